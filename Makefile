@@ -1,0 +1,50 @@
+# One way to do each thing. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help setup demo test check fix bench simulate docs lock clean
+
+help: ## list what there is to make
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): requirements.lock pyproject.toml
+	@echo "setting up $(VENV) from requirements.lock (a few minutes the first time)" >&2
+	$(PYTHON) -c 'import sys; sys.exit("Antiphon needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## make .venv from the lock file, with every extra
+
+demo: setup ## run the main job on a year of flights and prove the result
+	$(BIN)/antiphon demo $(ARGS)
+
+check: setup ## lint and types; changes nothing
+	$(BIN)/ruff format --check --quiet src tests examples || { echo "formatting differs: make fix"; exit 1; }
+	$(BIN)/ruff check --quiet src tests examples
+	$(BIN)/mypy
+
+test: check ## lint, types and the whole test suite
+	$(BIN)/pytest $(ARGS)
+
+fix: setup ## format and mend what the linter can mend
+	$(BIN)/ruff format src tests examples
+	$(BIN)/ruff check --fix src tests examples
+
+bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
+	$(BIN)/antiphon bench $(ARGS)
+
+simulate: setup ## thousands of seeds of the simulator: make simulate ARGS="--seeds 5000"
+	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)
+
+docs: setup ## draw the diagrams and tables that are made from the code
+	$(BIN)/python -m antiphon.cli.diagrams docs
+
+lock: setup ## resolve the newest versions into requirements.lock
+	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --upgrade --generate-hashes --python-version 3.11 --no-header -o requirements.lock
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

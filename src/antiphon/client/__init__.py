@@ -1,0 +1,1 @@
+"""The Python client: async core, sync face."""

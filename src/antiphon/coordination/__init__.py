@@ -1,0 +1,1 @@
+"""Pure cluster coordination: metadata as a state machine, placement, shard election."""

@@ -1,0 +1,252 @@
+"""The errors that callers meet: each says what was asked, what was found and what to do.
+
+One class per cause, one table (`ERRORS`) from the code that travels on the wire to the class. The doors keep their own
+tables from these classes to Kafka error codes, gRPC statuses, HTTP statuses and exit codes.
+"""
+
+from typing import Any, ClassVar
+
+
+class AntiphonError(Exception):
+    """Base of everything Antiphon raises on purpose.
+
+    Attributes:
+        code: short stable name; travels on the wire.
+        retriable: the same request may succeed later without a change by the caller.
+        details: the facts (plain ints, strings, bools, None) that the message was made of; travel on the wire.
+    """
+
+    code: ClassVar[str] = "error"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (from_wire, (self.code, self.message, self.details))
+
+
+class InvalidRequestError(AntiphonError):
+    """The request can never succeed as it stands: a name, number or combination that is not allowed."""
+
+    code = "invalid_request"
+
+
+class UnknownTopicError(AntiphonError):
+    """No topic or table of that name."""
+
+    code = "unknown_topic"
+
+
+class UnknownShardError(AntiphonError):
+    """The topic exists, the shard number does not."""
+
+    code = "unknown_shard"
+
+
+class TopicExistsError(AntiphonError):
+    """A topic or table of that name is there already."""
+
+    code = "topic_exists"
+
+
+class WrongKindError(AntiphonError):
+    """A table was asked for and the name is a plain topic's, or the other way round."""
+
+    code = "wrong_kind"
+
+
+class NotLeaderError(AntiphonError):
+    """This node does not lead the shard (now). `details["leader"]` is a node id, or None while there is none."""
+
+    code = "not_leader"
+    retriable = True
+
+
+class NotReadyError(AntiphonError):
+    """The node leads or coordinates but cannot serve yet (its term's first entry is not committed)."""
+
+    code = "not_ready"
+    retriable = True
+
+
+class StaleTermError(AntiphonError):
+    """The request carries an older term than this replica has promised. `details`: asked, current."""
+
+    code = "stale_term"
+
+
+class UnavailableError(AntiphonError):
+    """No majority, no coordinator or no connection right now."""
+
+    code = "unavailable"
+    retriable = True
+
+
+class TimedOutError(AntiphonError):
+    """No answer in time. For a write the outcome is unknown unless it is retried with the same producer and sequence."""
+
+    code = "timed_out"
+    retriable = True
+
+
+class OverloadedError(AntiphonError):
+    """A bounded queue is full; slow down and retry."""
+
+    code = "overloaded"
+    retriable = True
+
+
+class OffsetMismatchError(AntiphonError):
+    """A conditional append expected another end of the log (KIP-27). `details`: expected, actual."""
+
+    code = "offset_mismatch"
+
+    @property
+    def expected(self) -> int:
+        """The offset that the caller expected to write at."""
+        return int(self.details["expected"])
+
+    @property
+    def actual(self) -> int:
+        """The shard's next offset, committed, at the time of the refusal."""
+        return int(self.details["actual"])
+
+
+class OffsetOutOfRangeError(AntiphonError):
+    """A read outside [log start, end]. `details`: asked, start, end (exclusive)."""
+
+    code = "offset_out_of_range"
+
+
+class CorruptBatchError(AntiphonError):
+    """Bytes that are not a whole, valid RecordBatch v2."""
+
+    code = "corrupt_batch"
+
+
+class BatchTooLargeError(AntiphonError):
+    """A batch above the topic's `max.message.bytes`. `details`: size_bytes, limit_bytes."""
+
+    code = "batch_too_large"
+
+
+class FrameTooLargeError(AntiphonError):
+    """A frame above what a connection accepts; the connection is closed. `details`: size_bytes, limit_bytes."""
+
+    code = "frame_too_large"
+
+
+class ProtocolViolationError(AntiphonError):
+    """The peer sent bytes that the protocol does not allow; the connection is closed."""
+
+    code = "protocol_violation"
+
+
+class OutOfOrderSequenceError(AntiphonError):
+    """A producer skipped or repeated a sequence number out of order. `details`: expected, actual."""
+
+    code = "out_of_order_sequence"
+
+
+class ProducerFencedError(AntiphonError):
+    """A newer epoch of the same producer is known. `details`: epoch, current."""
+
+    code = "producer_fenced"
+
+
+class ReplayConflictError(AntiphonError):
+    """A replayed batch has the position of an earlier one but other content."""
+
+    code = "replay_conflict"
+
+
+class VersionMismatchError(AntiphonError):
+    """A conditional put or delete expected another version. `details`: expected, actual (-1: absent)."""
+
+    code = "version_mismatch"
+
+
+class KeyNotFoundError(AntiphonError):
+    """The key is not in the table."""
+
+    code = "key_not_found"
+
+
+class SessionNotFoundError(AntiphonError):
+    """The session expired, was closed or never was."""
+
+    code = "session_not_found"
+
+
+class DiskFullError(AntiphonError):
+    """The disk of a node has no room: writes are refused, reads go on, writes resume when there is room."""
+
+    code = "disk_full"
+    retriable = True
+
+
+class StorageFailedError(AntiphonError):
+    """A write or fsync failed; the replica stopped rather than trust its disk."""
+
+    code = "storage_failed"
+
+
+class DamagedLogError(AntiphonError):
+    """A log has damage in its middle: it must not vote or serve, and is refetched from the others."""
+
+    code = "damaged_log"
+
+
+class ForeignDirectoryError(AntiphonError):
+    """The data directory belongs to another cluster or node."""
+
+    code = "foreign_directory"
+
+
+class DirectoryInUseError(AntiphonError):
+    """Another process has the data directory open."""
+
+    code = "directory_in_use"
+
+
+class NewerFormatError(AntiphonError):
+    """The data on disk was written by a newer version than this one."""
+
+    code = "newer_format"
+
+
+class PortInUseError(AntiphonError):
+    """A port that was asked for is taken."""
+
+    code = "port_in_use"
+
+
+class UnreachableError(AntiphonError):
+    """No connection to any of the given addresses."""
+
+    code = "unreachable"
+    retriable = True
+
+
+class InternalError(AntiphonError):
+    """A bug on the node; its log has the traceback."""
+
+    code = "internal"
+
+
+def _all_errors() -> dict[str, type[AntiphonError]]:
+    found = {AntiphonError.code: AntiphonError}
+    for cls in AntiphonError.__subclasses__():
+        found[cls.code] = cls
+    return found
+
+
+ERRORS: dict[str, type[AntiphonError]] = _all_errors()
+
+
+def from_wire(code: str, message: str, details: dict[str, Any]) -> AntiphonError:
+    """Rebuild an error that a node sent; an unknown code (a newer node's) becomes a plain `AntiphonError`."""
+    return ERRORS.get(code, AntiphonError)(message, **details)

@@ -1,0 +1,1 @@
+"""One shard's log on disk."""

@@ -1,0 +1,1 @@
+"""The pure replication protocol: events in, actions out."""

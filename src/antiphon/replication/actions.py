@@ -1,0 +1,130 @@
+"""What the pure protocol asks its surroundings to do.
+
+Storage actions carry a `write_id` that rises by one per action of a replica. The surroundings carry them out in that
+order and call `persisted(write_id)` when everything up to it is durable; whatever may only be said after that (a vote, a
+promise, an acknowledgement) is kept back inside the replica until then. All other actions are carried out at once, in
+the order of the list.
+"""
+
+from dataclasses import dataclass
+
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.messages import AnyMessage, Entry, NodeId
+from antiphon.replication.replica_state import Role
+
+
+@dataclass(frozen=True, slots=True)
+class PersistTerm:
+    """Make the promise durable: this term, and who got this replica's vote in it (None: nobody)."""
+
+    write_id: int
+    term: int
+    voted_for: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLog:
+    """Append the entries, whose offsets and terms are set, to the local log."""
+
+    write_id: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """Cut everything from `to_offset` on. Never below the high watermark."""
+
+    write_id: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLog:
+    """The log becomes empty and continues after `at`: a snapshot up to there is installed, or is about to be."""
+
+    write_id: int
+    at: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to a node; lost messages are made good by later ticks."""
+
+    to: NodeId
+    message: AnyMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Read whole entries from `from_offset` (at least one, at most about `max_bytes`) and give them to `fed()`.
+
+    Entries appended but not yet durable count: the leader sends while it syncs.
+    """
+
+    to: NodeId
+    from_offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendSnapshot:
+    """Stream a snapshot of committed state to the follower; its log cannot be joined from ours.
+
+    When the stream is done, or failed, call `snapshot_sent(to, at)` or `snapshot_failed(to)`.
+    """
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The high watermark rose to `high_watermark`: apply, answer clients, wake readers (in this order)."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """The replica is now in `role`; a leader that lost its role fails its pending requests with NotLeader."""
+
+    role: Role
+    term: int
+    leader: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReady:
+    """The term-start entry is committed: from now on clients may be served (S1.36)."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """Leadership was confirmed after the read was asked for: serve it from state applied up to `offset`."""
+
+    token: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """The replica stopped leading before the read was confirmed."""
+
+    token: int
+
+
+Action = (
+    PersistTerm
+    | AppendLog
+    | TruncateLog
+    | ResetLog
+    | Send
+    | Feed
+    | SendSnapshot
+    | Commit
+    | RoleChanged
+    | LeaderReady
+    | ReadReady
+    | ReadFailed
+)

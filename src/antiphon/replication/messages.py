@@ -1,0 +1,154 @@
+"""What replicas, candidates and coordinators say to each other about one shard.
+
+Every message names its shard (a cluster-wide number; `__cluster` is 0) and the term it speaks for (S0.3). Offsets are
+exclusive ends. The transport carries the `entries` of an `Append` as the frame's payload: RecordBatches, byte for byte.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from antiphon.records.entry_id import EntryId
+
+NodeId = int
+ShardId = int
+
+
+class Entry(NamedTuple):
+    """One entry of a shard's log: a whole RecordBatch, opaque here.
+
+    `next_offset` is `base_offset` plus the number of offsets that it takes (always at least 1).
+    """
+
+    term: int
+    base_offset: int
+    next_offset: int
+    data: object  # bytes-like in the node; anything comparable in the simulator
+
+    @property
+    def end(self) -> EntryId:
+        """Id of the log prefix that ends with this entry."""
+        return EntryId(self.term, self.next_offset)
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Common head of every message: which shard, in which term."""
+
+    shard: ShardId
+    term: int
+
+
+class NewTerm(Message, frozen=True, array_like=True, tag=True):
+    """Coordinator to replica: promise `term`, durably, and say what you have (S0.35)."""
+
+
+class NewTermReply(Message, frozen=True, array_like=True, tag=True):
+    """The promise is on disk. `head` is the id of the durable log; a damaged log is not a vote for what it lost."""
+
+    head: EntryId
+    log_start: int
+    damaged: bool = False
+
+
+class BecomeLeader(Message, frozen=True, array_like=True, tag=True):
+    """Coordinator to the best fenced replica: lead. `heads` are the entry ids of the others that promised."""
+
+    ensemble: tuple[NodeId, ...]
+    heads: tuple[tuple[NodeId, EntryId], ...]
+
+
+class BecomeLeaderReply(Message, frozen=True, array_like=True, tag=True):
+    """The replica leads in `term` (sent once its term-start entry is committed: it is ready for clients)."""
+
+
+class AddFollower(Message, frozen=True, array_like=True, tag=True):
+    """Coordinator to leader: `node` has promised your term too, feed it (S0.38)."""
+
+    node: NodeId
+    head: EntryId
+
+
+class Truncate(Message, frozen=True, array_like=True, tag=True):
+    """Leader to a fenced replica whose head is not in the leader's log: cut back to `to` (S0.36)."""
+
+    leader: NodeId
+    to: EntryId
+
+
+class TruncateReply(Message, frozen=True, array_like=True, tag=True):
+    """`head` is what is left; it is durable."""
+
+    head: EntryId
+
+
+class Append(Message, frozen=True, array_like=True, tag=True):
+    """Leader to follower: entries after `prev`, and the high watermark; without entries a heartbeat (S0.26, S1.19)."""
+
+    leader: NodeId
+    prev: EntryId
+    high_watermark: int
+    round: int  # echoed by the answer; a majority of echoes confirms leadership for reads
+    entries: tuple[Entry, ...] = ()
+
+
+class Ack(Message, frozen=True, array_like=True, tag=True):
+    """Follower to leader: my log agrees with yours up to `end` and is durable there (S0.13, S0.29, hazard H2)."""
+
+    end: EntryId
+    round: int
+
+
+class Reject(Message, frozen=True, array_like=True, tag=True):
+    """Follower to leader: `prev` is not in my log. `hint` is the longest prefix I have whose term is not above prev's.
+
+    `log_start` tells a leader whether the follower's log can be joined at all. Sent with the follower's own term; a higher
+    one deposes the sender (S1.10).
+    """
+
+    hint: EntryId
+    log_start: int
+    round: int
+
+
+class StaleTerm(Message, frozen=True, array_like=True, tag=True):
+    """Anyone to a sender of an older term: `term` is mine (S1.10)."""
+
+
+class SnapshotOffer(Message, frozen=True, array_like=True, tag=True):
+    """Leader to follower: your log cannot be joined; a snapshot up to `at` follows over the transport (S0.37)."""
+
+    leader: NodeId
+    at: EntryId
+
+
+class RequestVote(Message, frozen=True, array_like=True, tag=True):
+    """Candidate to peers (S1.24). With `pre_vote` nobody's term changes: would you vote for me in `term`?"""
+
+    candidate: NodeId
+    head: EntryId
+    pre_vote: bool = False
+
+
+class VoteReply(Message, frozen=True, array_like=True, tag=True):
+    """The answer to `RequestVote`; a granted real vote is on disk before it is sent (S1.38)."""
+
+    granted: bool
+    pre_vote: bool = False
+
+
+AnyMessage = (
+    NewTerm
+    | NewTermReply
+    | BecomeLeader
+    | BecomeLeaderReply
+    | AddFollower
+    | Truncate
+    | TruncateReply
+    | Append
+    | Ack
+    | Reject
+    | StaleTerm
+    | SnapshotOffer
+    | RequestVote
+    | VoteReply
+)

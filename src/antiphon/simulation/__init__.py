@@ -1,0 +1,1 @@
+"""A seeded world that runs the pure parts and checks their invariants."""

@@ -1,0 +1,1 @@
+"""The key-value state machine that a table's log folds into."""

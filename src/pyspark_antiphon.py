@@ -1,0 +1,1 @@
+"""Spark discovers the data source through this module."""
