@@ -1,0 +1,315 @@
+"""Requests and replies of the native protocol.
+
+Each travels in a frame as the msgpack array `[request_id, body]`; bulk bytes (record batches, snapshot chunks) are the
+frame's payload and are never inside `body`. A reply repeats the request's id; a failure is answered by `Failure`.
+Request id 0 marks a one-way message between nodes: no reply.
+"""
+
+import msgspec
+
+from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta
+
+PROTOCOL_VERSION = 1
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all requests and replies."""
+
+
+class Failure(Body, frozen=True, array_like=True, tag=True):
+    """The request failed; `code` is a key of `antiphon.errors.ERRORS`."""
+
+    code: str
+    message: str
+    details: dict[str, str | int | bool | None] = {}
+
+
+class Done(Body, frozen=True, array_like=True, tag=True):
+    """Success without a result."""
+
+
+# -- connection and cluster ---------------------------------------------------------------------------------------
+
+
+class Hello(Body, frozen=True, array_like=True, tag=True):
+    """First frame on every connection. Nodes name themselves and their cluster; a foreign cluster is refused."""
+
+    version: int
+    who: str  # free text for logs, such as "antiphon-client/0.1.0"
+    cluster_id: str | None = None
+    node_id: int | None = None
+    incarnation: str = ""
+
+
+class HelloReply(Body, frozen=True, array_like=True, tag=True):
+    """Who answers."""
+
+    version: int
+    cluster_id: str
+    node_id: int
+
+
+class GetMetadata(Body, frozen=True, array_like=True, tag=True):
+    """Answered when the node's metadata version is above `known_version`, or after `wait_ms`; -1: at once."""
+
+    known_version: int = -1
+    wait_ms: int = 0
+
+
+class MetadataReply(Body, frozen=True, array_like=True, tag=True):
+    """The whole metadata as of `cluster.version`."""
+
+    cluster: ClusterMeta
+
+
+class CreateTopic(Body, frozen=True, array_like=True, tag=True):
+    """Create a topic or table. `replicas` 0: as many as there are nodes, at most 3. Answered when every shard leads."""
+
+    name: str
+    kind: Kind = Kind.TOPIC
+    shards: int = 1
+    replicas: int = 0
+    profile: str = "oxia"
+    config: dict[str, str] = {}
+    internal: bool = False
+
+
+class DeleteTopic(Body, frozen=True, array_like=True, tag=True):
+    """Delete a topic or table with its data."""
+
+    name: str
+
+
+class AlterTopic(Body, frozen=True, array_like=True, tag=True):
+    """Change settings (value None: back to the default) or add shards to a plain topic."""
+
+    name: str
+    config: dict[str, str | None] = {}
+    shards: int | None = None
+
+
+class ElectLeader(Body, frozen=True, array_like=True, tag=True):
+    """Fence the shard and elect anew; `node` -1: whoever has the best log."""
+
+    shard_id: int
+    node: int = -1
+
+
+class NewProducerId(Body, frozen=True, array_like=True, tag=True):
+    """Ask for a producer id that nobody else has."""
+
+
+class ProducerId(Body, frozen=True, array_like=True, tag=True):
+    """A fresh producer id; its epoch starts at 0 and its sequences at 0 in every shard."""
+
+    producer_id: int
+
+
+class GetStatus(Body, frozen=True, array_like=True, tag=True):
+    """Ask one node for what it knows of its replicas."""
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One replica on the answering node. Followers' ends are known to the leader only."""
+
+    shard_id: int
+    role: str
+    term: int
+    log_start: int
+    high_watermark: int
+    log_end: int
+    size_bytes: int
+    followers: tuple[tuple[int, int], ...] = ()  # (node, acknowledged end)
+    state: str = "ok"  # ok, damaged, failed, disk_full
+    applied: int = -1  # tables only
+
+
+class StatusReply(Body, frozen=True, array_like=True, tag=True):
+    """State of the answering node."""
+
+    node: NodeMeta
+    version: str
+    uptime_ms: int
+    rss_bytes: int
+    replicas: tuple[ReplicaStatus, ...]
+
+
+# -- logs ---------------------------------------------------------------------------------------------------------
+
+
+class AppendBatch(Body, frozen=True, array_like=True, tag=True):
+    """Append the payload, one RecordBatch v2. With `expected_offset` it lands there or nowhere (KIP-27)."""
+
+    shard_id: int
+    expected_offset: int | None = None
+    timeout_ms: int = 30_000
+
+
+class Appended(Body, frozen=True, array_like=True, tag=True):
+    """Durable and committed at `base_offset`; `duplicate`: an earlier try had put it there."""
+
+    base_offset: int
+    next_offset: int
+    term: int
+    duplicate: bool = False
+
+
+class Fetch(Body, frozen=True, array_like=True, tag=True):
+    """Read whole batches from `offset`; waits up to `wait_ms` for the first one. Isolation: committed, uncommitted."""
+
+    shard_id: int
+    offset: int
+    max_bytes: int = 1_048_576
+    wait_ms: int = 0
+    isolation: str = "committed"
+
+
+class Fetched(Body, frozen=True, array_like=True, tag=True):
+    """The payload is zero or more batches; the first may start before the offset that was asked for."""
+
+    high_watermark: int
+    log_start: int
+    log_end: int
+    term: int
+
+
+class ListOffset(Body, frozen=True, array_like=True, tag=True):
+    """First offset whose timestamp is at least `timestamp_ms`; -1: the high watermark; -2: the log start."""
+
+    shard_id: int
+    timestamp_ms: int
+
+
+class OffsetReply(Body, frozen=True, array_like=True, tag=True):
+    """`offset` is -1 when no record is that late."""
+
+    offset: int
+    timestamp_ms: int
+    term: int
+    log_start: int
+    high_watermark: int
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+class Put(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """Set a key. `expected_version` None: whatever is there; -1 (ABSENT): only if the key is not there."""
+
+    key: bytes
+    value: bytes
+    expected_version: int | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Remove a key; `key_not_found` if it is not there."""
+
+    key: bytes
+    expected_version: int | None = None
+
+
+class DeleteRange(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Remove every key in [start, end); an empty end means to the end."""
+
+    start: bytes
+    end: bytes
+
+
+TableOp = Put | Delete | DeleteRange
+
+
+class Version(msgspec.Struct, frozen=True, array_like=True):
+    """Version of a key's value. `id` is unique in its shard and rises; `modifications` is 0 at creation."""
+
+    id: int
+    modifications: int
+    created_ms: int
+    modified_ms: int
+
+
+class TableWrite(Body, frozen=True, array_like=True, tag=True):
+    """Apply the operations in order as one entry. A refused operation does not refuse the others.
+
+    `sequence` rises by any amount for each new request of a producer to a shard; a repeat of one of the last
+    requests is answered with its first outcome.
+    """
+
+    shard_id: int
+    ops: tuple[TableOp, ...]
+    producer_id: int = -1
+    producer_epoch: int = -1
+    sequence: int = -1
+    timeout_ms: int = 30_000
+
+
+class OpStatus:
+    """Outcome of one operation of a `TableWrite`, as in Oxia's protocol."""
+
+    OK = 0
+    KEY_NOT_FOUND = 1
+    UNEXPECTED_VERSION = 2
+    SESSION_NOT_FOUND = 3
+
+
+class OpResult(msgspec.Struct, frozen=True, array_like=True):
+    """`version` is the new one of an OK put; on UNEXPECTED_VERSION the one that was found, None where absent."""
+
+    status: int
+    version: Version | None = None
+
+
+class TableWritten(Body, frozen=True, array_like=True, tag=True):
+    """Results in the order of the operations. `offset` is where the effects stand in the log (-1: none)."""
+
+    results: tuple[OpResult, ...]
+    offset: int
+
+
+class TableGet(Body, frozen=True, array_like=True, tag=True):
+    """Read keys. Consistency: linearizable (default), leader (no round to the others), local (any replica, stale).
+
+    `comparison`: 0 equal, 1 floor, 2 ceiling, 3 lower, 4 higher.
+    """
+
+    shard_id: int
+    keys: tuple[bytes, ...]
+    consistency: str = "linearizable"
+    comparison: int = 0
+    include_value: bool = True
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A key as it stands. `value` is None when it was not asked for."""
+
+    key: bytes
+    value: bytes | None
+    version: Version
+
+
+class TableRows(Body, frozen=True, array_like=True, tag=True):
+    """For a get: one row or None per key asked for. For a scan: rows in key order; `more`: continue after the last."""
+
+    rows: tuple[Row | None, ...]
+    more: bool = False
+
+
+class TableScan(Body, frozen=True, array_like=True, tag=True):
+    """Rows with start <= key < end (empty end: to the end) in byte order, at most `limit` rows and ~2 MiB a reply."""
+
+    shard_id: int
+    start: bytes
+    end: bytes
+    limit: int = 1000
+    include_value: bool = True
+    consistency: str = "linearizable"
+
+
+Request = (
+    Hello | GetMetadata | CreateTopic | DeleteTopic | AlterTopic | ElectLeader | NewProducerId | GetStatus
+    | AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableScan
+)  # fmt: skip
+Reply = (
+    Failure | Done | HelloReply | MetadataReply | ProducerId | StatusReply | Appended | Fetched | OffsetReply
+    | TableWritten | TableRows
+)  # fmt: skip
