@@ -1,0 +1,76 @@
+"""Imports go down only: the house has floors, and this is the house rule that keeps them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "antiphon"
+
+# Each package with the packages of ours that it may import. `errors` and `invariants` belong to everybody.
+ALLOWED: dict[str, set[str]] = {
+    "records": set(),
+    "wire": {"records"},
+    "log": {"records"},
+    "replication": {"records"},
+    "coordination": {"replication", "records", "wire"},
+    "table": {"records", "wire"},
+    "node": {"coordination", "replication", "table", "log", "records", "wire", "kafka", "http"},
+    "kafka": {"node", "records", "wire"},
+    "http": {"node", "records", "wire"},
+    "client": {"records", "wire"},
+    "spark": {"client", "records", "wire"},
+    "simulation": {"coordination", "replication", "table", "log", "records", "wire", "node"},
+    "cli": set(),  # filled below: everything
+}
+ALLOWED["cli"] = set(ALLOWED)
+
+# The node's shell builds its doors; a door sees the node only through `node.gateway`.
+GATEWAY_ONLY = {"kafka": "antiphon.node.gateway", "http": "antiphon.node.gateway"}
+
+# What the pure parts must never see: sockets, files, clocks, random sources, threads.
+IMPURE = {
+    "asyncio", "datetime", "io", "os", "pathlib", "random", "secrets", "select", "socket", "ssl", "subprocess", "tempfile",
+    "threading", "time", "uuid", "uvloop",
+}  # fmt: skip
+PURE_PACKAGES = ("replication", "coordination")
+
+
+def _modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def _imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, f"{path}: relative imports hide the floors"
+            found.append(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_only(path: Path) -> None:
+    parts = path.relative_to(SOURCE).parts
+    if len(parts) == 1:
+        return  # antiphon/__init__.py and aio.py offer the client's names, errors and invariants import nothing
+    package = parts[0]
+    assert package in ALLOWED, f"new package {package}: say in this test which floor it is on"
+    for name in _imports(path):
+        pieces = name.split(".")
+        if pieces[0] != "antiphon" or len(pieces) == 1 or pieces[1] in {"errors", "invariants", package}:
+            continue
+        assert pieces[1] in ALLOWED[package], f"{path.name} in {package}/ must not import {name}"
+        if package in GATEWAY_ONLY and pieces[1] == "node":
+            assert name == GATEWAY_ONLY[package], f"a door sees the node through its gateway only, not {name}"
+
+
+@pytest.mark.parametrize("package", PURE_PACKAGES)
+def test_pure_packages_see_no_world(package: str) -> None:
+    for path in sorted((SOURCE / package).rglob("*.py")):
+        for name in _imports(path):
+            assert name.split(".")[0] not in IMPURE, (
+                f"{path.name} in {package}/ imports {name}: it must stay pure"
+            )
