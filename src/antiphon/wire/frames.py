@@ -1,0 +1,167 @@
+"""Frames of the native protocol, sans-IO: bytes in, frames out, and back.
+
+A frame is `u32 length | u32 header length | header | payload`, integers big-endian; `length` counts everything after itself.
+The header is the msgpack array `[request_id, body]` (`wire.requests`), the payload is bulk bytes that are never copied here
+where that can be: frames that arrive whole are views of the chunk that was fed in. A peer that breaks the rules gets an
+error at the first byte that shows it, before anything of the announced size is buffered.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from antiphon.errors import FrameTooLargeError, ProtocolViolationError
+from antiphon.wire.requests import FRAME_BYTES_MAX, Reply, Request
+
+Buffer = bytes | bytearray | memoryview
+
+PREFIX = struct.Struct(">II")
+LENGTH_BYTES = 4  # of the first integer
+ONE_WAY = 0  # request id of messages that get no reply
+
+
+class Frame(NamedTuple):
+    """One received frame; both parts are views that keep the chunk they came in alive."""
+
+    header: memoryview
+    payload: memoryview
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames.
+
+    `limit_bytes` bounds `length`; what is buffered is never more than one frame and one chunk. After an error the stream
+    has lost its place and every further call raises the same error.
+    """
+
+    __slots__ = ("_error", "_limit_bytes", "_need_bytes", "_parts", "_parts_bytes")
+
+    def __init__(self, limit_bytes: int = FRAME_BYTES_MAX) -> None:
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._need_bytes = PREFIX.size  # nothing can be decoded while fewer bytes than this are there
+        self._error: Exception | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the frame that is not complete yet."""
+        return self._parts_bytes
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes, in order.
+
+        Raises FrameTooLargeError or ProtocolViolationError; frames before the bad one in the same chunk are lost with it.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._parts:
+            self._parts.append(data)
+            self._parts_bytes += len(data)
+            if self._parts_bytes < self._need_bytes:
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._parts_bytes = 0
+        try:
+            return self._cut(data)
+        except (FrameTooLargeError, ProtocolViolationError) as error:
+            self._error = error
+            raise
+
+    def _cut(self, data: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        view = memoryview(data)
+        at, size = 0, len(data)
+        need = PREFIX.size
+        while size - at >= PREFIX.size:
+            length, header_bytes = PREFIX.unpack_from(data, at)
+            self._check(length, header_bytes)
+            need = LENGTH_BYTES + length
+            if size - at < need:
+                break
+            body = at + PREFIX.size
+            at += need
+            frames.append(Frame(view[body : body + header_bytes], view[body + header_bytes : at]))
+            need = PREFIX.size
+        if at < size:
+            self._parts.append(data[at:] if at else data)
+            self._parts_bytes = size - at
+        self._need_bytes = need
+        return frames
+
+    def _check(self, length: int, header_bytes: int) -> None:
+        if length > self._limit_bytes:
+            raise FrameTooLargeError(
+                f"the peer announced a frame of {length} bytes; {self._limit_bytes} is the most that is accepted",
+                size_bytes=length,
+                limit_bytes=self._limit_bytes,
+            )
+        if header_bytes > length - LENGTH_BYTES:
+            raise ProtocolViolationError(
+                f"a frame of {length} bytes cannot hold a header of {header_bytes} bytes: "
+                "is this Antiphon's native port, and the peer an Antiphon client?"
+            )
+
+
+_encoder = msgspec.msgpack.Encoder()
+_id_decoder = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+def encode_frame(header: bytes, payload: Sequence[Buffer] = ()) -> list[Buffer]:
+    """The frame as a list for `transport.writelines`; the parts of `payload` are passed through, not copied.
+
+    Raises FrameTooLargeError where a peer would refuse it.
+    """
+    payload_bytes = 0
+    for part in payload:
+        payload_bytes += len(part)  # views of bytes: their length is their size
+    length = LENGTH_BYTES + len(header) + payload_bytes
+    if length > FRAME_BYTES_MAX:
+        raise FrameTooLargeError(
+            f"a frame of {length} bytes is above the limit of {FRAME_BYTES_MAX}; send less at a time",
+            size_bytes=length,
+            limit_bytes=FRAME_BYTES_MAX,
+        )
+    head = PREFIX.pack(length, len(header)) + header
+    return [head, *payload] if payload_bytes else [head]
+
+
+def encode_message(request_id: int, body: Any, payload: Sequence[Buffer] = ()) -> list[Buffer]:
+    """The frame of `[request_id, body]`, where `body` is any struct of the protocol."""
+    return encode_frame(_encoder.encode((request_id, body)), payload)
+
+
+class MessageDecoder:
+    """Decodes headers whose bodies are of one union of structs."""
+
+    __slots__ = ("_decode",)
+
+    def __init__(self, bodies: Any) -> None:
+        self._decode = msgspec.msgpack.Decoder(tuple[int, bodies]).decode
+
+    def __call__(self, header: Buffer) -> tuple[int, Any]:
+        """(request id, body); raises ProtocolViolationError when it is not of the union."""
+        try:
+            return self._decode(header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolViolationError(f"a message that this version cannot read: {error}") from error
+
+
+def request_id_of(header: Buffer) -> int:
+    """The id of a message whose body cannot be read, so that the refusal can be addressed.
+
+    Raises ProtocolViolationError when not even that is there: the connection is of no use then.
+    """
+    try:
+        return _id_decoder.decode(header)[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolViolationError(f"a header that is not [request id, body]: {error}") from error
+
+
+decode_request = MessageDecoder(Request)
+"""Header of a client's frame -> (request id, one of `wire.requests.Request`)."""
+decode_reply = MessageDecoder(Reply)
+"""Header of a node's answer -> (request id, one of `wire.requests.Reply`)."""

@@ -1,0 +1,139 @@
+"""Frames: every split of the stream gives the same frames, and hostile bytes give an error, not memory."""
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.errors import FrameTooLargeError, ProtocolViolationError
+from antiphon.wire.frames import (
+    Frame,
+    FrameDecoder,
+    decode_reply,
+    decode_request,
+    encode_frame,
+    encode_message,
+    request_id_of,
+)
+from antiphon.wire.requests import (
+    FRAME_BYTES_MAX,
+    AppendBatch,
+    Done,
+    Failure,
+    Hello,
+    TableWrite,
+    TableWritten,
+)
+
+
+def joined(frames: list[Frame]) -> list[tuple[bytes, bytes]]:
+    return [(bytes(frame.header), bytes(frame.payload)) for frame in frames]
+
+
+def test_golden_bytes() -> None:
+    assert b"".join(encode_message(7, Done())) == b"\x00\x00\x00\x0c\x00\x00\x00\x08\x92\x07\x91\xa4Done"
+    assert b"".join(encode_frame(b"hh", [b"pay", memoryview(b"load")])) == (
+        b"\x00\x00\x00\x0d\x00\x00\x00\x02hhpayload"
+    )
+
+
+@settings(max_examples=60)
+@given(
+    frames=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=6),
+    cuts=st.lists(st.integers(min_value=1, max_value=50), min_size=1, max_size=12),
+)
+def test_any_split_of_the_stream_gives_the_same_frames(
+    frames: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(b"".join(encode_frame(header, [payload])) for header, payload in frames)
+    decoder = FrameDecoder()
+    seen: list[tuple[bytes, bytes]] = []
+    at = turn = 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        seen += joined(decoder.feed(stream[at : at + step]))
+        at, turn = at + step, turn + 1
+    assert seen == frames
+    assert decoder.buffered_bytes == 0
+
+
+def test_a_whole_frame_is_not_copied() -> None:
+    chunk = b"".join(encode_frame(b"h", [b"x" * 100]))
+    (frame,) = FrameDecoder().feed(chunk)
+    assert frame.payload.obj is chunk
+
+
+def test_requests_and_replies_round_trip() -> None:
+    request = AppendBatch(shard_id=3, expected_offset=17)
+    (frame,) = FrameDecoder().feed(b"".join(encode_message(9, request, [b"batch"])))
+    assert decode_request(frame.header) == (9, request)
+    assert bytes(frame.payload) == b"batch"
+    reply = Failure("not_leader", "ask node 2", {"leader": 2})
+    (frame,) = FrameDecoder().feed(b"".join(encode_message(9, reply)))
+    assert decode_reply(frame.header) == (9, reply)
+
+
+def test_a_frame_that_is_too_large_is_refused_before_it_is_buffered() -> None:
+    decoder = FrameDecoder(limit_bytes=1000)
+    with pytest.raises(FrameTooLargeError) as caught:
+        decoder.feed(b"\x00\x00\x03\xe9\x00\x00\x00\x01")
+    assert caught.value.details == {"size_bytes": 1001, "limit_bytes": 1000}
+    assert decoder.buffered_bytes == 0
+    with pytest.raises(FrameTooLargeError):
+        decoder.feed(b"more")
+
+
+def test_our_own_side_refuses_to_send_what_the_peer_would_refuse() -> None:
+    with pytest.raises(FrameTooLargeError):
+        encode_frame(b"h", [bytes(FRAME_BYTES_MAX)])
+
+
+@pytest.mark.parametrize(
+    "stream", [b"GET / HTTP/1.1\r\n", bytes(8), b"\x00\x00\x00\x04\x00\x00\x00\x01", b"\xff" * 8]
+)
+def test_a_stranger_s_bytes_are_a_violation(stream: bytes) -> None:
+    with pytest.raises((ProtocolViolationError, FrameTooLargeError)):
+        FrameDecoder().feed(stream)
+
+
+@settings(max_examples=200)
+@given(chunks=st.lists(st.binary(max_size=64), max_size=8))
+def test_fuzz_never_raises_anything_else(chunks: list[bytes]) -> None:
+    decoder = FrameDecoder(limit_bytes=4096)
+    try:
+        for chunk in chunks:
+            for frame in decoder.feed(chunk):
+                decode_request(frame.header)
+    except (ProtocolViolationError, FrameTooLargeError):
+        pass
+    assert decoder.buffered_bytes <= 4096 + 64
+
+
+@settings(max_examples=200)
+@given(header=st.binary(max_size=80))
+def test_fuzz_of_headers(header: bytes) -> None:
+    for decode in (decode_request, decode_reply, request_id_of):
+        with contextlib.suppress(ProtocolViolationError):
+            decode(header)
+
+
+def test_an_unknown_body_still_tells_its_request_id() -> None:
+    (frame,) = FrameDecoder().feed(b"".join(encode_message(41, ["FromTheFuture", 1])))
+    with pytest.raises(ProtocolViolationError):
+        decode_request(frame.header)
+    assert request_id_of(frame.header) == 41
+
+
+def test_deeply_nested_headers_are_refused() -> None:
+    with pytest.raises(ProtocolViolationError):
+        decode_request(b"\x92\x01" + b"\x91" * 100_000)
+
+
+def test_the_first_frames_of_a_connection() -> None:
+    hello = Hello(1, "test", "cluster", 2, "abc")
+    assert decode_request(encode_message(1, hello)[0][8:]) == (1, hello)
+    written = TableWritten((), 4)
+    assert decode_reply(encode_message(1, written)[0][8:]) == (1, written)
+    write = TableWrite(1, ())
+    assert decode_request(encode_message(2, write)[0][8:]) == (2, write)
