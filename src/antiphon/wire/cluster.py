@@ -1,0 +1,221 @@
+"""What nodes and the coordinator say to each other: registration, heartbeats, metadata deltas, forwarded commands.
+
+The coordinator is whichever node leads the shard of `__cluster`. Every node sends it one small heartbeat per interval
+(never one per shard) and gets back whatever metadata it lacks; between heartbeats the coordinator pushes deltas as one-way
+messages (request id 0), so that a change reaches every node within a message's flight. Fencing and promotion of replicas
+(`NewTerm`, `BecomeLeader`, `AddFollower` and their replies) travel as replica messages (`antiphon.replication.messages`) on
+the same connection, after the delta that names their shards.
+
+A node that does not coordinate answers all requests here with `not_leader`, whose details name the coordinator it knows.
+"""
+
+import msgspec
+
+from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
+from antiphon.wire.requests import AlterTopic, Body, CreateTopic, DeleteTopic, ElectLeader
+
+
+class ShardChange(msgspec.Struct, frozen=True, array_like=True):
+    """One shard as it is now, and the topic that it belongs to."""
+
+    topic_id: bytes
+    shard: ShardMeta
+
+
+class LiveSet(msgspec.Struct, frozen=True, array_like=True):
+    """A leader's word on who keeps up: itself, and followers whose durable acknowledgement *in this term* has reached the
+    shard's high watermark and who are connected. Members missing here are fenced and added again by the coordinator.
+    """
+
+    shard_id: int
+    term: int
+    live: tuple[int, ...]
+
+
+class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
+    """All changes after `base_version` up to `version`; whoever has a version in between can apply it.
+
+    `base_version` -1: everything; what is not named here does not exist. `topics` come without their shards, `shards` on
+    their own. Versions are offsets in the log of `__cluster`, so they mean the same whoever coordinates.
+    """
+
+    cluster_id: str
+    base_version: int
+    version: int
+    controller: int
+    coordinator_term: int
+    nodes: tuple[NodeMeta, ...] = ()
+    gone_nodes: tuple[int, ...] = ()
+    topics: tuple[TopicMeta, ...] = ()
+    gone_topics: tuple[bytes, ...] = ()  # topic ids; their shards are gone with them
+    shards: tuple[ShardChange, ...] = ()
+
+
+class Register(Body, frozen=True, array_like=True, tag=True):
+    """A node that just started, or that the coordinator does not know, names itself. Answered by `HeartbeatReply`.
+
+    Refused with `foreign_directory` when the cluster id is another's, and with `invalid_request` when another process that
+    is alive holds the same node id.
+    """
+
+    cluster_id: str
+    node: NodeMeta
+    known_version: int = -1
+
+
+class Heartbeat(Body, frozen=True, array_like=True, tag=True):
+    """I am alive, and my metadata is at `known_version`.
+
+    `live` holds the sets that changed since the last heartbeat that was answered; all of the shards that this node leads
+    when `coordinator_term` of the answer has changed.
+    """
+
+    node_id: int
+    incarnation: str
+    known_version: int
+    live: tuple[LiveSet, ...] = ()
+
+
+class HeartbeatReply(Body, frozen=True, array_like=True, tag=True):
+    """`registered` False: the coordinator does not count on this process, send `Register`."""
+
+    coordinator: int
+    coordinator_term: int
+    registered: bool
+    delta: MetadataDelta | None = None
+
+
+class ReserveProducerIds(Body, frozen=True, array_like=True, tag=True):
+    """Ask for a block of producer ids to hand out; answered by `ProducerIdBlock`."""
+
+    count: int = 1000
+
+
+class ProducerIdBlock(Body, frozen=True, array_like=True, tag=True):
+    """Ids `first` .. `first + count - 1` belong to the asking node, whether it uses them or not."""
+
+    first: int
+    count: int
+
+
+class Command(Body, frozen=True, array_like=True, tag=True):
+    """A client's request that any node passes on to the coordinator; never passed on again. Answered by `CommandDone`."""
+
+    request: CreateTopic | DeleteTopic | AlterTopic | ElectLeader
+    timeout_ms: int = 30_000
+
+
+class CommandDone(Body, frozen=True, array_like=True, tag=True):
+    """Done, and visible in metadata of this version or above."""
+
+    version: int
+
+
+ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command
+ClusterReply = HeartbeatReply | ProducerIdBlock | CommandDone
+ClusterMessage = MetadataDelta  # one way
+
+
+class MetadataView:
+    """A node's copy of the metadata, kept up to date by deltas; look-ups are dictionary look-ups."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.version = -1
+        self.controller = ABSENT_NODE
+        self.coordinator_term = 0
+        self.nodes: dict[int, NodeMeta] = {}
+        self.topics: dict[str, TopicMeta] = {}
+        self._names: dict[bytes, str] = {}
+        self._places: dict[int, tuple[bytes, int]] = {}  # shard id -> (topic id, index in the topic)
+        self._cluster: ClusterMeta | None = None
+
+    def apply(self, delta: MetadataDelta) -> bool:
+        """Take over a delta; False when it is for another cluster, old, or starts after what is known here (a gap)."""
+        if (
+            delta.cluster_id != self.cluster_id
+            or delta.version < self.version
+            or delta.base_version > self.version
+        ):
+            return False
+        if delta.base_version < 0:
+            self._clear()
+        for node_id in delta.gone_nodes:
+            self.nodes.pop(node_id, None)
+        for node in delta.nodes:
+            self.nodes[node.node_id] = node
+        for topic_id in delta.gone_topics:
+            self._drop_topic(topic_id)
+        for topic in delta.topics:
+            self._put_topic(topic)
+        self._put_shards(delta.shards)
+        self.version = delta.version
+        if delta.coordinator_term >= self.coordinator_term:
+            self.coordinator_term, self.controller = delta.coordinator_term, delta.controller
+        self._cluster = None
+        return True
+
+    def cluster(self) -> ClusterMeta:
+        """Everything, as one value; built when first asked for after a change."""
+        if self._cluster is None:
+            self._cluster = ClusterMeta(
+                cluster_id=self.cluster_id,
+                version=self.version,
+                controller=self.controller,
+                nodes=tuple(self.nodes[n] for n in sorted(self.nodes)),
+                topics=tuple(self.topics[name] for name in sorted(self.topics)),
+            )
+        return self._cluster
+
+    def topic_by_id(self, topic_id: bytes) -> TopicMeta | None:
+        """The topic or table with this id, or None."""
+        name = self._names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta] | None:
+        """A shard and its topic, or None."""
+        place = self._places.get(shard_id)
+        if place is None:
+            return None
+        topic = self.topics[self._names[place[0]]]
+        return topic, topic.shards[place[1]]
+
+    def shard_ids(self) -> list[int]:
+        """Ids of all shards, in the order of their creation."""
+        return sorted(self._places)
+
+    def _clear(self) -> None:
+        self.nodes.clear()
+        self.topics.clear()
+        self._names.clear()
+        self._places.clear()
+
+    def _drop_topic(self, topic_id: bytes) -> None:
+        name = self._names.pop(topic_id, None)
+        if name is not None:
+            for shard in self.topics.pop(name).shards:
+                self._places.pop(shard.shard_id, None)
+
+    def _put_topic(self, topic: TopicMeta) -> None:
+        old = self.topics.get(topic.name)
+        if old is not None and old.topic_id != topic.topic_id:
+            self._drop_topic(old.topic_id)
+            old = None
+        self.topics[topic.name] = msgspec.structs.replace(topic, shards=old.shards if old else ())
+        self._names[topic.topic_id] = topic.name
+
+    def _put_shards(self, changes: tuple[ShardChange, ...]) -> None:
+        by_topic: dict[bytes, list[ShardMeta]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic_id, []).append(change.shard)
+        for topic_id, shards in by_topic.items():
+            name = self._names.get(topic_id)
+            if name is None:
+                continue  # a topic that is already gone again
+            topic = self.topics[name]
+            slots: dict[int, ShardMeta] = {shard.index: shard for shard in topic.shards}
+            for shard in shards:
+                slots[shard.index] = shard
+                self._places[shard.shard_id] = (topic_id, shard.index)
+            ordered = tuple(slots[index] for index in sorted(slots))
+            self.topics[name] = msgspec.structs.replace(topic, shards=ordered)
