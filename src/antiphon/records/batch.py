@@ -1,0 +1,198 @@
+"""RecordBatch v2 as the log sees it: a 61-byte header that is read, checked and stamped, and opaque records behind it.
+
+An entry of a shard's log *is* such a batch, byte for byte as a client sent it. The leader sets the base offset (bytes 0-7)
+and the leader epoch (bytes 12-15, our term); the batch's CRC-32C covers bytes 21 to the end, so neither needs a new CRC.
+The other side of that coin: no checksum of the batch's own covers bytes 0-20, which is why the log's index keeps one.
+
+All numbers are big-endian::
+
+     0 base_offset i64        21 attributes i16          43 producer_id i64
+     8 batch_length i32       23 last_offset_delta i32   51 producer_epoch i16
+    12 leader_epoch i32       27 base_timestamp i64      53 base_sequence i32
+    16 magic i8 = 2           35 max_timestamp i64       57 record_count i32
+    17 crc u32                                           61 records
+
+`batch_length` counts the bytes after itself, so a batch takes 12 + batch_length bytes. Attributes: bits 0-2 codec, bit 3
+timestamp type (1: the log's), bit 4 transactional, bit 5 control.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from antiphon.errors import CorruptBatchError
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 61
+LENGTH_PREFIX_BYTES: Final = 12  # base_offset and batch_length: what batch_length does not count
+UNCHECKED_BYTES: Final = 21  # bytes 0-20, which the batch's own CRC does not cover
+MAGIC: Final = 2
+BATCH_BYTES_MAX: Final = 2**31 - 1
+
+CODEC_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+HEADER_STRUCT: Final = struct.Struct(">qiibIhiqqqhii")
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_LEADER_EPOCH_AT: Final = 12
+
+
+class BatchHeader(NamedTuple):
+    """The 61 header bytes of one batch, in the order in which they stand. Timestamps are ms since 1970 UTC."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch's last one (exclusive end)."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return LENGTH_PREFIX_BYTES + self.batch_length
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the batch's last record, wrapped to 0 after 2^31-1 as producers do; -1 without a producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
+
+    @property
+    def is_control(self) -> bool:
+        """A control batch: takes offsets, but consumers do not see its records."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Part of a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Every record carries `max_timestamp` as its timestamp."""
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def codec(self) -> int:
+        """Compression codec number: an index of `CODEC_NAMES` where it is known (5-7 are not)."""
+        return self.attributes & CODEC_MASK
+
+
+def read_header(buf: Buffer, at: int = 0) -> BatchHeader:
+    """Unpack the header that starts at byte `at`; checks only that there are 61 bytes (CorruptBatchError)."""
+    if at < 0 or len(buf) - at < HEADER_BYTES:
+        raise CorruptBatchError(
+            f"a batch header takes {HEADER_BYTES} bytes, found {max(0, len(buf) - at)}",
+            found_bytes=max(0, len(buf) - at),
+        )
+    return BatchHeader._make(HEADER_STRUCT.unpack_from(buf, at))
+
+
+def validate_batch(buf: Buffer) -> BatchHeader:
+    """Check that `buf` is exactly one whole RecordBatch v2 and return its header.
+
+    Checked: length, magic, CRC-32C, offsets against record count, codec number, sequence of a batch with a producer. The
+    records behind the header are not looked at. Any base offset and leader epoch pass: they are the leader's to set.
+
+    Raises:
+        CorruptBatchError: says what was found and what was expected.
+    """
+    header = read_header(buf)
+    check_batch(header, buf)
+    return header
+
+
+def check_batch(header: BatchHeader, buf: Buffer) -> None:
+    """`validate_batch` where the header of `buf` was read already."""
+    if header.magic != MAGIC:
+        raise CorruptBatchError(
+            f"batch has magic {header.magic}, only {MAGIC} (RecordBatch v2) is accepted", magic=header.magic
+        )
+    if header.size_bytes != len(buf):
+        raise CorruptBatchError(
+            f"batch says it takes {header.size_bytes} bytes, found {len(buf)}",
+            said_bytes=header.size_bytes,
+            found_bytes=len(buf),
+        )
+    crc = crc32c(memoryview(buf)[UNCHECKED_BYTES:])
+    if crc != header.crc:
+        raise CorruptBatchError(
+            f"batch has CRC {header.crc:#010x}, its bytes give {crc:#010x}",
+            said_crc=header.crc,
+            found_crc=crc,
+        )
+    _check_counts(header)
+
+
+def _check_counts(header: BatchHeader) -> None:
+    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+        raise CorruptBatchError(
+            f"batch has {header.record_count} records but takes {header.last_offset_delta + 1} offsets",
+            record_count=header.record_count,
+            offsets=header.last_offset_delta + 1,
+        )
+    if header.codec >= len(CODEC_NAMES):
+        raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise CorruptBatchError(
+            f"batch of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
+            f"{header.base_sequence}; both must be at least 0",
+            producer_id=header.producer_id,
+        )
+
+
+def iter_batches(buf: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Walk whole batches that stand one after the other in `buf`, without copying and without checking CRCs.
+
+    Safe on any bytes: each step moves forward by at least a header, and lengths are checked before they are used.
+
+    Raises:
+        CorruptBatchError: at the first place where no whole batch of magic 2 stands; batches before it were yielded.
+    """
+    view = memoryview(buf)
+    end = len(view)
+    at = 0
+    while at < end:
+        header = read_header(view, at)
+        size = header.size_bytes
+        if header.magic != MAGIC or size < HEADER_BYTES or size > end - at:
+            raise CorruptBatchError(
+                f"no whole batch at byte {at} of {end}: magic {header.magic}, size {size} bytes",
+                at=at,
+                magic=header.magic,
+                size_bytes=size,
+            )
+        yield header, view[at : at + size]
+        at += size
+
+
+def stamp(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Set base offset and leader epoch (term, fits int32) of the batch at the start of `buf`, in place.
+
+    The CRC stays valid. `buf` must be writable and at least a header long.
+    """
+    if len(buf) < HEADER_BYTES:
+        raise CorruptBatchError(f"a batch header takes {HEADER_BYTES} bytes, found {len(buf)}")
+    _BASE_OFFSET.pack_into(buf, 0, base_offset)
+    _LEADER_EPOCH.pack_into(buf, _LEADER_EPOCH_AT, leader_epoch)

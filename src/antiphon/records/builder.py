@@ -1,0 +1,157 @@
+"""Builds RecordBatches: what clients, tables and leaders append.
+
+The records are laid out by aiokafka's compiled builder (measured here: 7 million small records a second in batches of
+10,000, 1.7 million batches of one), which is loaded at the first use. Compression is our own step after it.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from antiphon.errors import BatchTooLargeError, InvalidRequestError
+from antiphon.records.batch import (
+    BATCH_BYTES_MAX,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    HEADER_STRUCT,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    UNCHECKED_BYTES,
+    Buffer,
+    stamp,
+)
+from antiphon.records.compression import codec_number, compress
+
+Headers = Sequence[tuple[str, bytes | None]]
+RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, headers, timestamp in ms
+
+TERM_START_TYPE: Final = (
+    100  # control record type; Kafka's own are small numbers, clients skip what they do not know
+)
+_TERM_START_KEY: Final = struct.Struct(">hh")  # version, type
+_TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
+_LENGTH_AT: Final = struct.Struct(">i")
+_CRC_AT: Final = struct.Struct(">I")
+_ATTRIBUTES_AT: Final = struct.Struct(">h")
+
+_builder_class: Any = None
+
+
+def _load_builder() -> Any:
+    global _builder_class  # noqa: PLW0603 - one lazy import, kept because looking it up costs as much as a small batch
+    from aiokafka.record._crecords.default_records import DefaultRecordBatchBuilder
+
+    _builder_class = DefaultRecordBatchBuilder
+    return _builder_class
+
+
+def build_batch(
+    records: Sequence[RecordInput],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: str = "none",
+) -> bytearray:
+    """Build one RecordBatch v2 of `records`, each `(key, value, headers, timestamp_ms)`, in order.
+
+    Args:
+        records: at least one; key and value may be None; headers are (str, bytes or None) pairs.
+        base_offset: 0 for what clients produce; `~expected` carries a condition over Kafka's protocol.
+        leader_epoch: the term; the leader sets it.
+        producer_id: with `producer_epoch` and `base_sequence` makes the append idempotent; -1: plain.
+        producer_epoch: see `producer_id`.
+        base_sequence: sequence of the first record.
+        compression: none, gzip, snappy, lz4 or zstd.
+
+    Raises:
+        InvalidRequestError: no records, a value of a wrong type or range, an unknown compression.
+        BatchTooLargeError: more than 2^31-1 bytes.
+    """
+    if not records:
+        raise InvalidRequestError("a batch has at least one record")
+    codec = codec_number(compression)
+    cls = _builder_class or _load_builder()
+    try:
+        builder = cls(MAGIC, 0, False, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
+        append = builder.append
+        for at, (key, value, headers, timestamp_ms) in enumerate(records):
+            if append(at, timestamp_ms, key, value, list(headers)) is None:
+                raise BatchTooLargeError(
+                    f"batch would take more than {BATCH_BYTES_MAX} bytes", limit_bytes=BATCH_BYTES_MAX
+                )
+        batch: bytearray = builder.build()
+    except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+        raise InvalidRequestError(f"records cannot be put in a batch: {error}") from error
+    if codec:
+        batch = _recompress(batch, codec)
+    stamp(batch, base_offset, leader_epoch)
+    return batch
+
+
+def _recompress(plain: bytearray, codec: int) -> bytearray:
+    batch = plain[:HEADER_BYTES]
+    batch += compress(codec, memoryview(plain)[HEADER_BYTES:])
+    _LENGTH_AT.pack_into(batch, 8, len(batch) - LENGTH_PREFIX_BYTES)
+    attributes = _ATTRIBUTES_AT.unpack_from(batch, UNCHECKED_BYTES)[0]
+    _ATTRIBUTES_AT.pack_into(batch, UNCHECKED_BYTES, attributes | codec)
+    seal(batch)
+    return batch
+
+
+def seal(batch: bytearray) -> None:
+    """Set the CRC of a batch whose other bytes are final (base offset and leader epoch may still change)."""
+    _CRC_AT.pack_into(batch, 17, crc32c(memoryview(batch)[UNCHECKED_BYTES:]))
+
+
+def build_term_start(term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    """Build the control batch that a leader writes first in its term (S1.36): one record, one offset.
+
+    Its control type is one that every Kafka client skips, as clients skip all control batches.
+    """
+    key = _TERM_START_KEY.pack(0, TERM_START_TYPE)
+    value = _TERM_START_VALUE.pack(0, term)
+    # attributes, timestamp delta, offset delta, key length, key, value length, value, header count; lengths are zigzag
+    body = b"\x00\x00\x00" + _small_varint(len(key)) + key + _small_varint(len(value)) + value + b"\x00"
+    record = _small_varint(len(body)) + body
+    header = HEADER_STRUCT.pack(
+        base_offset,
+        HEADER_BYTES - LENGTH_PREFIX_BYTES + len(record),
+        term,
+        MAGIC,
+        0,
+        CONTROL_BIT,
+        0,
+        timestamp_ms,
+        timestamp_ms,
+        -1,
+        -1,
+        -1,
+        1,
+    )
+    batch = bytearray(header + record)
+    seal(batch)
+    return batch
+
+
+def _small_varint(value: int) -> bytes:
+    return bytes([value << 1])  # zigzag of 0..63 is one byte
+
+
+def term_of_term_start(batch: Buffer) -> int | None:
+    """The term that a control batch starts, or None if it is another kind of control batch."""
+    from antiphon.records.decode import decode_records
+
+    record = decode_records(batch, include_control=True)[0]
+    if record.key is None or len(record.key) != _TERM_START_KEY.size or record.value is None:
+        return None
+    if (
+        _TERM_START_KEY.unpack(record.key)[1] != TERM_START_TYPE
+        or len(record.value) != _TERM_START_VALUE.size
+    ):
+        return None
+    return int(_TERM_START_VALUE.unpack(record.value)[1])

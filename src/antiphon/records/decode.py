@@ -1,0 +1,108 @@
+"""Takes RecordBatches apart: to Python records, decompressed where needed.
+
+Clients do this; nodes do not look inside a topic's batches. The record loop is aiokafka's compiled one, loaded at first use.
+"""
+
+from typing import Any, NamedTuple
+
+from antiphon.errors import CorruptBatchError
+from antiphon.records.batch import (
+    CODEC_NAMES,
+    HEADER_BYTES,
+    HEADER_STRUCT,
+    LENGTH_PREFIX_BYTES,
+    BatchHeader,
+    Buffer,
+    check_batch,
+    iter_batches,
+)
+from antiphon.records.compression import decompress
+
+RECORD_BYTES_MIN = (
+    7  # length, attributes, timestamp, offset, key length, value length, header count: a byte each
+)
+
+
+class Record(NamedTuple):
+    """One record as it stands in the log. `timestamp_ms` is ms since 1970 UTC; headers keep their order."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+_batch_class: Any = None
+
+
+def _load_batch_class() -> Any:
+    global _batch_class  # noqa: PLW0603 - one lazy import, kept because looking it up costs as much as a small batch
+    from aiokafka.record._crecords.default_records import DefaultRecordBatch
+
+    _batch_class = DefaultRecordBatch
+    return _batch_class
+
+
+def plain_batch(header: BatchHeader, batch: Buffer) -> Buffer:
+    """The batch with its records decompressed: itself, or a copy whose header says codec 0 and the new length.
+
+    The copy's CRC is not set. Raises CorruptBatchError where records cannot be decompressed, or are fewer bytes than their
+    count needs.
+    """
+    if header.codec == 0:
+        plain: Buffer = batch
+    else:
+        if header.codec >= len(CODEC_NAMES):
+            raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
+        records = decompress(header.codec, memoryview(batch)[HEADER_BYTES:])
+        unpacked = header._replace(
+            batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records),
+            attributes=header.attributes & ~0x07,
+        )
+        plain = HEADER_STRUCT.pack(*unpacked) + records
+    if header.record_count < 0 or header.record_count * RECORD_BYTES_MIN > len(plain) - HEADER_BYTES:
+        raise CorruptBatchError(
+            f"batch says {header.record_count} records in {len(plain) - HEADER_BYTES} bytes",
+            record_count=header.record_count,
+        )
+    return plain
+
+
+def decode_records(buf: Buffer, *, include_control: bool = False, check_crc: bool = True) -> list[Record]:
+    """All records of the whole batches that stand in `buf`, in order of offset.
+
+    Args:
+        buf: zero or more batches, one after the other. Keys and values are copied out.
+        include_control: also records of control batches, which are not user data.
+        check_crc: check each batch's CRC and counts first, as the last guard between the producer and the reader.
+
+    Raises:
+        CorruptBatchError: bytes that are not whole valid batches, or records that do not fill their batch.
+    """
+    found: list[Record] = []
+    for header, batch in iter_batches(buf):
+        if check_crc:
+            check_batch(header, batch)
+        if header.is_control and not include_control:
+            continue
+        _decode_batch(header, batch, found)
+    return found
+
+
+def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record]) -> None:
+    cls = _batch_class or _load_batch_class()
+    plain = plain_batch(header, batch)
+    first = len(found)
+    try:
+        for r in cls(plain):
+            headers = r.headers
+            found.append(Record(r.offset, r.timestamp, r.key, r.value, tuple(headers) if headers else ()))
+    except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
+        raise CorruptBatchError(f"records of the batch at offset {header.base_offset}: {error}") from error
+    if len(found) > first:
+        lowest, highest = found[first].offset, found[-1].offset
+        if lowest < header.base_offset or highest >= header.next_offset:
+            raise CorruptBatchError(
+                f"records {lowest}..{highest} lie outside their batch {header.base_offset}..{header.next_offset - 1}"
+            )

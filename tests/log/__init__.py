@@ -1,0 +1,1 @@
+"""Tests of one shard's log on disk."""

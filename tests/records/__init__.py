@@ -1,0 +1,1 @@
+"""Tests of RecordBatch v2: layout, building, decoding, entry ids."""
