@@ -1,0 +1,128 @@
+"""What a local cluster leaves in its directory: `cluster.json`, one folder a node, pid files.
+
+`DIR/cluster.json` is written by `antiphon up` and read by every other command that is given `--dir`. A node's own truth
+is in its folder (`node.toml`, identity, logs); this file only says which folders belong together and where they listen.
+"""
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from antiphon.errors import AntiphonError, ForeignDirectoryError, InvalidRequestError, NewerFormatError
+
+FORMAT: Final = 1
+CLUSTER_FILE: Final = "cluster.json"
+PID_FILE: Final = "node.pid"
+DOORS: Final = ("native", "kafka", "http")
+
+
+class LocalNode(msgspec.Struct):
+    """One node of a local cluster. Addresses are `host:port` of its last start, empty where a door is off."""
+
+    id: int
+    dir: str
+    native: str = ""
+    kafka: str = ""
+    oxia: str = ""
+    http: str = ""
+
+
+class LocalClusterFile(msgspec.Struct):
+    """The contents of `cluster.json`."""
+
+    format: int
+    cluster_id: str
+    host: str
+    profile: str
+    nodes: list[LocalNode]
+
+
+def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalClusterFile:
+    """Describe a fresh cluster; nothing is written yet."""
+    if not 1 <= nodes <= 64:
+        raise InvalidRequestError(f"a local cluster has 1 to 64 nodes, not {nodes}")
+    members = [LocalNode(id=i, dir=str(directory / f"node-{i}")) for i in range(nodes)]
+    return LocalClusterFile(FORMAT, uuid.uuid4().hex, host, profile, members)
+
+
+def load_cluster(directory: Path) -> LocalClusterFile | None:
+    """Read `cluster.json`; None where there is none."""
+    path = directory / CLUSTER_FILE
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise InvalidRequestError(f"{directory} is a file; give a directory with --dir") from None
+    try:
+        format_ = json.loads(raw).get("format")
+        if isinstance(format_, int) and format_ > FORMAT:
+            raise NewerFormatError(
+                f"{path} has format {format_}, this version reads up to {FORMAT}: use the newer antiphon that wrote it"
+            )
+        cluster = msgspec.json.decode(raw, type=LocalClusterFile)
+    except (msgspec.DecodeError, json.JSONDecodeError, AttributeError) as error:
+        raise ForeignDirectoryError(
+            f"{path} is not a cluster description ({error}); use another --dir"
+        ) from None
+    for node in cluster.nodes:  # the directory may have been moved since
+        node.dir = str(directory / Path(node.dir).name)
+    return cluster
+
+
+def save_cluster(directory: Path, cluster: LocalClusterFile) -> None:
+    """Write `cluster.json` so that a crash leaves the old one or the new one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / (CLUSTER_FILE + ".new")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster)) + b"\n")
+    temporary.replace(directory / CLUSTER_FILE)
+
+
+def find_cluster(directory: Path) -> LocalClusterFile:
+    """Read `cluster.json` or say what to do about it not being there."""
+    cluster = load_cluster(directory)
+    if cluster is None:
+        raise AntiphonError(
+            f"no cluster in {directory}: start one with `antiphon up --dir {directory}`, or name its --dir"
+        )
+    return cluster
+
+
+def write_pid(node_dir: Path, pid: int) -> None:
+    """Note which process serves a node's folder."""
+    (node_dir / PID_FILE).write_text(f"{pid} {_started_at(pid)}\n")
+
+
+def running_pid(node_dir: Path) -> int | None:
+    """The pid that serves the folder, or None; a recycled pid is not taken for ours."""
+    try:
+        words = (node_dir / PID_FILE).read_text().split()
+        pid = int(words[0])
+        os.kill(pid, 0)
+    except (OSError, ValueError, IndexError):
+        return None
+    if len(words) > 1 and _started_at(pid) != words[1]:
+        return None
+    return None if _is_zombie(pid) else pid
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat after the command name; empty where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _started_at(pid: int) -> str:
+    fields = _stat_fields(pid)
+    return fields[19] if len(fields) > 19 else "0"
+
+
+def _is_zombie(pid: int) -> bool:
+    fields = _stat_fields(pid)
+    return bool(fields) and fields[0] == "Z"

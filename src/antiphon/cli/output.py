@@ -1,0 +1,93 @@
+"""How commands speak: tables or JSON on stdout, progress and errors on stderr, exit codes 0, 1 and 2."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+from antiphon.errors import AntiphonError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with exit code 1 and one line on stderr that says what to do."""
+    typer.echo(f"antiphon: {message}", err=True)
+    raise typer.Exit(EXIT_FAILED)
+
+
+def usage(message: str) -> NoReturn:
+    """End the command with exit code 2: the words of the call are off."""
+    typer.echo(f"antiphon: {message}", err=True)
+    raise typer.Exit(EXIT_USAGE)
+
+
+def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn Antiphon's errors, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except AntiphonError as error:
+            fail(" ".join(error.message.split()))
+        except BrokenPipeError:
+            sys.stderr.close()
+            raise typer.Exit(0) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
+    """Print rows under headings, or as a JSON array of objects with the headings in lower case as names."""
+    if as_json:
+        names = [heading.lower().replace(" ", "_") for heading in headings]
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
+    for line in [list(headings), *cells]:
+        typer.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on one line."""
+    typer.echo(json.dumps(value, default=_jsonable, ensure_ascii=False))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        return ",".join(_cell(item) for item in value) or "-"
+    if isinstance(value, dict):
+        return ",".join(f"{key}={_cell(item)}" for key, item in value.items()) or "-"
+    return str(value)
+
+
+def _jsonable(value: object) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+@contextmanager
+def progress(message: str) -> Iterator[None]:
+    """Show that something takes a moment: a spinner on stderr when that is a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(message):
+        yield

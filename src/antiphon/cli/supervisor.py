@@ -1,0 +1,194 @@
+"""Starting and stopping the processes of a local cluster.
+
+`antiphon up` binds every port first, so that "any free port" is known to all before any of them runs, then forks one child
+per node from this one warmed-up process: no thread and no event loop exists yet, and Python's imports are paid once.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from antiphon.cli.cluster_files import DOORS, LocalClusterFile, LocalNode, running_pid, write_pid
+from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+
+Sockets = dict[str, socket.socket]
+
+
+def bind_ports(cluster: LocalClusterFile, bases: Mapping[str, int | None]) -> list[Sockets]:
+    """Bind each node's doors: base port + node id, 0 for any free one, None for the port of its last start.
+
+    Fills in the nodes' addresses. Raises PortInUseError, with everything closed again.
+    """
+    bound: list[Sockets] = []
+    try:
+        for node in cluster.nodes:
+            sockets: Sockets = {}
+            bound.append(sockets)
+            for door in DOORS:
+                base = bases.get(door)
+                port = _last_port(node, door) if base is None else base + node.id if base else 0
+                sockets[door] = _listen(cluster.host, port, door, node.id)
+                setattr(node, door, f"{cluster.host}:{sockets[door].getsockname()[1]}")
+    except BaseException:
+        close_sockets(bound)
+        raise
+    return bound
+
+
+def bind_again(node: LocalNode) -> Sockets:
+    """Bind the doors of one node where it listened before."""
+    sockets: Sockets = {}
+    try:
+        for door in DOORS:
+            host, _, port = str(getattr(node, door)).rpartition(":")
+            sockets[door] = _listen(host, int(port), door, node.id)
+    except BaseException:
+        close_sockets([sockets])
+        raise
+    return sockets
+
+
+def close_sockets(bound: Iterable[Sockets]) -> None:
+    """Close what was bound."""
+    for sockets in bound:
+        for listener in sockets.values():
+            listener.close()
+
+
+def _last_port(node: LocalNode, door: str) -> int:
+    return int(str(getattr(node, door)).rpartition(":")[2] or 0)
+
+
+def _listen(host: str, port: int, door: str, node_id: int) -> socket.socket:
+    if not 0 <= port <= 65_535:
+        raise InvalidRequestError(f"port {port} ({door} door of node {node_id}) is not between 0 and 65535")
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise PortInUseError(
+            f"port {port} ({door} door of node {node_id}) cannot be used: {error.strerror}; "
+            f"choose another with --{door}-port, 0 for any free one",
+            port=port,
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+def fork_node(
+    node_dir: Path, run: Callable[[Callable[[], None]], None], close: Iterable[Sockets]
+) -> tuple[int, int]:
+    """Fork a child that calls `run(ready)`; returns its pid and a pipe that says "ready", or an error message.
+
+    `close` are the listening sockets of the other nodes, which the child must not hold.
+    """
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        write_pid(node_dir, pid)
+        return pid, reader
+    status = 1
+    try:
+        os.close(reader)
+        close_sockets(close)
+        os.setsid()  # ctrl-C reaches the supervisor only, which stops the nodes in order
+        _quiet_stdio(node_dir)
+        run(lambda: _report(writer, b"ready"))
+        status = 0
+    except BaseException as error:  # noqa: BLE001 - the child must end here, whatever happened
+        _report(writer, f"{error}".encode() or type(error).__name__.encode())
+        if not isinstance(error, SystemExit | KeyboardInterrupt):
+            import traceback
+
+            traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _report(writer: int, message: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(writer, message)
+        os.close(writer)
+
+
+def _quiet_stdio(node_dir: Path) -> None:
+    """Keep a node's stray output in its own folder, so that the terminal and pipes of the caller are free."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(node_dir / "node.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+
+
+def wait_ready(pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Wait until every node (id -> pipe) has said "ready"; raises UnavailableError with what a failed one said."""
+    deadline = time.monotonic() + timeout_s
+    waiting = dict(pipes)
+    while waiting:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise UnavailableError(
+                f"nodes {sorted(waiting)} were not ready within {timeout_s:.0f} s; see their node.log"
+            )
+        readable, _, _ = select.select(list(waiting.values()), [], [], left)
+        for node_id, pipe in list(waiting.items()):
+            if pipe not in readable:
+                continue
+            said = os.read(pipe, 65_536)
+            os.close(pipe)
+            del waiting[node_id]
+            if said != b"ready":
+                raise UnavailableError(
+                    f"node {node_id} did not start: {said.decode(errors='replace') or 'it ended'}"
+                )
+
+
+def stop_nodes(node_dirs: Iterable[Path], timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
+    """Stop the processes of these folders: SIGTERM, SIGKILL after `timeout_s`. Returns the pids it had to kill."""
+    pids = {pid: node_dir for node_dir in node_dirs if (pid := running_pid(node_dir)) is not None}
+    for pid in pids:
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while pids and time.monotonic() < deadline:
+        reap()
+        pids = {pid: node_dir for pid, node_dir in pids.items() if running_pid(node_dir) == pid}
+        time.sleep(0.01)
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+    reap()
+    return sorted(pids)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Collect children that have ended: (pid, wait status)."""
+    ended = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended.append((pid, status))
+    return ended
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

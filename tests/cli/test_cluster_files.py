@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from antiphon.cli import cluster_files, supervisor
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
+    NewerFormatError,
+    PortInUseError,
+)
+
+
+def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    cluster = cluster_files.new_cluster(first, 3, "127.0.0.1", "oxia")
+    cluster_files.save_cluster(first, cluster)
+    assert cluster_files.load_cluster(first) == cluster
+    first.rename(second)
+    moved = cluster_files.find_cluster(second)
+    assert [node.dir for node in moved.nodes] == [str(second / f"node-{i}") for i in range(3)]
+    assert moved.cluster_id == cluster.cluster_id
+
+
+def test_absent_cluster_says_how_to_start_one(tmp_path: Path) -> None:
+    assert cluster_files.load_cluster(tmp_path) is None
+    with pytest.raises(AntiphonError, match="antiphon up --dir"):
+        cluster_files.find_cluster(tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, -1, 65])
+def test_number_of_nodes_is_bounded(tmp_path: Path, count: int) -> None:
+    with pytest.raises(InvalidRequestError, match="1 to 64"):
+        cluster_files.new_cluster(tmp_path, count, "127.0.0.1", "oxia")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '"text"', '{"format": 1, "nodes": 3}'])
+def test_other_files_of_that_name_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(ForeignDirectoryError, match="--dir"):
+        cluster_files.load_cluster(tmp_path)
+
+
+def test_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_bytes(msgspec.json.encode({"format": 99}))
+    with pytest.raises(NewerFormatError, match="99"):
+        cluster_files.load_cluster(tmp_path)
+
+
+def test_pid_of_an_ended_or_recycled_process_is_not_taken_for_a_node(tmp_path: Path) -> None:
+    assert cluster_files.running_pid(tmp_path) is None
+    (tmp_path / "node.pid").write_text("1 12345\n")  # pid 1 runs, but it started at another time
+    assert cluster_files.running_pid(tmp_path) is None
+    (tmp_path / "node.pid").write_text("nonsense")
+    assert cluster_files.running_pid(tmp_path) is None
+
+
+def test_port_in_use_names_port_door_and_option_and_frees_the_others(tmp_path: Path) -> None:
+    cluster = cluster_files.new_cluster(tmp_path, 2, "127.0.0.1", "oxia")
+    anything = dict.fromkeys(("kafka", "native", "http"), 0)
+    bound = supervisor.bind_ports(cluster, anything)
+    taken = bound[0]["kafka"].getsockname()[1]
+    try:
+        other = cluster_files.new_cluster(tmp_path, 1, "127.0.0.1", "oxia")
+        with pytest.raises(PortInUseError, match=f"{taken}.*kafka.*--kafka-port"):
+            supervisor.bind_ports(other, {**anything, "kafka": taken})
+    finally:
+        supervisor.close_sockets(bound)
+    again = supervisor.bind_ports(cluster, {"kafka": None, "native": None, "http": None})  # where they were
+    assert again[0]["kafka"].getsockname()[1] == taken
+    supervisor.close_sockets(again)
+
+
+def test_port_out_of_range_is_refused(tmp_path: Path) -> None:
+    cluster = cluster_files.new_cluster(tmp_path, 2, "127.0.0.1", "oxia")
+    with pytest.raises(InvalidRequestError, match="65536"):
+        supervisor.bind_ports(cluster, {"kafka": 65_535, "native": 0, "http": 0})
