@@ -1,0 +1,190 @@
+"""What a node is told at its start: `node.toml` in its directory, as a checked struct.
+
+Only what an operator may decide stands here; what depends on the machine (tick, heartbeat, time-outs) has defaults that were
+chosen together and are checked together: a node that misses a few heartbeats is slow, not dead.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.errors import InvalidRequestError, NewerFormatError
+
+CONFIG_FILE: Final = "node.toml"
+CONFIG_FORMAT: Final = 1
+CLUSTER_VOTERS_MAX: Final = 3
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+Port = Annotated[int, Meta(ge=-1, le=65_535)]
+PositiveMs = Annotated[int, Meta(ge=1, le=3_600_000)]
+PositiveBytes = Annotated[int, Meta(ge=4096)]
+
+
+class Member(msgspec.Struct, forbid_unknown_fields=True):
+    """An initial member of the cluster: its id and the `host:port` of its native door."""
+
+    id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    native: str
+
+
+class Ports(msgspec.Struct, forbid_unknown_fields=True):
+    """Port of each door; 0: any free one, -1: the door stays shut (the native door cannot)."""
+
+    native: Annotated[int, Meta(ge=0, le=65_535)] = 7400
+    kafka: Port = 9092
+    oxia: Port = -1
+    http: Port = 8080
+
+
+class Timings(msgspec.Struct, forbid_unknown_fields=True):
+    """Durations in milliseconds."""
+
+    tick: PositiveMs = 25  # unit of the replicas' integer clocks
+    heartbeat: PositiveMs = 150  # node to coordinator
+    node_dead: PositiveMs = 900  # silence after which the coordinator gives a node up
+    election_min: PositiveMs = 500  # `__cluster`: silence of the leader, drawn between the two
+    election_max: PositiveMs = 1000
+    reconnect_max: PositiveMs = 500
+    ready_wait: PositiveMs = (
+        15_000  # how long a start waits for the rest of the cluster before it says "ready" anyway
+    )
+    checkpoint: PositiveMs = 2000  # how often high watermarks are noted on disk
+    retention_check: PositiveMs = 30_000
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True):
+    """Bounds of the node's queues, in bytes. Over a bound the node stops reading from whoever fills it."""
+
+    wal_backlog: PositiveBytes = 64 * 1024 * 1024
+    append_in_flight: PositiveBytes = 64 * 1024 * 1024  # appended, not committed, whole node
+    connection_write: PositiveBytes = 8 * 1024 * 1024  # waiting to be sent to one client
+    peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
+    requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
+
+
+class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Everything a node is told. `dir` is where it keeps its data."""
+
+    cluster_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    nodes: list[Member]
+    dir: Path = Path()
+    format: int = CONFIG_FORMAT
+    listen_host: str = "127.0.0.1"
+    advertised_host: str = ""  # what others are told; empty: listen_host
+    profile: str = "oxia"
+    flush: str = "always"  # always | interval | os
+    flush_interval_ms: PositiveMs = 100
+    log_level: str = "info"
+    auto_create_topics: bool = True
+    ports: Ports = msgspec.field(default_factory=Ports)
+    timings: Timings = msgspec.field(default_factory=Timings)
+    limits: Limits = msgspec.field(default_factory=Limits)
+
+    @property
+    def host_told(self) -> str:
+        """Host in the addresses that clients and other nodes are given."""
+        return self.advertised_host or self.listen_host
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """The ensemble of `__cluster`: the first of `nodes`, an odd number of them, at most three."""
+        ids = [member.id for member in self.nodes]
+        count = min(CLUSTER_VOTERS_MAX, len(ids))
+        return tuple(ids[: count if count % 2 else count - 1])
+
+    def address_of(self, node_id: int) -> str | None:
+        """Native address of an initial member, or None."""
+        for member in self.nodes:
+            if member.id == node_id:
+                return member.native
+        return None
+
+
+def check_config(config: NodeConfig) -> NodeConfig:
+    """Return `config` when its parts fit together; raises InvalidRequestError (NewerFormatError) saying what does not."""
+    if config.format > CONFIG_FORMAT:
+        raise NewerFormatError(
+            f"{CONFIG_FILE} has format {config.format}, this version reads up to {CONFIG_FORMAT}: "
+            "start the node with the newer antiphon that wrote it"
+        )
+    ids = [member.id for member in config.nodes]
+    if not ids:
+        raise InvalidRequestError("`nodes` is empty: name at least this node with its native address")
+    if len(set(ids)) != len(ids):
+        raise InvalidRequestError(f"`nodes` names a node id twice: {ids}")
+    for member in config.nodes:
+        split_address(member.native)
+    if config.flush not in {"always", "interval", "os"}:
+        raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
+    if config.log_level not in LOG_LEVELS:
+        raise InvalidRequestError(
+            f"log_level must be one of {', '.join(LOG_LEVELS)}, not {config.log_level!r}"
+        )
+    timings = config.timings
+    if not timings.tick * 4 <= timings.election_min < timings.election_max:
+        raise InvalidRequestError("timings: 4 x tick <= election_min < election_max must hold")
+    if timings.node_dead < 3 * timings.heartbeat:
+        raise InvalidRequestError("timings: node_dead must be at least 3 x heartbeat")
+    return config
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` in its parts; an IPv6 host stands in brackets. Raises InvalidRequestError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65_535:
+        raise InvalidRequestError(f"{address!r} is not host:port with a port from 1 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def load_config(path: Path) -> NodeConfig:
+    """Read `node.toml`, or the one in the directory `path`; a relative `dir` counts from the file's directory.
+
+    Raises InvalidRequestError saying which file and field is wrong, NewerFormatError for one that a newer version wrote.
+    """
+    file = path / CONFIG_FILE if path.is_dir() else path
+    try:
+        plain = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{file} is not TOML: {error}") from None
+    format_ = plain.get("format", CONFIG_FORMAT)
+    if isinstance(format_, int) and format_ > CONFIG_FORMAT:
+        raise NewerFormatError(
+            f"{file} has format {format_}, this version reads up to {CONFIG_FORMAT}: use the antiphon that wrote it"
+        )
+    try:
+        config = msgspec.convert(plain, NodeConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"{file}: {error}") from None
+    config.dir = (file.parent / config.dir).resolve()
+    return check_config(config)
+
+
+def save_config(config: NodeConfig, directory: Path) -> None:
+    """Write `node.toml` into `directory`, replacing an old one as a whole."""
+    check_config(config)
+    plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
+    plain.pop("dir")
+    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict | list)]
+    for key, value in plain.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{name} = {_toml(inner)}" for name, inner in value.items())]
+    for member in plain["nodes"]:
+        lines += ["", "[[nodes]]", *(f"{name} = {_toml(inner)}" for name, inner in member.items())]
+    temporary = directory / (CONFIG_FILE + ".new")
+    temporary.write_text("\n".join(lines) + "\n")
+    temporary.replace(directory / CONFIG_FILE)
+
+
+def _toml(value: bool | int | str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    # JSON's escapes are TOML's, for the strings that occur here; DEL is the one that JSON leaves bare.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,80 @@
+"""node.toml: what is written is what is read, and what cannot work is refused with its reason."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import InvalidRequestError, NewerFormatError
+from antiphon.node.config import (
+    CONFIG_FILE,
+    Member,
+    NodeConfig,
+    Ports,
+    check_config,
+    load_config,
+    save_config,
+    split_address,
+)
+
+
+def config(count: int = 3) -> NodeConfig:
+    return NodeConfig(
+        cluster_id='c"1\n\x7f', node_id=0, nodes=[Member(i, f"127.0.0.1:{7400 + i}") for i in range(count)]
+    )
+
+
+def test_a_config_survives_the_file(tmp_path: Path) -> None:
+    written = config()
+    written.ports = Ports(0, 9, -1, 0)
+    save_config(written, tmp_path)
+    written.dir = tmp_path.resolve()
+    assert load_config(tmp_path) == written
+    assert load_config(tmp_path / CONFIG_FILE) == written
+
+
+@pytest.mark.parametrize(("count", "voters"), [(1, 1), (2, 1), (3, 3), (4, 3), (9, 3)])
+def test_the_voters_are_an_odd_number_of_the_first(count: int, voters: int) -> None:
+    assert config(count).voters == tuple(range(voters))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cluster_id = ", "not TOML"),
+        ("node_id = 1", "cluster_id"),
+        ('cluster_id="a"\nnode_id=0\nnodes=[]', "empty"),
+        ('cluster_id="a"\nnode_id=-1\nnodes=[]', "node_id"),
+        ('cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x"}]', "host:port"),
+        ('cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x:1"},{id=0, native="x:2"}]', "twice"),
+        ('cluster_id="a"\nnode_id=0\ncolour="red"\nnodes=[{id=0, native="x:1"}]', "colour"),
+        ('cluster_id="a"\nnode_id=0\nflush="never"\nnodes=[{id=0, native="x:1"}]', "flush"),
+        ('cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x:1"}]\n[timings]\ntick=200', "tick"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_reason(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / CONFIG_FILE).write_text(text)
+    with pytest.raises(InvalidRequestError, match=says):
+        load_config(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="No such file"):
+        load_config(tmp_path / "nowhere")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / CONFIG_FILE).write_text("format = 2\nfield_of_tomorrow = 1\n")
+    with pytest.raises(NewerFormatError):
+        load_config(tmp_path)
+    newer = config()
+    newer.format = 9
+    with pytest.raises(NewerFormatError):
+        check_config(newer)
+
+
+def test_addresses() -> None:
+    assert split_address("localhost:1") == ("localhost", 1)
+    assert split_address("[::1]:7400") == ("::1", 7400)
+    for bad in ("", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:²"):
+        with pytest.raises(InvalidRequestError):
+            split_address(bad)
