@@ -1,0 +1,229 @@
+"""Topics and settings: CreateTopics, DeleteTopics, CreatePartitions, DescribeConfigs, IncrementalAlterConfigs."""
+
+from typing import Annotated
+
+from antiphon.kafka.primitives import ZERO_UUID
+from antiphon.kafka.schema import I8, I16, I32, Message, Uuid, V
+
+
+class ReplicaAssignment(Message, kw_only=True):
+    """Which nodes hold a partition, when the caller wants to choose."""
+
+    partition_index: I32
+    broker_ids: list[I32]
+
+
+class TopicSetting(Message, kw_only=True):
+    """A setting by Kafka's name; None: the default."""
+
+    name: str
+    value: str | None
+
+
+class CreatableTopic(Message, kw_only=True):
+    """-1 partitions or replicas: the default."""
+
+    name: str
+    num_partitions: I32
+    replication_factor: I16
+    assignments: list[ReplicaAssignment]
+    configs: list[TopicSetting]
+
+
+class CreateTopicsRequest(Message, kw_only=True):
+    """Create topics; with `validate_only` just check."""
+
+    topics: list[CreatableTopic]
+    timeout_ms: I32
+    validate_only: Annotated[bool, V(1)] = False
+
+
+class CreatedSetting(Message, kw_only=True):
+    """A setting as it came out. Source 1: of the topic, 5: default."""
+
+    name: str
+    value: str | None
+    read_only: bool = False
+    config_source: I8 = 1
+    is_sensitive: bool = False
+
+
+class CreatedTopic(Message, kw_only=True):
+    """Outcome for one topic."""
+
+    name: str
+    topic_id: Annotated[Uuid, V(7)] = ZERO_UUID
+    error_code: I16 = 0
+    error_message: Annotated[str | None, V(1)] = None
+    topic_config_error_code: Annotated[I16, V(5, tag=0)] = 0
+    num_partitions: Annotated[I32, V(5)] = -1
+    replication_factor: Annotated[I16, V(5)] = -1
+    configs: Annotated[list[CreatedSetting] | None, V(5)] = None
+
+
+class CreateTopicsResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: Annotated[I32, V(2)] = 0
+    topics: list[CreatedTopic]
+
+
+class DeletableTopic(Message, kw_only=True):
+    """A topic by name, or by id where the name is None."""
+
+    name: str | None
+    topic_id: Uuid
+
+
+class DeleteTopicsRequest(Message, kw_only=True):
+    """Delete topics with their data."""
+
+    topics: Annotated[list[DeletableTopic], V(6)] = []
+    topic_names: Annotated[list[str], V(0, 5)] = []
+    timeout_ms: I32
+
+
+class DeletedTopic(Message, kw_only=True):
+    """Outcome for one topic."""
+
+    name: Annotated[str | None, V(nullable_since=6)]
+    topic_id: Annotated[Uuid, V(6)] = ZERO_UUID
+    error_code: I16 = 0
+    error_message: Annotated[str | None, V(5)] = None
+
+
+class DeleteTopicsResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: Annotated[I32, V(1)] = 0
+    responses: list[DeletedTopic]
+
+
+class PartitionAssignment(Message, kw_only=True):
+    """Nodes of one new partition."""
+
+    broker_ids: list[I32]
+
+
+class GrowingTopic(Message, kw_only=True):
+    """`count` is the number of partitions afterwards."""
+
+    name: str
+    count: I32
+    assignments: list[PartitionAssignment] | None = None
+
+
+class CreatePartitionsRequest(Message, kw_only=True):
+    """Add partitions."""
+
+    topics: list[GrowingTopic]
+    timeout_ms: I32
+    validate_only: bool
+
+
+class GrownTopic(Message, kw_only=True):
+    """Outcome for one topic."""
+
+    name: str
+    error_code: I16 = 0
+    error_message: str | None = None
+
+
+class CreatePartitionsResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    results: list[GrownTopic]
+
+
+class DescribeConfigsResource(Message, kw_only=True):
+    """Type 2: a topic, 4: a broker by its id. `configuration_keys` None: all."""
+
+    resource_type: I8
+    resource_name: str
+    configuration_keys: list[str] | None
+
+
+class DescribeConfigsRequest(Message, kw_only=True):
+    """Ask for settings."""
+
+    resources: list[DescribeConfigsResource]
+    include_synonyms: Annotated[bool, V(1)] = False
+    include_documentation: Annotated[bool, V(3)] = False
+
+
+class SettingSynonym(Message, kw_only=True):
+    """Where a value comes from, the nearest first."""
+
+    name: str
+    value: str | None
+    source: I8
+
+
+class DescribedSetting(Message, kw_only=True):
+    """A setting. Sources: 1 topic, 4 static broker, 5 default. Types: 1 boolean, 2 string, 3 int, 5 long, 7 list."""
+
+    name: str
+    value: str | None
+    read_only: bool = False
+    config_source: Annotated[I8, V(1)] = -1
+    is_sensitive: bool = False
+    synonyms: Annotated[list[SettingSynonym], V(1)] = []
+    config_type: Annotated[I8, V(3)] = 0
+    documentation: Annotated[str | None, V(3)] = None
+
+
+class DescribedResource(Message, kw_only=True):
+    """Settings of one topic or broker."""
+
+    error_code: I16 = 0
+    error_message: str | None = None
+    resource_type: I8
+    resource_name: str
+    configs: list[DescribedSetting] = []
+
+
+class DescribeConfigsResponse(Message, kw_only=True):
+    """Settings in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    results: list[DescribedResource]
+
+
+class AlterableSetting(Message, kw_only=True):
+    """Operation 0: set, 1: back to the default, 2: append to a list, 3: take from a list."""
+
+    name: str
+    config_operation: I8
+    value: str | None
+
+
+class AlterableResource(Message, kw_only=True):
+    """Changes to one topic or broker."""
+
+    resource_type: I8
+    resource_name: str
+    configs: list[AlterableSetting]
+
+
+class IncrementalAlterConfigsRequest(Message, kw_only=True):
+    """Change some settings and leave the others."""
+
+    resources: list[AlterableResource]
+    validate_only: bool
+
+
+class AlteredResource(Message, kw_only=True):
+    """Outcome for one topic or broker."""
+
+    error_code: I16 = 0
+    error_message: str | None = None
+    resource_type: I8
+    resource_name: str
+
+
+class IncrementalAlterConfigsResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    responses: list[AlteredResource]

@@ -1,0 +1,1 @@
+"""The Kafka door: codecs against two independent ones, groups as a state machine, real clients over sockets."""
