@@ -1,0 +1,77 @@
+"""What travels between nodes: replica messages, the coordinator's requests, snapshots; in the frames that clients use too.
+
+The entries of an `Append` are the frame's payload, RecordBatches one after the other; their offsets and terms stand
+in the batches themselves, so the header carries none. A batch's CRC is checked when it arrives, not only when it is
+read.
+"""
+
+import msgspec
+
+from antiphon.errors import CorruptBatchError, ProtocolViolationError
+from antiphon.records.batch import check_batch, iter_batches
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.messages import AnyMessage, Append, Entry, Message
+from antiphon.wire.cluster import ClusterReply, ClusterRequest, MetadataDelta
+from antiphon.wire.frames import Buffer, MessageDecoder, encode_message
+from antiphon.wire.requests import Body, Reply, Request
+
+COMPACT_BELOW_BYTES = 64 * 1024
+
+
+class SnapshotChunk(Body, frozen=True, array_like=True, tag=True):
+    """Bytes `position` .. of `file` in a snapshot of the shard up to `at`; the payload, whose CRC-32C is `crc`.
+
+    Sent as a request, one at a time: the answer is the flow control. `first` starts the snapshot over, `last` ends it.
+    """
+
+    shard: int
+    term: int
+    at: EntryId
+    file: str
+    position: int
+    crc: int
+    first: bool = False
+    last: bool = False
+
+
+PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | SnapshotChunk
+PeerReply = Reply | ClusterReply
+
+decode_peer = MessageDecoder(PeerBody)
+"""Header of a frame from a node -> (request id, one of `PeerBody`)."""
+decode_peer_reply = MessageDecoder(PeerReply)
+"""Header of a node's answer -> (request id, one of `PeerReply`)."""
+
+_replace = msgspec.structs.replace
+
+
+def encode_replica_message(message: Message) -> list[Buffer]:
+    """The frame of a message to another replica of the shard."""
+    if isinstance(message, Append) and message.entries:
+        payload: list[Buffer] = [entry.data for entry in message.entries]  # type: ignore[misc]  # opaque to the pure part
+        return encode_message(0, _replace(message, entries=()), payload)
+    return encode_message(0, message)
+
+
+def with_entries(message: Append, payload: memoryview) -> Append:
+    """The message with the entries of its payload, each checked; they own their bytes.
+
+    Raises ProtocolViolationError when the payload is not a chain of valid batches that starts at `prev`.
+    """
+    if message.entries:
+        raise ProtocolViolationError("an Append carries its entries as payload only")
+    owned = bytes(
+        payload
+    )  # one copy; the chunk that the frame came in is shared with other shards and must not live on
+    at = message.prev.offset
+    entries: list[Entry] = []
+    try:
+        for header, batch in iter_batches(owned):
+            check_batch(header, batch)
+            if header.base_offset != at:
+                raise ProtocolViolationError(f"a batch at {header.base_offset} was sent as the entry at {at}")
+            at = header.next_offset
+            entries.append(Entry(header.leader_epoch, header.base_offset, at, batch))
+    except CorruptBatchError as error:
+        raise ProtocolViolationError(f"an Append for shard {message.shard} is damaged: {error}") from error
+    return _replace(message, entries=tuple(entries))

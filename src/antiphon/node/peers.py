@@ -1,0 +1,230 @@
+"""This node's connections to the others: one per node, dialled from here, shared by all shards (S3.21, S0.25).
+
+Whatever this node has to say to another goes over the connection that it dialled; what the other says comes over the
+one that the other dialled. One-way messages are lost with a connection (the replicas' ticks make that good); requests
+fail with UnavailableError. A connection that is refused tells that the process is dead, at once; one that is reset is
+dialled again first.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
+from antiphon.node.config import split_address
+from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message
+from antiphon.node.transport import Connection
+from antiphon.node.turn import Turn
+from antiphon.replication.messages import Message
+from antiphon.wire.frames import Buffer, Frame, encode_message
+from antiphon.wire.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
+
+RECONNECT_FIRST_S = 0.02
+CONNECT_TIMEOUT_S = 2.0
+REQUESTS_MAX = 10_000
+
+Answered = Callable[[Any], None]
+"""Called once with the reply's body or with the exception that took its place."""
+
+
+class PeerEvents(Protocol):
+    """What the node wants to know of its peers."""
+
+    def peer_up(self, node_id: int) -> None:
+        """Messages reach the node from now on."""
+        ...
+
+    def peer_lost(self, node_id: int, *, refused: bool) -> None:
+        """The connection broke; `refused`: nobody listens there any more. May be told more than once."""
+        ...
+
+    def peer_drained(self, node_id: int) -> None:
+        """The connection was congested and is no more."""
+        ...
+
+
+class PeerLink:
+    """The connection to one other node; dials again, with growing pauses, until `close()`."""
+
+    def __init__(
+        self, node_id: int, address: str, hello: Hello, turn: Turn, events: PeerEvents, limit_bytes: int
+    ) -> None:
+        self.node_id = node_id
+        self.address = address
+        self._hello = hello
+        self._turn = turn
+        self._events = events
+        self._limit = limit_bytes
+        self._connection: Connection | None = None
+        self._pending: dict[int, Answered] = {}
+        self._next_id = 1
+        self._kick = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger().bind(peer=node_id)
+        self.up = False
+        self._welcomed = False
+        self.reconnect_max_s = 0.5
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Hang up for good."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.close()
+
+    def move(self, address: str) -> None:
+        """The node listens elsewhere now."""
+        if address and address != self.address:
+            self.address = address
+            if self._connection is not None:
+                self._connection.close()
+            self._kick.set()
+
+    def dial_now(self) -> None:
+        """The node has just been heard of: do not wait for the next attempt."""
+        if not self.up:
+            self._kick.set()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    @property
+    def congested(self) -> bool:
+        """More waits to be sent than the limit."""
+        return self._connection is not None and self._connection.congested
+
+    def send_replica_message(self, message: Message) -> None:
+        """One way; lost when there is no connection."""
+        if self.up and self._connection is not None:
+            self._connection.send(encode_replica_message(message))
+
+    def send(self, body: Any) -> None:
+        """One way, any body; lost when there is no connection."""
+        if self.up and self._connection is not None:
+            self._connection.send(encode_message(0, body))
+
+    def request(self, body: Any, answered: Answered, payload: list[Buffer] | None = None) -> int:
+        """Send a request; `answered` gets the reply or an AntiphonError. Returns its id, for `forget`."""
+        connection = self._connection
+        if not self.up or connection is None or len(self._pending) >= REQUESTS_MAX:
+            answered(UnavailableError(f"no connection to node {self.node_id} at {self.address}"))
+            return 0
+        request_id = self._next_id
+        self._next_id += 1
+        self._pending[request_id] = answered
+        connection.send(encode_message(request_id, body, payload or ()))
+        return request_id
+
+    async def ask(self, body: Any, timeout_s: float, payload: list[Buffer] | None = None) -> Any:
+        """Send a request and wait for its reply's body; raises the error that came instead, or TimedOutError."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if future.done():
+                return
+            if isinstance(reply, Exception):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        request_id = self.request(body, answered, payload)
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise TimedOutError(f"node {self.node_id} did not answer within {timeout_s:.1f} s") from None
+        finally:
+            self._pending.pop(request_id, None)
+
+    # -- the connection -----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause_s = RECONNECT_FIRST_S
+        while True:
+            self._kick.clear()
+            self._welcomed = False
+            if await self._dial():
+                await self._gone.wait()
+                if self._welcomed:
+                    pause_s = RECONNECT_FIRST_S
+                    continue  # dial again at once: a refusal tells that the process is dead
+            try:
+                await asyncio.wait_for(self._kick.wait(), pause_s * random.uniform(0.7, 1.3))
+            except TimeoutError:
+                pause_s = min(pause_s * 2, self.reconnect_max_s)
+
+    async def _dial(self) -> bool:
+        self._gone.clear()
+        try:
+            host, port = split_address(self.address)
+            await asyncio.wait_for(
+                asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self, self._turn, self._limit), host, port
+                ),
+                CONNECT_TIMEOUT_S,
+            )
+        except ConnectionRefusedError:
+            self._events.peer_lost(self.node_id, refused=True)
+            return False
+        except (OSError, TimeoutError, AntiphonError):
+            return False
+        return True
+
+    def connected(self, connection: Connection) -> None:
+        """See ConnectionOwner."""
+        self._connection = connection
+        connection.send(encode_message(1, self._hello))
+        self._next_id = 2
+
+    def received(self, connection: Connection, frame: Frame) -> None:
+        """See ConnectionOwner."""
+        request_id, body = decode_peer_reply(frame.header)
+        if not self.up:
+            self._welcome(connection, body)
+            return
+        answered = self._pending.pop(request_id, None)
+        if answered is not None:
+            answered(from_wire(body.code, body.message, body.details) if isinstance(body, Failure) else body)
+
+    def _welcome(self, connection: Connection, body: Any) -> None:
+        if isinstance(body, Failure):
+            self._log.error("peer_refused_us", message=body.message)
+            connection.close(from_wire(body.code, body.message, body.details))
+        elif (
+            not isinstance(body, HelloReply)
+            or body.cluster_id != self._hello.cluster_id
+            or body.node_id != self.node_id
+            or body.version != PROTOCOL_VERSION
+        ):
+            self._log.error("not_the_peer", address=self.address, answer=repr(body))
+            connection.close(
+                ForeignDirectoryError(f"{self.address} is not node {self.node_id} of this cluster")
+            )
+        else:
+            self.up = self._welcomed = True
+            self._log.info("peer_up", address=self.address)
+            self._events.peer_up(self.node_id)
+
+    def drained(self, _connection: Connection) -> None:
+        """See ConnectionOwner."""
+        self._events.peer_drained(self.node_id)
+
+    def disconnected(self, _connection: Connection, reason: Exception | None) -> None:
+        """See ConnectionOwner."""
+        was_up, self.up = self.up, False
+        self._connection = None
+        self._gone.set()
+        pending, self._pending = self._pending, {}
+        lost = UnavailableError(f"the connection to node {self.node_id} broke")
+        for answered in pending.values():
+            answered(lost)
+        if was_up:
+            self._log.warning("peer_lost", reason=str(reason) if reason else "closed")
+            self._events.peer_lost(self.node_id, refused=False)
