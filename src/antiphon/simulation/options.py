@@ -1,0 +1,96 @@
+"""What a run is made of, drawn from its seed.
+
+Each seed gives another world: how many nodes, how good the network is, how slow the disks are, which faults come how
+often. The derived options are printed with every failure, because they are the first thing to read.
+"""
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any, Final
+
+from antiphon.invariants import invariant
+
+PROFILES: Final = ("raft", "oxia")
+MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """One world. Times are in the unit of the name's ending; rates are per million (`_ppm`)."""
+
+    seed: int
+    profile: (
+        str  # raft: replicas vote; oxia: a coordinator, whose log is itself a Raft group, fences and appoints
+    )
+    nodes: int
+    shards: int  # data shards; in the oxia profile the coordinator's shard comes on top
+    replicas: int  # size of each data shard's ensemble
+    clients: int
+    safety_ms: int  # length of the phase with faults
+    liveness_ms: int  # at most so long may convergence take when faults have stopped
+    tick_ms: int
+    in_order: bool  # each link delivers in order (as one TCP connection does)
+    delay_us_min: int
+    delay_us_mean: int  # on top of the minimum, exponentially distributed
+    loss_ppm: int
+    duplicate_ppm: int
+    sync_us_min: int
+    sync_us_mean: int
+    sync_stall_ppm: int  # share of syncs that take a hundred times as long
+    clock_skew_ppm: int  # a node's clock runs up to so much faster or slower
+    fault_every_ms: int  # mean time between faults, 0: none
+    crash_weight: int
+    crash_all_weight: int
+    partition_weight: int
+    one_way_weight: int
+    clog_weight: int
+    pause_weight: int
+    disk_failure_weight: int
+    trim_weight: int  # retention cuts the head of a log
+    unsynced_kept_ppm: int  # chance that a crash keeps all unsynced writes rather than a random part
+
+    def words(self) -> str:
+        """All options on one line, for a reader."""
+        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+def derive(seed: int, profile: str | None = None, **overrides: Any) -> SimulationOptions:
+    """Draw the world of `seed`; `overrides` replace single options after the draw. Profile None: drawn too."""
+    if profile is None:
+        profile = Random(f"antiphon profile {seed}").choice(PROFILES)
+    invariant(profile in PROFILES, f"profile {profile} is none of {PROFILES}")
+    draw = Random(f"antiphon simulation {profile} {seed}")
+    nodes = draw.choice((3, 3, 3, 5)) if profile == "raft" else draw.choice((3, 3, 4, 5))
+    calm = draw.random() < 0.1  # now and then a quiet world: what breaks there breaks everywhere
+    delay_us_mean = draw.choice((100, 500, 2_000, 10_000))
+    options = SimulationOptions(
+        seed=seed,
+        profile=profile,
+        nodes=nodes,
+        shards=1 if profile == "raft" else draw.choice((1, 2)),
+        replicas=nodes if profile == "raft" else 3,
+        clients=draw.choice((2, 3, 4)),
+        safety_ms=draw.choice((1_500, 2_500)),
+        liveness_ms=20_000,
+        tick_ms=10,
+        in_order=draw.random() < 0.4,
+        delay_us_min=draw.choice((50, 200, 1_000)),
+        delay_us_mean=delay_us_mean,
+        loss_ppm=0 if calm else draw.choice((0, 10_000, 50_000, 200_000)),
+        duplicate_ppm=0 if calm else draw.choice((0, 10_000, 100_000)),
+        sync_us_min=draw.choice((50, 500)),
+        sync_us_mean=draw.choice((100, 1_000, 5_000)),
+        sync_stall_ppm=draw.choice((0, 5_000, 20_000)),
+        clock_skew_ppm=draw.choice((0, 50_000, 300_000)),
+        fault_every_ms=0 if calm else draw.choice((60, 120, 250)),
+        crash_weight=draw.choice((0, 2, 6)),
+        crash_all_weight=draw.choice((0, 1)),
+        partition_weight=draw.choice((0, 2, 4)),
+        one_way_weight=draw.choice((0, 1, 3)),
+        clog_weight=draw.choice((0, 2)),
+        pause_weight=draw.choice((0, 2)),
+        disk_failure_weight=draw.choice((0, 1)),
+        trim_weight=draw.choice((0, 2)),
+        unsynced_kept_ppm=draw.choice((0, 200_000, 800_000)),
+    )
+    return replace(options, **overrides)

@@ -1,0 +1,1 @@
+"""Tests of the simulated world, and by it of the protocol."""
