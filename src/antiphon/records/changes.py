@@ -1,0 +1,141 @@
+"""How the changes of a table stand in its log: after-images and tombstones (the *effects* of operations).
+
+A table's log is its changelog. One write request becomes one batch, one effect is one record: the key is the user's key,
+the value is the new value (None: the key is removed), and the header `v` carries the version metadata that belongs to it, so
+that replicas apply blindly and a Kafka consumer or a lake job can follow a table without asking anybody. A tombstone carries
+the version of the row that it removes.
+
+Two more headers let a node rebuild what it answered when the same request is sent again:
+
+- `i`: index (big-endian int32) of the operation in its request; left out where it equals the record's place in the batch;
+- `s`, on the first record only: the outcome of every operation (`pack_outcomes`); left out when every operation succeeded
+  and has a record.
+
+Records without a `v` header are no changes and are passed over.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from antiphon.errors import CorruptBatchError
+from antiphon.records.batch import Buffer
+from antiphon.records.decode import decode_records
+
+VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
+INDEX = struct.Struct(">i")
+VERSION_HEADER = "v"
+INDEX_HEADER = "i"
+OUTCOMES_HEADER = "s"
+TABLE_PRODUCER_BIT = 1 << 61  # producer ids of table writers: their sequences rise, but may skip
+
+VersionTuple = tuple[int, int, int, int]
+"""(version id, modifications, created ms, modified ms), as `VERSION` packs it."""
+
+Outcome = tuple[int, VersionTuple | None]
+"""Status of an operation (`wire.requests.OpStatus`) and, for a refused put, the version that was found."""
+
+
+class ChangeKind(StrEnum):
+    """What happened to the key."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+
+
+class Change(NamedTuple):
+    """One effect. The last four fields are of the new row, or of the removed one where `value` is None.
+
+    `offset` is its place in the shard's log; `timestamp_ms` is when the leader took the request, in ms since 1970.
+    """
+
+    key: bytes
+    value: bytes | None
+    offset: int
+    timestamp_ms: int
+    version_id: int
+    modifications: int
+    created_ms: int
+    modified_ms: int
+
+    @property
+    def kind(self) -> ChangeKind:
+        """Created, modified or deleted."""
+        if self.value is None:
+            return ChangeKind.DELETED
+        return ChangeKind.MODIFIED if self.modifications else ChangeKind.CREATED
+
+
+class Effect(NamedTuple):
+    """One effect on its way to a store: the row's value follows `version` there; `key` is the user's key."""
+
+    key: bytes
+    value: bytes | None
+    version: bytes  # VERSION, packed
+
+
+def effects_of(batch: Buffer) -> list[Effect]:
+    """The effects in one or more batches, in order; control batches and records that are no effects are passed over."""
+    effects = []
+    for record in decode_records(batch):
+        for name, packed in record.headers:
+            if name == VERSION_HEADER:
+                if packed is not None and len(packed) == VERSION.size:
+                    effects.append(Effect(record.key or b"", record.value, packed))
+                break
+    return effects
+
+
+def decode_changes(batches: Iterable[Buffer], start: int = 0) -> Iterator[Change]:
+    """The changes at or after offset `start` in whole batches, in order.
+
+    Raises CorruptBatchError where bytes are not a batch.
+    """
+    for batch in batches:
+        for record in decode_records(batch):
+            if record.offset < start:
+                continue
+            for name, packed in record.headers:
+                if name == VERSION_HEADER:
+                    if packed is not None and len(packed) == VERSION.size:
+                        yield Change(
+                            record.key or b"",
+                            record.value,
+                            record.offset,
+                            record.timestamp_ms,
+                            *VERSION.unpack(packed),
+                        )
+                    break
+
+
+def pack_outcomes(outcomes: Sequence[Outcome]) -> bytes:
+    """Outcomes of a whole request as bytes: a status byte each; with bit 7 set, a found version follows."""
+    out = bytearray()
+    for status, found in outcomes:
+        if found is None:
+            out.append(status)
+        else:
+            out.append(status | 0x80)
+            out += VERSION.pack(*found)
+    return bytes(out)
+
+
+def unpack_outcomes(packed: bytes) -> list[Outcome]:
+    """The reverse of `pack_outcomes`; raises CorruptBatchError on bytes that it never made."""
+    outcomes: list[Outcome] = []
+    at = 0
+    while at < len(packed):
+        status = packed[at]
+        at += 1
+        if status & 0x80:
+            if at + VERSION.size > len(packed):
+                raise CorruptBatchError(
+                    f"outcomes end in the middle of a version, {len(packed)} bytes in all"
+                )
+            outcomes.append((status & 0x7F, VERSION.unpack_from(packed, at)))
+            at += VERSION.size
+        else:
+            outcomes.append((status, None))
+    return outcomes

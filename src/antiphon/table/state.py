@@ -1,0 +1,345 @@
+"""The store of one table shard: what its log folds into, kept in RocksDB.
+
+Applying is blind and total: an effect says what the row becomes, and nothing here can refuse it. Rows, the applied offset
+and the next version id change in one RocksDB write batch, so whatever a crash leaves on disk is the state at one offset of
+the log. RocksDB's own write-ahead log is off, because the shard's log is one: after a crash the store stands at an earlier
+offset and the log is applied again from there. Batches below the applied offset are passed over: repeats do no harm.
+
+What is committed may be applied before this node's own disk has it (the others' disks made the majority). So after a crash
+`applied_offset` can lie beyond the end of the local log; it is still committed state, and applying goes on when the log has
+caught up.
+
+Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes of
+`records.changes.VERSION` and then the value.
+
+Reads and writes take microseconds and are made on the event loop; `flush`, `checkpoint`, `open_state` and `close` touch the
+disk and belong into a thread when the loop must not wait. Calls from several threads at once are safe except `close`.
+"""
+
+import os
+import shutil
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Self
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from antiphon.errors import InvalidRequestError, NewerFormatError, StorageFailedError
+from antiphon.invariants import invariant
+from antiphon.records.batch import Buffer, iter_batches
+from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_of
+from antiphon.wire.requests import Row, Version
+
+FORMAT: Final = 1
+META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
+META_KEY: Final = b"\x00"
+USER: Final = b"\x01"
+USER_END: Final = b"\x02"
+VERSION_ID: Final = struct.Struct(">q")
+
+SCAN_ROWS_MAX: Final = 10_000
+SCAN_BYTES_MAX: Final = 2 * 1024 * 1024
+WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024  # per shard, allocated in small arenas as rows come
+WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024  # all shards of a node together
+CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
+
+EQUAL, FLOOR, CEILING, LOWER, HIGHER = range(5)
+"""Comparisons of `TableState.find`, as in `wire.requests.TableGet`."""
+
+_shared: tuple[Cache, WriteBufferManager] | None = None
+
+
+def _options() -> Options:
+    """Small per shard, because a node may hold hundreds that are idle; caches and buffers are shared by all of them."""
+    global _shared  # noqa: PLW0603 - one cache and one budget a process is the point
+    if _shared is None:
+        _shared = (Cache(CACHE_BYTES), WriteBufferManager(WRITE_BUFFERS_BYTES, False))
+    cache, buffers = _shared
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    blocks.set_bloom_filter(10, False)
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_manager(buffers)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_arena_block_size(64 * 1024)
+    options.set_max_write_buffer_number(4)
+    options.set_level_zero_file_num_compaction_trigger(6)
+    options.set_level_zero_slowdown_writes_trigger(40)  # a slow-down would be felt by the event loop
+    options.set_level_zero_stop_writes_trigger(80)
+    options.set_compression_per_level([DBCompressionType.none()] * 2 + [DBCompressionType.lz4()] * 5)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(64)
+    options.set_max_file_opening_threads(1)
+    options.set_manifest_preallocation_size(32 * 1024)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(256 * 1024)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+class TableState:
+    """Rows of one table shard as of `applied_offset` (exclusive). `open_state` makes one."""
+
+    def __init__(self, db: Rdict, path: str) -> None:
+        self._db = db
+        self._path = path
+        meta = db.get(META_KEY)
+        if meta is None:
+            self.applied_offset, self.next_version_id = 0, 0
+        else:
+            _check_format(path, meta)
+            _, self.applied_offset, self.next_version_id = META.unpack(meta)
+        self.durable_offset = self.applied_offset
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def apply(self, batches: Iterable[Buffer]) -> None:
+        """Apply committed batches, which continue the log at `applied_offset` or overlap what is applied already.
+
+        Each buffer holds one or more whole batches. Raises CorruptBatchError before anything is changed, and
+        StorageFailedError.
+        """
+        effects: list[Effect] = []
+        end = self.applied_offset
+        for buffer in batches:
+            for header, batch in iter_batches(buffer):
+                if header.next_offset <= end:
+                    continue
+                invariant(
+                    header.base_offset == end,
+                    f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{header.next_offset}",
+                )
+                effects += effects_of(batch)
+                end = header.next_offset
+        if end > self.applied_offset:
+            self.apply_effects(effects, end)
+
+    def apply_effects(self, effects: Iterable[Effect], end: int) -> None:
+        """Apply the effects of the log up to `end` (exclusive), atomically."""
+        invariant(
+            end >= self.applied_offset, f"applied state never goes back: {self.applied_offset} -> {end}"
+        )
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        next_version_id = self.next_version_id
+        for key, value, version in effects:
+            if value is None:
+                delete(USER + key)
+            else:
+                put(USER + key, version + value)
+                (version_id,) = VERSION_ID.unpack_from(version)
+                if version_id >= next_version_id:
+                    next_version_id = version_id + 1
+        put(META_KEY, META.pack(FORMAT, end, next_version_id))
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise StorageFailedError(f"table store {self._path}: write failed: {error}") from error
+        self.applied_offset, self.next_version_id = end, next_version_id
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes, *, include_value: bool = True) -> Row | None:
+        """The row of `key`, or None."""
+        stored = self._db.get(USER + key)
+        return None if stored is None else _row(key, stored, include_value)
+
+    def get_many(self, keys: Sequence[bytes], *, include_value: bool = True) -> list[Row | None]:
+        """The rows of `keys` in their order, None where a key is not there."""
+        if len(keys) == 1:
+            return [self.get(keys[0], include_value=include_value)]
+        found = self._db.get([USER + key for key in keys])
+        return [
+            None if stored is None else _row(key, stored, include_value)
+            for key, stored in zip(keys, found, strict=True)
+        ]
+
+    def versions(self, keys: Sequence[bytes]) -> list[VersionTuple | None]:
+        """The versions of `keys` in their order, None where a key is not there."""
+        unpack = VERSION.unpack_from
+        found = self._db.get([USER + key for key in keys])
+        return [None if stored is None else unpack(stored) for stored in found]
+
+    def find(self, key: bytes, comparison: int, *, include_value: bool = True) -> Row | None:
+        """The row at, or next to, `key` in byte order: EQUAL, FLOOR (<=), CEILING (>=), LOWER (<) or HIGHER (>)."""
+        if comparison == EQUAL:
+            return self.get(key, include_value=include_value)
+        wanted = USER + key
+        cursor = self._db.iter()
+        if comparison in {FLOOR, LOWER}:
+            cursor.seek_for_prev(wanted)
+            if comparison == LOWER and cursor.valid() and cursor.key() == wanted:
+                cursor.prev()
+        elif comparison in {CEILING, HIGHER}:
+            cursor.seek(wanted)
+            if comparison == HIGHER and cursor.valid() and cursor.key() == wanted:
+                cursor.next()
+        else:
+            raise InvalidRequestError(
+                f"comparison {comparison}: it is 0 (equal) to 4 (higher)", comparison=comparison
+            )
+        if not cursor.valid():
+            return None
+        found = cursor.key()
+        return _row(found[1:], cursor.value(), include_value) if USER <= found < USER_END else None
+
+    def scan(
+        self,
+        start: bytes,
+        end: bytes,
+        limit: int,
+        *,
+        include_value: bool = True,
+        size_bytes_max: int = SCAN_BYTES_MAX,
+    ) -> tuple[list[Row], bool]:
+        """Rows with start <= key < end in byte order (empty end: to the end), and whether there are more.
+
+        Stops after `limit` rows (capped at 10,000) or about `size_bytes_max` bytes; the rows are of one moment.
+        """
+        if limit < 1:
+            raise InvalidRequestError(f"a scan returns at least one row, limit is {limit}", limit=limit)
+        limit = min(limit, SCAN_ROWS_MAX)
+        rows: list[Row] = []
+        size_bytes = 0
+        stop = USER + end if end else USER_END
+        for key, stored in self._db.items(from_key=USER + start):
+            if key >= stop:
+                break
+            if len(rows) == limit or size_bytes > size_bytes_max:
+                return rows, True
+            rows.append(_row(key[1:], stored, include_value))
+            size_bytes += len(key) + (len(stored) if include_value else VERSION.size)
+        return rows, False
+
+    def versions_in(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, VersionTuple]]:
+        """Keys in [start, end) with their versions, at most `limit` (empty end: to the end)."""
+        found: list[tuple[bytes, VersionTuple]] = []
+        stop = USER + end if end else USER_END
+        for key, stored in self._db.items(from_key=USER + start):
+            if key >= stop or len(found) == limit:
+                break
+            found.append((key[1:], VERSION.unpack_from(stored)))
+        return found
+
+    def size_bytes(self) -> int:
+        """Bytes on disk and in write buffers, about."""
+        total = 0
+        for name in ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables"):
+            total += int(self._db.property_int_value(name) or 0)
+        return total
+
+    # -- disk ---------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Bring everything applied to disk; `durable_offset` says up to where that is known.
+
+        The log must be kept from `durable_offset` on. Blocks for a disk write.
+        """
+        reached = self.applied_offset
+        try:
+            self._db.flush(True)
+        except Exception as error:
+            raise StorageFailedError(f"table store {self._path}: flush failed: {error}") from error
+        self.durable_offset = max(self.durable_offset, reached)
+
+    def checkpoint(self, path: str) -> int:
+        """Make a consistent copy in the new directory `path` (hard links where that can be) and return its offset.
+
+        The copy is itself a store that `open_state` opens; its files never change. Blocks for a flush.
+        """
+        try:
+            Checkpoint(self._db).create_checkpoint(path)
+        except Exception as error:
+            raise StorageFailedError(f"table store {self._path}: checkpoint failed: {error}") from error
+        with open_state(path) as copy:
+            return copy.applied_offset
+
+    def close(self) -> None:
+        """Flush and let go of the files. Nothing else may be called afterwards; a second close does nothing."""
+        try:
+            self._db.close()
+        except Exception as error:
+            raise StorageFailedError(f"table store {self._path}: close failed: {error}") from error
+
+
+def open_state(path: str) -> TableState:
+    """Open the store in directory `path`, or make an empty one.
+
+    Raises:
+        NewerFormatError: a newer version of Antiphon wrote it.
+        StorageFailedError: it is damaged, locked or not readable. `destroy_state` and the log, or a snapshot, bring it back.
+    """
+    aside = path + ".old"
+    if not os.path.exists(path) and os.path.exists(aside):
+        os.rename(aside, path)  # a crash in the middle of install_state
+    try:
+        db = Rdict(path, _options())
+    except Exception as error:
+        raise StorageFailedError(f"table store {path} cannot be opened: {error}") from error
+    no_wal = WriteOptions()
+    no_wal.disable_wal = True
+    db.set_write_options(no_wal)
+    try:
+        return TableState(db, path)
+    except NewerFormatError:
+        db.close()
+        raise
+
+
+def install_state(snapshot: str, path: str) -> None:
+    """Put the copy in directory `snapshot` in the place of the (closed) store `path`; both on one file system.
+
+    After a crash at any point `open_state(path)` finds the old store or the new one, whole.
+    """
+    aside = path + ".old"
+    shutil.rmtree(aside, ignore_errors=True)
+    if os.path.exists(path):
+        os.rename(path, aside)
+    os.rename(snapshot, path)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def destroy_state(path: str) -> None:
+    """Remove the (closed) store `path`; nothing happens where there is none."""
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(path + ".old", ignore_errors=True)
+
+
+def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
+    version = Version(*VERSION.unpack_from(stored))
+    return Row(key, stored[VERSION.size :] if include_value else None, version)
+
+
+def _check_format(path: str, meta: Any) -> None:
+    (found,) = struct.unpack_from(">i", meta)
+    if found > FORMAT:
+        raise NewerFormatError(
+            f"table store {path} has format {found}, this version reads up to {FORMAT}: use a newer Antiphon",
+            found=found,
+            supported=FORMAT,
+        )
+    if found != FORMAT or len(meta) != META.size:
+        raise StorageFailedError(
+            f"table store {path} has a meta record of {len(meta)} bytes and format {found}"
+        )
