@@ -14,6 +14,8 @@ import msgspec
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import AlterTopic, Body, CreateTopic, DeleteTopic, ElectLeader
 
+LIVE_SETS_MAX = 2_000
+
 
 class ShardChange(msgspec.Struct, frozen=True, array_like=True):
     """One shard as it is now, and the topic that it belongs to."""
@@ -23,13 +25,17 @@ class ShardChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LiveSet(msgspec.Struct, frozen=True, array_like=True):
-    """A leader's word on who keeps up: itself, and followers whose durable acknowledgement *in this term* has reached the
-    shard's high watermark and who are connected. Members missing here are fenced and added again by the coordinator.
+    """A leader's word on its followers in this term.
+
+    `live`: itself, and members that are connected and whose durable acknowledgement *in this term* has reached the high
+    watermark. `lagging`: the other members that it was told to feed. A member in neither was never given to this leader, or
+    the message was lost: the coordinator fences it and sends `AddFollower` again.
     """
 
     shard_id: int
     term: int
     live: tuple[int, ...]
+    lagging: tuple[int, ...] = ()
 
 
 class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
@@ -54,8 +60,8 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
 class Register(Body, frozen=True, array_like=True, tag=True):
     """A node that just started, or that the coordinator does not know, names itself. Answered by `HeartbeatReply`.
 
-    Refused with `foreign_directory` when the cluster id is another's, and with `invalid_request` when another process that
-    is alive holds the same node id.
+    Refused with `foreign_directory` when the cluster id is another's, and with `unavailable` (try again) while another
+    process that is alive holds the same node id on another disk.
     """
 
     cluster_id: str
@@ -66,8 +72,9 @@ class Register(Body, frozen=True, array_like=True, tag=True):
 class Heartbeat(Body, frozen=True, array_like=True, tag=True):
     """I am alive, and my metadata is at `known_version`.
 
-    `live` holds the sets that changed since the last heartbeat that was answered; all of the shards that this node leads
-    when `coordinator_term` of the answer has changed.
+    `live` has one set for each shard that this node leads (in the metadata's term, and ready) whose live members differ
+    from `ShardMeta.live` in the node's metadata, and for each shard that got an `AddFollower` since the last heartbeat that
+    was answered. At most `LIVE_SETS_MAX` a heartbeat, the rest in the next.
     """
 
     node_id: int

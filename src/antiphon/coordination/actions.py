@@ -1,0 +1,46 @@
+"""What the coordinator asks its surroundings to do; carried out at once and in the order of the list."""
+
+from dataclasses import dataclass
+
+from antiphon.errors import AntiphonError
+from antiphon.replication.messages import AnyMessage, NodeId
+from antiphon.wire.cluster import CommandDone, ProducerIdBlock
+
+Record = tuple[bytes, bytes | None]  # key and after-image; None deletes
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Append these records to `__cluster` as one batch; call `committed(token, version)` when it is committed.
+
+    `version` is the exclusive end of the batch in the log. Proposals commit in the order they are made or not at all.
+    """
+
+    token: int
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Send the messages to a node, in order, after the metadata that is committed by now. They may get lost."""
+
+    to: NodeId
+    messages: tuple[AnyMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of the request with this token. Everything it says is committed."""
+
+    token: int
+    result: CommandDone | ProducerIdBlock | AntiphonError
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged:
+    """The committed metadata is at `version` now: push it to the nodes before anything that follows is sent."""
+
+    version: int
+
+
+Action = Propose | SendTo | Answer | MetadataChanged

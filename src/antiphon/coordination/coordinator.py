@@ -1,0 +1,354 @@
+"""The coordinator: which nodes are alive, who leads which shard, what topics there are. Pure: events in, actions out.
+
+It runs where the leader of `__cluster` is, from the moment that leader is ready until it leads no more, and is then thrown
+away: its successor starts from the committed state. Two rules keep that safe whatever the moment:
+
+* decided, then committed, then spoken: a term, a candidate, a leader, an answer leaves this object only after the record
+  that says so is committed;
+* a successor never continues an election, it begins one in a higher term.
+
+Every method returns the actions to carry out, in order. Times are milliseconds of a clock that never goes back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from antiphon.coordination import topics
+from antiphon.coordination.actions import Action, MetadataChanged
+from antiphon.coordination.elections import Elections
+from antiphon.coordination.ledger import Batch, Ledger
+from antiphon.coordination.membership import Arrival, Membership, Silence, as_alive, classify
+from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, ShardRecord, has_leader
+from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    OverloadedError,
+    UnavailableError,
+    UnknownShardError,
+    UnknownTopicError,
+)
+from antiphon.invariants import invariant
+from antiphon.replication.messages import AnyMessage, BecomeLeaderReply, NewTermReply, NodeId, StaleTerm
+from antiphon.wire.cluster import (
+    CommandDone,
+    Heartbeat,
+    LiveSet,
+    ProducerIdBlock,
+    Register,
+    ReserveProducerIds,
+)
+from antiphon.wire.metadata import Kind, ShardStatus
+from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+
+CommandRequest = CreateTopic | DeleteTopic | AlterTopic | ElectLeader | ReserveProducerIds
+
+PRODUCER_IDS_PER_BLOCK_MAX = 100_000
+PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
+COMMANDS_WAITING_MAX = 10_000
+DEFAULT_TABLE = "default"
+DEFAULT_TABLE_SHARDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """What the coordinator is told at its start.
+
+    Attributes:
+        cluster_id: the cluster that nodes must name when they register.
+        initial_nodes: a fresh cluster gets its first table when this many nodes are alive.
+        silence: when a node is taken for dead.
+    """
+
+    cluster_id: str
+    initial_nodes: int = 1
+    silence: Silence = field(default_factory=Silence)
+
+
+@dataclass(slots=True)
+class _Creation:
+    """Requests that are answered when all of these shards have leaders."""
+
+    tokens: list[int]
+    pending: dict[int, None]
+
+
+class Coordinator:
+    """One leadership of `__cluster`; see the module's text."""
+
+    def __init__(self, config: CoordinatorConfig, state: ClusterState) -> None:
+        self._config = config
+        self._ledger = Ledger(state)
+        self._model = self._ledger.model
+        self._members = Membership(config.silence)
+        self._elections = Elections(self._ledger)
+        self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
+        self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)
+        self._waiting = 0
+
+    @property
+    def model(self) -> ClusterState:
+        """The newest state that has been decided; it may not be committed yet."""
+        return self._model
+
+    @property
+    def elections_open(self) -> int:
+        """Shards whose election is going on."""
+        return len(self._elections)
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int, lost: tuple[NodeId, ...] = ()) -> list[Action]:
+        """Take over: elect what has no leader; `lost` are nodes that cannot be reached right now."""
+        if self._model.cluster is None:
+            self._ledger.put_cluster(ClusterRecord(self._config.cluster_id))
+        found = self._model.cluster
+        invariant(
+            found is not None and found.cluster_id == self._config.cluster_id,
+            "__cluster is of another cluster",
+        )
+        self._members.start(self._model, now_ms)
+        for node in lost:
+            self._mark_dead(node)
+        self._elections.resume(now_ms)
+        self._ledger.act(MetadataChanged(self._model.version))
+        return self._ledger.flush()
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Time has passed; call every 50 ms or so. Costs what has changed."""
+        for node in self._members.silent(now_ms):
+            self._lose(node, now_ms)
+        self._elections.tick(now_ms)
+        return self._ledger.flush()
+
+    def committed(self, token: int, version: int, now_ms: int) -> list[Action]:
+        """The proposal with this token is committed, the log's watermark is `version`: speak of it."""
+        self._model.version = max(self._model.version, version)
+        self._ledger.act(MetadataChanged(version))
+        batch = self._ledger.committed(token, version)
+        self._speak(batch, version, now_ms)
+        return self._ledger.flush()
+
+    def _speak(self, batch: Batch, version: int, now_ms: int) -> None:
+        for node in batch.nodes:
+            self._elections.node_joined(node, now_ms)
+        for shard in batch.shards.values():
+            self._elections.committed(shard, now_ms)
+            newest = self._model.shards.get(shard.meta.shard_id)
+            if newest is None or (newest.meta.term, newest.meta.status) != (
+                shard.meta.term,
+                shard.meta.status,
+            ):
+                continue  # something else has been decided since
+            if has_leader(shard.meta):
+                self._leader_found(shard, version)
+            elif shard.meta.status is ShardStatus.OFFLINE:
+                self._no_leader(shard)
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def register(self, token: int, request: Register, now_ms: int) -> list[Action]:
+        """A process names itself; answered with CommandDone when that is committed."""
+        node = request.node
+        try:
+            arrival = classify(self._model, self._config.cluster_id, request)
+        except AntiphonError as error:
+            self._ledger.answer(token, error)
+            return self._ledger.flush()
+        self._members.heard(node.node_id, now_ms)
+        if arrival is not Arrival.SAME or self._model.nodes[node.node_id] != as_alive(node):
+            self._ledger.put_node(as_alive(node), joined=arrival is not Arrival.SAME)
+        if arrival not in {Arrival.NEW, Arrival.SAME}:
+            self._elections.node_returned(
+                node.node_id,
+                restarted=arrival is not Arrival.BACK,
+                disk_replaced=arrival is Arrival.REPLACED,
+            )
+        self._bootstrap()
+        self._ledger.answer_when_committed(token)
+        return self._ledger.flush()
+
+    def heartbeat(self, request: Heartbeat, now_ms: int) -> tuple[bool, list[Action]]:
+        """A node is alive. False: this process is not counted as alive, it must register."""
+        known = self._model.nodes.get(request.node_id)
+        if known is None or not known.alive or known.incarnation != request.incarnation:
+            return False, []
+        self._members.heard(request.node_id, now_ms)
+        return True, self.live_sets(request.node_id, request.live, now_ms)
+
+    def live_sets(self, sender: NodeId, reports: tuple[LiveSet, ...], now_ms: int) -> list[Action]:
+        """What a leader's node says about the followers of its shards."""
+        for report in reports:
+            self._elections.live_set(sender, report, now_ms)
+        return self._ledger.flush()
+
+    def node_lost(self, node: NodeId, now_ms: int) -> list[Action]:
+        """The node's connection was refused or reset: it is not there now."""
+        self._lose(node, now_ms)
+        return self._ledger.flush()
+
+    def _lose(self, node: NodeId, now_ms: int) -> None:
+        if self._mark_dead(node):
+            self._elections.node_lost(node, now_ms)
+
+    def _mark_dead(self, node: NodeId) -> bool:
+        self._members.lost(node)
+        known = self._model.nodes.get(node)
+        if known is None or not known.alive:
+            return False
+        self._ledger.put_node(as_alive(known, alive=False))
+        return True
+
+    def _bootstrap(self) -> None:
+        cluster = self._model.cluster
+        alive = sum(1 for node in self._model.nodes.values() if node.alive)
+        if cluster is None or cluster.bootstrapped or alive < self._config.initial_nodes:
+            return
+        self._ledger.put_cluster(ClusterRecord(cluster.cluster_id, bootstrapped=True))
+        request = CreateTopic(
+            DEFAULT_TABLE,
+            kind=Kind.TABLE,
+            shards=DEFAULT_TABLE_SHARDS,
+            replicas=min(REPLICAS_DEFAULT, alive),
+        )
+        _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request)
+        for shard_id in shard_ids:
+            self._elections.begin(shard_id)
+
+    # -- replicas' answers ----------------------------------------------------------------------------------------
+
+    def receive(self, sender: NodeId, message: AnyMessage, now_ms: int) -> list[Action]:
+        """A replica's answer; messages that are not for the coordinator are refused by an invariant."""
+        match message:
+            case NewTermReply():
+                self._elections.promise(sender, message, now_ms)
+            case BecomeLeaderReply():
+                self._elections.leads(sender, message)
+            case StaleTerm():
+                self._elections.stale(message.shard, message.term)
+            case _:
+                invariant(False, f"{type(message).__name__} is not for the coordinator")
+        return self._ledger.flush()
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    def command(self, token: int, request: CommandRequest) -> list[Action]:
+        """A client's request; answered when it is committed and, where shards need leaders, when those lead."""
+        try:
+            if self._waiting >= COMMANDS_WAITING_MAX:
+                raise OverloadedError(f"{self._waiting} commands are waiting for leaders already")
+            self._carry_out(token, request)
+        except AntiphonError as error:
+            self._ledger.answer(token, error)
+        return self._ledger.flush()
+
+    def _carry_out(self, token: int, request: CommandRequest) -> None:
+        match request:
+            case CreateTopic():
+                topic, shard_ids = topics.create(self._ledger, self._config.cluster_id, request)
+                self._begin_new(token, topic.topic_id, shard_ids)
+            case AlterTopic():
+                topic, shard_ids = topics.alter(self._ledger, request)
+                self._begin_new(token, topic.topic_id, shard_ids)
+            case DeleteTopic():
+                self._delete(token, request.name)
+            case ElectLeader():
+                self._elect(token, request)
+            case ReserveProducerIds():
+                self._reserve(token, request.count)
+
+    def _begin_new(self, token: int, topic_id: bytes, shard_ids: list[int]) -> None:
+        for shard_id in shard_ids:
+            self._elections.begin(shard_id)
+        if not shard_ids:
+            self._ledger.answer_when_committed(token)
+            return
+        self._waiting += 1
+        self._creations.setdefault(topic_id, []).append(_Creation([token], dict.fromkeys(shard_ids)))
+
+    def _delete(self, token: int, name: str) -> None:
+        topic = topics.check_delete(self._model, name)
+        gone = UnknownTopicError(f"{topic.kind.value} {name!r} was deleted meanwhile", name=name)
+        for shard_id in self._model.shards_of[topic.topic_id]:
+            self._elections.forget(shard_id)
+            self._answer_elect(shard_id, lambda _: gone)
+        for creation in self._creations.pop(topic.topic_id, []):
+            self._answer_creation(creation, gone)
+        self._ledger.drop_topic(name)
+        self._ledger.answer_when_committed(token)
+
+    def _elect(self, token: int, request: ElectLeader) -> None:
+        record = self._model.shards.get(request.shard_id)
+        if record is None:
+            raise UnknownShardError(f"no shard {request.shard_id}")
+        meta = record.meta
+        wanted = request.node
+        if wanted >= 0:
+            if wanted not in meta.ensemble:
+                raise InvalidRequestError(
+                    f"node {wanted} has no replica of shard {meta.shard_id}; its ensemble is {list(meta.ensemble)}"
+                )
+            if not self._model.is_alive(wanted):
+                raise UnavailableError(f"node {wanted} is not alive")
+            if has_leader(meta) and meta.leader == wanted:
+                self._ledger.answer_when_committed(token)
+                return
+        self._elections.begin(meta.shard_id, wanted=wanted if wanted >= 0 else None)
+        if self._model.shards[meta.shard_id].meta.status is ShardStatus.OFFLINE:
+            raise UnavailableError(
+                f"shard {meta.shard_id} has no majority of its ensemble {list(meta.ensemble)} alive"
+            )
+        self._waiting += 1
+        self._elect_waiters.setdefault(meta.shard_id, []).append((token, wanted))
+
+    def _reserve(self, token: int, count: int) -> None:
+        if not 1 <= count <= PRODUCER_IDS_PER_BLOCK_MAX:
+            raise InvalidRequestError(
+                f"a block has 1 to {PRODUCER_IDS_PER_BLOCK_MAX:,} producer ids, not {count:,}"
+            )
+        if self._model.counters.get(PRODUCER_COUNTER, 1) + count > PRODUCER_IDS_MAX:
+            raise UnavailableError("all producer ids are used up")
+        first = self._ledger.take(PRODUCER_COUNTER, count)
+        self._ledger.answer_when_committed(token, ProducerIdBlock(first, count))
+
+    # -- who waits for leaders ------------------------------------------------------------------------------------
+
+    def _leader_found(self, shard: ShardRecord, version: int) -> None:
+        meta = shard.meta
+        creations = self._creations.get(shard.topic_id)
+        if creations is not None:
+            for creation in creations:
+                creation.pending.pop(meta.shard_id, None)
+                if not creation.pending:
+                    self._answer_creation(creation, CommandDone(version))
+            left = [creation for creation in creations if creation.pending]
+            if left:
+                self._creations[shard.topic_id] = left
+            else:
+                del self._creations[shard.topic_id]
+
+        def outcome(wanted: NodeId) -> CommandDone | AntiphonError:
+            if wanted in {-1, meta.leader}:
+                return CommandDone(version)
+            return UnavailableError(
+                f"node {wanted} lacked entries that node {meta.leader} had, which leads shard {meta.shard_id} now: try again"
+            )
+
+        self._answer_elect(meta.shard_id, outcome)
+
+    def _no_leader(self, shard: ShardRecord) -> None:
+        meta = shard.meta
+        error = UnavailableError(
+            f"shard {meta.shard_id} has no majority of its ensemble {list(meta.ensemble)} alive"
+        )
+        self._answer_elect(meta.shard_id, lambda _: error)
+
+    def _answer_creation(self, creation: _Creation, result: CommandDone | AntiphonError) -> None:
+        for token in creation.tokens:
+            self._waiting -= 1
+            self._ledger.answer(token, result)
+
+    def _answer_elect(self, shard_id: int, outcome: Callable[[NodeId], CommandDone | AntiphonError]) -> None:
+        for token, wanted in self._elect_waiters.pop(shard_id, []):
+            self._waiting -= 1
+            self._ledger.answer(token, outcome(wanted))

@@ -1,0 +1,166 @@
+"""The coordinator's working copy of the metadata: decide on it now, speak when it is committed.
+
+Decisions are made against the newest state that has been decided (`model`), so that two commands in flight cannot both
+take the same name. What they change is gathered and proposed as one batch per event; while a few batches are on their way,
+further changes gather into the next one, so that a burst of replies for hundreds of shards costs a handful of commits. A
+batch that commits is handed back as the list of after-images that may now be spoken of.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from antiphon.coordination.actions import Action, Answer, Propose, Record, SendTo
+from antiphon.coordination.state import (
+    ClusterRecord,
+    ClusterState,
+    ShardRecord,
+    cluster_record,
+    counter_record,
+    node_record,
+    shard_gone,
+    shard_record,
+    topic_gone,
+    topic_record,
+)
+from antiphon.errors import AntiphonError
+from antiphon.invariants import invariant
+from antiphon.replication.messages import AnyMessage, NodeId
+from antiphon.wire.cluster import CommandDone, ProducerIdBlock
+from antiphon.wire.metadata import NodeMeta, TopicMeta
+
+PROPOSALS_IN_FLIGHT = 2
+
+
+@dataclass(slots=True)
+class Batch:
+    """Changes that commit together, and what waits for them."""
+
+    records: dict[bytes, bytes | None] = field(default_factory=dict)
+    shards: dict[int, ShardRecord] = field(default_factory=dict)  # the last after-image of each
+    nodes: dict[NodeId, None] = field(default_factory=dict)  # nodes that (re)joined
+    answers: list[tuple[int, ProducerIdBlock | None]] = field(default_factory=list)  # None: CommandDone
+
+
+class Ledger:
+    """Collects changes to `model`, proposals and outgoing messages of one coordinator."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.model = state.clone()
+        self._gathering = Batch()
+        self._flying: deque[tuple[int, Batch]] = deque()
+        self._tokens = 0
+        self._mail: dict[NodeId, list[AnyMessage]] = {}
+        self._actions: list[Action] = []
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def put_cluster(self, cluster: ClusterRecord) -> None:
+        """Change the cluster's own record."""
+        self.model.cluster = cluster
+        self._write(cluster_record(cluster))
+
+    def put_node(self, node: NodeMeta, *, joined: bool = False) -> None:
+        """Change a node; `joined` asks for it back in `Batch.nodes` when that is committed."""
+        self.model.nodes[node.node_id] = node
+        self._write(node_record(node))
+        if joined:
+            self._gathering.nodes[node.node_id] = None
+
+    def put_topic(self, topic: TopicMeta) -> None:
+        """Create a topic or change its settings."""
+        self.model.put_topic(topic)
+        self._write(topic_record(topic))
+
+    def drop_topic(self, name: str) -> None:
+        """Delete a topic and its shards."""
+        topic = self.model.topics[name]
+        for shard_id in self.model.shards_of[topic.topic_id]:
+            self._write(shard_gone(shard_id))
+            self._gathering.shards.pop(shard_id, None)
+        self.model.drop_topic(name)
+        self._write(topic_gone(name))
+
+    def put_shard(self, shard: ShardRecord) -> None:
+        """Change a shard."""
+        self.model.put_shard(shard)
+        self._write(shard_record(shard))
+        self._gathering.shards[shard.meta.shard_id] = shard
+
+    def take(self, counter: str, count: int = 1) -> int:
+        """The first of `count` numbers that nobody else gets; counters begin at 1."""
+        first = self.model.counters.get(counter, 1)
+        self.model.counters[counter] = first + count
+        self._write(counter_record(counter, first + count))
+        return first
+
+    def _write(self, record: Record) -> None:
+        key, value = record
+        self._gathering.records.pop(key, None)  # the order of last changes is the order of the fold
+        self._gathering.records[key] = value
+
+    # -- what goes out ------------------------------------------------------------------------------------------
+
+    def send(self, to: NodeId, message: AnyMessage) -> None:
+        """Send when this event is done, together with all else for that node."""
+        self._mail.setdefault(to, []).append(message)
+
+    def answer(self, token: int, result: CommandDone | AntiphonError) -> None:
+        """Answer a request now."""
+        self._actions.append(Answer(token, result))
+
+    def answer_when_committed(self, token: int, block: ProducerIdBlock | None = None) -> None:
+        """Answer a request when everything decided so far is committed."""
+        self._gathering.answers.append((token, block))
+
+    def act(self, action: Action) -> None:
+        """Add any other action."""
+        self._actions.append(action)
+
+    def flush(self) -> list[Action]:
+        """What this event has led to."""
+        self._propose()
+        actions, self._actions = self._actions, []
+        for node, messages in self._mail.items():
+            actions.append(SendTo(node, tuple(messages)))
+        self._mail = {}
+        return actions
+
+    # -- commits ------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are proposed and not yet committed."""
+        return len(self._flying)
+
+    def committed(self, token: int, version: int) -> Batch:
+        """The oldest proposal is committed; answers who waited for it and returns what it changed."""
+        invariant(
+            self._flying and self._flying[0][0] == token,
+            f"proposals commit in order, {token} is not the next",
+        )
+        _, batch = self._flying.popleft()
+        for waiting, block in batch.answers:
+            self._actions.append(Answer(waiting, CommandDone(version) if block is None else block))
+        return batch
+
+    def _propose(self) -> None:
+        batch = self._gathering
+        if len(self._flying) >= PROPOSALS_IN_FLIGHT or not (batch.records or batch.answers):
+            return
+        if not batch.records:
+            # Nothing to write, but the answer rests on what is in flight: it waits for the last of it.
+            self._answer_with_last(batch)
+            return
+        self._gathering = Batch()
+        self._tokens += 1
+        self._flying.append((self._tokens, batch))
+        self._actions.append(Propose(self._tokens, tuple(batch.records.items())))
+
+    def _answer_with_last(self, batch: Batch) -> None:
+        if self._flying:
+            self._flying[-1][1].answers.extend(batch.answers)
+        else:
+            self._actions += [
+                Answer(token, block or CommandDone(self.model.version)) for token, block in batch.answers
+            ]
+        batch.answers = []

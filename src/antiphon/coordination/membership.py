@@ -1,0 +1,115 @@
+"""Who is alive: nodes register once per process, then send one heartbeat per interval, never one per shard.
+
+A node is taken for dead after `dead_after_ms` of silence, or at once when its connection is refused or reset. A silence that
+the coordinator slept through itself does not count. The ids in a registration tell three cases apart: the same process, a
+new process on the same disk (it remembers what it promised), and a disk that was replaced (it does not).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from antiphon.coordination.state import ClusterState
+from antiphon.errors import ForeignDirectoryError, InvalidRequestError, UnavailableError
+from antiphon.replication.messages import NodeId
+from antiphon.wire.cluster import Register
+from antiphon.wire.metadata import NodeMeta
+
+NODE_ID_MAX = (1 << 31) - 1
+
+
+class Arrival(Enum):
+    """What a registration means."""
+
+    NEW = "new"  # never seen
+    SAME = "same"  # the same process, already counted as alive
+    BACK = "back"  # the same process, taken for dead in between
+    RESTARTED = "restarted"  # another process on the same disk
+    REPLACED = "replaced"  # another disk: what the old one had promised or held is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """How long a node may be silent, in ms, and how long after a new coordinator has started."""
+
+    dead_after_ms: int = 700
+    after_start_ms: int = 1_500
+
+
+class Membership:
+    """Times of the last heartbeat of each node that is alive, oldest first."""
+
+    def __init__(self, silence: Silence) -> None:
+        self._silence = silence
+        self._last_ms: dict[NodeId, int] = {}
+        self._tick_ms: int | None = None
+
+    def start(self, state: ClusterState, now_ms: int) -> None:
+        """A new coordinator hears from nobody at first: give everybody time to find it."""
+        head_start_ms = max(0, self._silence.after_start_ms - self._silence.dead_after_ms)
+        self._last_ms = {node.node_id: now_ms + head_start_ms for node in state.nodes.values() if node.alive}
+        self._tick_ms = now_ms
+
+    def heard(self, node: NodeId, now_ms: int) -> None:
+        """The node is alive as of `now_ms`."""
+        last_ms = self._last_ms.pop(node, now_ms)
+        self._last_ms[node] = max(last_ms, now_ms)
+
+    def lost(self, node: NodeId) -> None:
+        """Stop waiting for the node."""
+        self._last_ms.pop(node, None)
+
+    def silent(self, now_ms: int) -> list[NodeId]:
+        """Nodes that have been silent for too long; costs what is found."""
+        asleep_ms = 0 if self._tick_ms is None else now_ms - self._tick_ms
+        self._tick_ms = now_ms
+        if asleep_ms > self._silence.dead_after_ms // 2:
+            # The coordinator itself did not run: it has heard nobody, and that is nobody's fault.
+            self._last_ms = {node: last_ms + asleep_ms for node, last_ms in self._last_ms.items()}
+            return []
+        found = []
+        for node, last_ms in self._last_ms.items():
+            if now_ms - last_ms <= self._silence.dead_after_ms:
+                break
+            found.append(node)
+        return found
+
+
+def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival:
+    """Check a registration and say what it means.
+
+    Raises ForeignDirectoryError for another cluster's node, UnavailableError while a process on another disk holds the node
+    id and is alive (it may be about to be found dead), InvalidRequestError for a registration that makes no sense.
+    """
+    node = request.node
+    if request.cluster_id != cluster_id:
+        raise ForeignDirectoryError(
+            f"node {node.node_id} belongs to cluster {request.cluster_id!r}, this is {cluster_id!r}",
+            asked=request.cluster_id,
+            cluster_id=cluster_id,
+        )
+    if not 0 <= node.node_id <= NODE_ID_MAX:
+        raise InvalidRequestError(f"node ids are 0..{NODE_ID_MAX}, not {node.node_id}")
+    if not (node.native and node.incarnation and node.disk_id):
+        raise InvalidRequestError(
+            f"node {node.node_id} registers without its address, incarnation or disk id"
+        )
+    old = state.nodes.get(node.node_id)
+    if old is None:
+        return Arrival.NEW
+    if old.disk_id != node.disk_id:
+        if old.alive:
+            raise UnavailableError(
+                f"node id {node.node_id} is held by a process at {old.native} with another data directory: "
+                "stop it, or give this node an id of its own"
+            )
+        return Arrival.REPLACED
+    if old.incarnation != node.incarnation:
+        return Arrival.RESTARTED
+    return Arrival.SAME if old.alive else Arrival.BACK
+
+
+def as_alive(node: NodeMeta, alive: bool = True) -> NodeMeta:
+    """The node's after-image with this aliveness."""
+    return msgspec.structs.replace(node, alive=alive)

@@ -1,0 +1,282 @@
+"""Cluster metadata as a fold of the records of `__cluster`.
+
+Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>` or `counter/<name>`, its
+value a msgpack array that only ever gains fields at the end. Whoever folds the same prefix of the log has the same state,
+so the version of the state is the log offset up to which it is folded, whoever coordinates.
+
+The state also remembers which objects changed at which version (a bounded journal), and so answers "what changed since v"
+in time proportional to the changes.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from antiphon.coordination.actions import Record
+from antiphon.invariants import invariant, unreachable
+from antiphon.wire.cluster import MetadataDelta, ShardChange
+from antiphon.wire.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+
+JOURNAL_ENTRIES_MAX = 250_000
+
+CLUSTER_KEY = b"cluster"
+SHARD_COUNTER = "shard"
+TOPIC_COUNTER = "topic"
+PRODUCER_COUNTER = "producer"
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The cluster itself. `bootstrapped`: the first tables of a fresh cluster have been created."""
+
+    cluster_id: str
+    bootstrapped: bool = False
+
+
+class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A shard and what only the coordinator needs to know of it.
+
+    `untrusted` members came back with an empty disk in place of one that may have held committed entries: their promise is
+    no evidence of what was committed until they have caught up with a leader again.
+    """
+
+    topic_id: bytes
+    meta: ShardMeta
+    untrusted: tuple[int, ...] = ()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_node = msgspec.msgpack.Decoder(NodeMeta)
+_topic = msgspec.msgpack.Decoder(TopicMeta)
+_shard = msgspec.msgpack.Decoder(ShardRecord)
+_cluster = msgspec.msgpack.Decoder(ClusterRecord)
+_counter = msgspec.msgpack.Decoder(int)
+
+
+def cluster_record(cluster: ClusterRecord) -> Record:
+    """The record of the cluster itself."""
+    return CLUSTER_KEY, _encode(cluster)
+
+
+def node_record(node: NodeMeta) -> Record:
+    """The after-image of a node."""
+    return b"node/%d" % node.node_id, _encode(node)
+
+
+def topic_record(topic: TopicMeta) -> Record:
+    """The after-image of a topic or table, without its shards."""
+    invariant(not topic.shards, "shards have records of their own")
+    return b"topic/" + topic.name.encode(), _encode(topic)
+
+
+def topic_gone(name: str) -> Record:
+    """The tombstone of a topic or table."""
+    return b"topic/" + name.encode(), None
+
+
+def shard_record(shard: ShardRecord) -> Record:
+    """The after-image of a shard."""
+    return b"shard/%d" % shard.meta.shard_id, _encode(shard)
+
+
+def shard_gone(shard_id: int) -> Record:
+    """The tombstone of a shard."""
+    return b"shard/%d" % shard_id, None
+
+
+def counter_record(name: str, value: int) -> Record:
+    """The next value that a counter will give."""
+    return b"counter/" + name.encode(), _encode(value)
+
+
+class ClusterState:
+    """The fold. Objects are frozen; look-ups by node and by topic are kept up to date as records arrive."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.cluster: ClusterRecord | None = None
+        self.nodes: dict[int, NodeMeta] = {}
+        self.topics: dict[str, TopicMeta] = {}  # without shards
+        self.names: dict[bytes, str] = {}  # topic id -> name
+        self.shards: dict[int, ShardRecord] = {}
+        self.counters: dict[str, int] = {}
+        self.shards_of: dict[bytes, dict[int, None]] = {}  # topic id -> shard ids in order
+        self.shards_on: dict[
+            int, dict[int, None]
+        ] = {}  # node -> ids of the shards whose ensemble it is in, in order
+        self.led_by: dict[int, int] = {}  # node -> shards that it leads
+        self.preferred_on: dict[int, int] = {}  # node -> shards whose ensemble names it first
+        self._journal: deque[tuple[int, str, int | bytes]] = deque()
+        self._journal_from = 0  # the journal has every change after this version
+
+    def apply(self, records: Iterable[Record], version: int) -> None:
+        """Fold one committed batch that ends at `version`; batches must come in order, repeats are ignored."""
+        if version <= self.version:
+            return
+        for key, value in records:
+            kind, _, name = key.decode().partition("/")
+            self._apply_one(kind, name, value, version)
+        self.version = version
+        self._bound_journal()
+
+    def _apply_one(self, kind: str, name: str, value: bytes | None, version: int) -> None:
+        match kind:
+            case "shard":
+                if value is None:
+                    self.drop_shard(int(name))
+                    return
+                self.put_shard(_shard.decode(value))
+                self._journal.append((version, kind, int(name)))
+            case "node":
+                if value is None:
+                    self.nodes.pop(int(name), None)
+                else:
+                    self.nodes[int(name)] = _node.decode(value)
+                self._journal.append((version, kind, int(name)))
+            case "topic":
+                old = self.topics.get(name)
+                if value is None:
+                    self.drop_topic(name)
+                else:
+                    self.put_topic(_topic.decode(value))
+                for topic in (old, self.topics.get(name)):
+                    if topic is not None:
+                        self._journal.append((version, kind, topic.topic_id))
+            case "counter":
+                invariant(value is not None, "counters are never deleted")
+                self.counters[name] = _counter.decode(value or b"")
+            case "cluster":
+                invariant(value is not None, "the cluster's own record is never deleted")
+                self.cluster = _cluster.decode(value or b"")
+            case _:
+                unreachable(f"a record of an unknown kind in __cluster: {kind!r}")
+
+    def put_topic(self, topic: TopicMeta) -> None:
+        """Set a topic's after-image (its shards are set on their own)."""
+        self.topics[topic.name] = topic
+        self.names[topic.topic_id] = topic.name
+        self.shards_of.setdefault(topic.topic_id, {})
+
+    def drop_topic(self, name: str) -> None:
+        """Forget a topic and its shards."""
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return
+        for shard_id in list(self.shards_of.get(topic.topic_id, ())):
+            self.drop_shard(shard_id)
+        self.names.pop(topic.topic_id, None)
+        self.shards_of.pop(topic.topic_id, None)
+
+    def put_shard(self, record: ShardRecord) -> None:
+        """Set a shard's after-image."""
+        meta = record.meta
+        old = self.shards.get(meta.shard_id)
+        if old is None or old.meta.ensemble != meta.ensemble:
+            if old is not None:
+                self._unplace(old.meta)
+            for node in meta.ensemble:
+                self.shards_on.setdefault(node, {})[meta.shard_id] = None
+            self.preferred_on[meta.ensemble[0]] = self.preferred_on.get(meta.ensemble[0], 0) + 1
+            self.shards_of.setdefault(record.topic_id, {})[meta.shard_id] = None
+        old_leader = ABSENT_NODE if old is None else old.meta.leader
+        if old_leader != meta.leader:
+            self._count_leader(old_leader, -1)
+            self._count_leader(meta.leader, 1)
+        self.shards[meta.shard_id] = record
+
+    def drop_shard(self, shard_id: int) -> None:
+        """Forget a shard; its id is never used again."""
+        old = self.shards.pop(shard_id, None)
+        if old is None:
+            return
+        self._unplace(old.meta)
+        self._count_leader(old.meta.leader, -1)
+        self.shards_of.get(old.topic_id, {}).pop(shard_id, None)
+
+    def is_alive(self, node_id: int) -> bool:
+        """Is the node registered and believed to be up?"""
+        node = self.nodes.get(node_id)
+        return node is not None and node.alive
+
+    def topic_with_shards(self, name: str) -> TopicMeta:
+        """A topic as clients see it; raises KeyError."""
+        topic = self.topics[name]
+        shards = [self.shards[shard_id].meta for shard_id in self.shards_of[topic.topic_id]]
+        shards.sort(key=lambda shard: shard.index)
+        return msgspec.structs.replace(topic, shards=tuple(shards))
+
+    def clone(self) -> "ClusterState":
+        """A copy that goes its own way (without the journal)."""
+        other = ClusterState()
+        other.version = self.version
+        other.cluster = self.cluster
+        other.nodes, other.topics, other.names = dict(self.nodes), dict(self.topics), dict(self.names)
+        other.shards, other.counters, other.led_by = dict(self.shards), dict(self.counters), dict(self.led_by)
+        other.preferred_on = dict(self.preferred_on)
+        other.shards_of = {topic: dict(shards) for topic, shards in self.shards_of.items()}
+        other.shards_on = {node: dict(shards) for node, shards in self.shards_on.items()}
+        other._journal_from = self.version
+        return other
+
+    def delta(
+        self, base_version: int, *, cluster_id: str, controller: int, coordinator_term: int
+    ) -> MetadataDelta:
+        """What changed after `base_version`; everything when that is too long ago (or -1)."""
+        if base_version < self._journal_from or base_version > self.version:
+            return self._full(cluster_id, controller, coordinator_term)
+        changed: dict[tuple[str, int | bytes], None] = {}
+        for version, kind, name in reversed(self._journal):
+            if version <= base_version:
+                break
+            changed[kind, name] = None
+        keys = list(reversed(changed))
+        node_ids = [int(name) for kind, name in keys if kind == "node"]
+        topic_ids = [name for kind, name in keys if kind == "topic" and isinstance(name, bytes)]
+        shards = [self.shards.get(int(name)) for kind, name in keys if kind == "shard"]
+        return MetadataDelta(
+            cluster_id=cluster_id,
+            base_version=base_version,
+            version=self.version,
+            controller=controller,
+            coordinator_term=coordinator_term,
+            nodes=tuple(self.nodes[n] for n in node_ids if n in self.nodes),
+            gone_nodes=tuple(n for n in node_ids if n not in self.nodes),
+            topics=tuple(self.topics[self.names[t]] for t in topic_ids if t in self.names),
+            gone_topics=tuple(t for t in topic_ids if t not in self.names),
+            shards=tuple(ShardChange(s.topic_id, s.meta) for s in shards if s is not None),
+        )
+
+    def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:
+        return MetadataDelta(
+            cluster_id=cluster_id,
+            base_version=-1,
+            version=self.version,
+            controller=controller,
+            coordinator_term=coordinator_term,
+            nodes=tuple(self.nodes.values()),
+            topics=tuple(self.topics.values()),
+            shards=tuple(ShardChange(s.topic_id, s.meta) for s in self.shards.values()),
+        )
+
+    def _unplace(self, meta: ShardMeta) -> None:
+        for node in meta.ensemble:
+            self.shards_on.get(node, {}).pop(meta.shard_id, None)
+        self.preferred_on[meta.ensemble[0]] -= 1
+
+    def _count_leader(self, node: int, by: int) -> None:
+        if node != ABSENT_NODE:
+            self.led_by[node] = self.led_by.get(node, 0) + by
+
+    def _bound_journal(self) -> None:
+        while len(self._journal) > JOURNAL_ENTRIES_MAX:
+            self._journal_from = self._journal.popleft()[0]
+
+
+def majority(ensemble: tuple[int, ...]) -> int:
+    """How many members of an ensemble intersect every possible commit set (the leader counts, C9)."""
+    return len(ensemble) // 2 + 1
+
+
+def has_leader(meta: ShardMeta) -> bool:
+    """Does the shard have a leader that answered?"""
+    return meta.status == ShardStatus.ONLINE and meta.leader != ABSENT_NODE

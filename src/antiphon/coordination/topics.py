@@ -1,0 +1,143 @@
+"""Creating, changing and deleting topics and tables: checked against what is decided, then written to the ledger.
+
+All functions raise an `AntiphonError` before they change anything.
+"""
+
+import hashlib
+
+import msgspec
+
+from antiphon.coordination import topic_rules
+from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.placement import NodeLoad, place
+from antiphon.coordination.state import SHARD_COUNTER, TOPIC_COUNTER, ClusterState, ShardRecord
+from antiphon.errors import (
+    InvalidRequestError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from antiphon.wire.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.wire.requests import AlterTopic, CreateTopic
+
+
+def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[TopicMeta, list[int]]:
+    """Write a new topic or table with placed shards; returns it and its shards' ids, which have no leaders yet."""
+    topic_rules.check_name(request.name)
+    topic_rules.check_owner(request.kind, request.internal, request.name)
+    topic_rules.check_profile(request.profile)
+    topic_rules.check_shards(request.shards)
+    old = ledger.model.topics.get(request.name)
+    if old is not None:
+        raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
+    loads, replicas = _choose_nodes(ledger.model, request.replicas)
+    topic_rules.check_config(request.config, replicas)
+    topic = TopicMeta(
+        name=request.name,
+        topic_id=_topic_id(cluster_id, ledger.take(TOPIC_COUNTER)),
+        kind=request.kind,
+        replicas=replicas,
+        profile=request.profile,
+        shards=(),
+        config=dict(sorted(request.config.items())),
+        internal=request.internal,
+    )
+    ledger.put_topic(topic)
+    return topic, _add_shards(ledger, topic, loads, 0, request.shards)
+
+
+def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
+    """Write changed settings and added shards; returns the topic and the ids of the added shards."""
+    topic = find(ledger.model, request.name)
+    config = dict(topic.config)
+    for name, value in request.config.items():
+        if value is None:
+            config.pop(name, None)
+        else:
+            config[name] = value
+    topic_rules.check_config(config, topic.replicas)
+    count = len(ledger.model.shards_of[topic.topic_id])
+    loads: list[NodeLoad] = []
+    if request.shards is not None:
+        _check_more_shards(topic, count, request.shards)
+        loads, _ = _choose_nodes(ledger.model, topic.replicas, may_be_away=True)
+    if config != topic.config:
+        topic = msgspec.structs.replace(topic, config=dict(sorted(config.items())))
+        ledger.put_topic(topic)
+    if request.shards is None:
+        return topic, []
+    return topic, _add_shards(ledger, topic, loads, count, request.shards)
+
+
+def check_delete(state: ClusterState, name: str) -> TopicMeta:
+    """The topic that may be deleted."""
+    topic = find(state, name)
+    if topic.internal:
+        raise InvalidRequestError(f"{topic.kind.value} {name!r} belongs to the nodes and cannot be deleted")
+    return topic
+
+
+def find(state: ClusterState, name: str) -> TopicMeta:
+    """A topic by name (without its shards)."""
+    topic = state.topics.get(name)
+    if topic is None:
+        raise UnknownTopicError(f"no topic or table {name!r}", name=name)
+    return topic
+
+
+def _check_more_shards(topic: TopicMeta, count: int, wanted: int) -> None:
+    topic_rules.check_shards(wanted)
+    if wanted <= count:
+        raise InvalidRequestError(f"{topic.name!r} has {count} shards already; their number can only grow")
+    if topic.kind is Kind.TABLE:
+        raise InvalidRequestError(
+            f"table {topic.name!r} cannot get more shards: its keys are placed by their number"
+        )
+
+
+def _choose_nodes(
+    state: ClusterState, replicas: int, *, may_be_away: bool = False
+) -> tuple[list[NodeLoad], int]:
+    """The nodes to place on, with their loads, and the number of replicas (0 asks for the default).
+
+    Who asks for a number gets it from nodes that are alive, or an error. The default is chosen by the number of nodes there
+    are: one that is away for a moment still gets its replicas, as long as a majority of each ensemble is alive.
+    """
+    alive = [node.node_id for node in state.nodes.values() if node.alive]
+    if replicas < 0 or replicas > topic_rules.REPLICAS_MAX:
+        raise InvalidRequestError(f"a shard has 1 to {topic_rules.REPLICAS_MAX} replicas, not {replicas}")
+    if not alive:
+        raise UnavailableError("no node is alive to hold a replica")
+    if replicas == 0:
+        may_be_away, replicas = True, min(topic_rules.REPLICAS_DEFAULT, len(state.nodes))
+    chosen = alive
+    if replicas > len(alive):
+        enough = may_be_away and len(alive) > replicas // 2 and replicas <= len(state.nodes)
+        if not enough:
+            raise InvalidRequestError(
+                f"{replicas} replicas need {replicas} nodes that are alive; {len(alive)} of {len(state.nodes)} are: "
+                f"start more nodes or ask for at most {len(alive)} replicas",
+                replicas=replicas,
+                alive=len(alive),
+            )
+        away = sorted(set(state.nodes) - set(alive))
+        chosen = alive + away[: replicas - len(alive)]
+    return [_load(state, node) for node in sorted(chosen)], replicas
+
+
+def _load(state: ClusterState, node: int) -> NodeLoad:
+    return NodeLoad(node, len(state.shards_on.get(node, ())), state.preferred_on.get(node, 0))
+
+
+def _add_shards(ledger: Ledger, topic: TopicMeta, loads: list[NodeLoad], have: int, want: int) -> list[int]:
+    first = ledger.take(SHARD_COUNTER, want - have)
+    ensembles = place(loads, want - have, topic.replicas)
+    for at, ensemble in enumerate(ensembles):
+        meta = ShardMeta(shard_id=first + at, index=have + at, ensemble=ensemble)
+        ledger.put_shard(ShardRecord(topic.topic_id, meta))
+    return list(range(first, first + want - have))
+
+
+def _topic_id(cluster_id: str, number: int) -> bytes:
+    """16 bytes that no other topic of any cluster has, the same for whoever folds the same log."""
+    return hashlib.blake2b(f"{cluster_id}/{number}".encode(), digest_size=16).digest()
