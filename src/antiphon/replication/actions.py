@@ -70,7 +70,8 @@ class Feed:
 class SendSnapshot:
     """Stream a snapshot of committed state to the follower; its log cannot be joined from ours.
 
-    When the stream is done, or failed, call `snapshot_sent(to, at)` or `snapshot_failed(to)`.
+    Announce it with a `SnapshotOffer` in the term of this leadership; drop it when the role changes. When the stream is done, or failed, call
+    `snapshot_sent(to, at)` or `snapshot_failed(to)`. A repeated request for the same node replaces the first.
     """
 
     to: NodeId
@@ -114,6 +115,14 @@ class ReadFailed:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A log that was opened as damaged holds, durably, everything that is committed again: it may vote from now on.
+
+    The surroundings keep the mark of the damage across restarts until this action removes it.
+    """
+
+
 Action = (
     PersistTerm
     | AppendLog
@@ -127,4 +136,5 @@ Action = (
     | LeaderReady
     | ReadReady
     | ReadFailed
+    | Repaired
 )

@@ -1,0 +1,57 @@
+"""Settings of the replication protocol. Time is counted in ticks; the surroundings decide how long a tick is."""
+
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidRequestError
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """What every replica needs to know.
+
+    Attributes:
+        max_in_flight_bytes: pushed to one follower and not yet acknowledged. Enough to fill a fast network during one
+            sync of a slow disk; little enough that a few hundred shards do not exhaust memory.
+        feed_bytes_max: of one Append. Small enough that one shard's catching up does not hold up the others that share
+            the connection.
+        resend_ticks: without progress before a leader asks a follower again. Asking is cheap (an empty Append that the
+            follower answers with what it has), so this may be short.
+        waiting_reads_max: linearizable reads that may wait for a round before new ones are refused.
+    """
+
+    max_in_flight_bytes: int = 8 * MIB
+    feed_bytes_max: int = 1 * MIB
+    resend_ticks: int = 4
+    waiting_reads_max: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in ("max_in_flight_bytes", "feed_bytes_max", "resend_ticks", "waiting_reads_max"):
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(f"{name} must be at least 1, is {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionConfig:
+    """What replicas that elect their leader themselves need to know besides.
+
+    Attributes:
+        heartbeat_ticks: between a leader's signs of life; several must fit into `election_ticks_min`.
+        election_ticks_min: a follower that heard from its leader less than this ago neither campaigns nor grants a
+            pre-vote; a leader that hears from no majority for as long gives up. The random timeouts that the
+            constructor of `RaftReplica` is given should lie between this and twice this.
+        pre_vote: ask whether an election could be won before the term is raised, so that a replica that was cut off
+            does not depose a working leader when it comes back.
+    """
+
+    heartbeat_ticks: int = 2
+    election_ticks_min: int = 10
+    pre_vote: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_ticks < self.election_ticks_min:
+            raise InvalidRequestError(
+                f"heartbeat_ticks ({self.heartbeat_ticks}) must be at least 1 and below election_ticks_min "
+                f"({self.election_ticks_min})"
+            )

@@ -1,0 +1,166 @@
+"""The following half of a replica: check each Append against the own log, take what is new, acknowledge what is durable.
+
+Three numbers, never mixed up:
+
+* `log_end`: what is in the log, perhaps of an older leader's making;
+* `verified`: up to where the log is known to be the current leader's. It starts at the high watermark, since what is
+  committed is in the log of every later leader, and grows with each Append whose preceding entry matches;
+* `durable_end`: what is on this disk.
+
+The acknowledgement is min(verified, durable_end), never the log's end (hazard H2): a longer tail of older terms says
+nothing about the leader's log. The high watermark is min(leader's, verified) (hazard H5). The check of the preceding entry
+is made for an empty log as for any other (hazard H3): the empty log holds exactly the prefix `EntryId(0, 0)`.
+
+An Append that was delayed or duplicated is harmless (S1.8): entries that are there are skipped, and nothing is cut unless an
+entry of another term stands in the place of one that was sent (S1.9).
+"""
+
+from collections.abc import Sequence
+
+from antiphon.errors import ProtocolViolationError
+from antiphon.invariants import unreachable
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.actions import Action, Commit, Send
+from antiphon.replication.local_log import LocalLog
+from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
+
+
+class FollowerSide:
+    """State of following one leader in one term; thrown away with either."""
+
+    __slots__ = ("_ack_due", "_ack_round", "_log", "_shard", "_term", "leader", "verified")
+
+    def __init__(self, shard: ShardId, term: int, log: LocalLog) -> None:
+        self._shard = shard
+        self._term = term
+        self._log = log
+        self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
+        self.verified = log.high_watermark
+        self._ack_due = False
+        self._ack_round = 0
+
+    def on_append(self, message: Append, out: list[Action]) -> None:
+        """Carry out a leader's Append of this term (S1.7-S1.9, S1.13, S1.21)."""
+        log, prev, entries = self._log, message.prev, message.entries
+        held = log.terms.holds(prev)
+        if not held:
+            if prev.offset > self.verified:
+                self._reject(message, prev, out)
+                return
+            if prev.offset >= log.terms.log_start:
+                unreachable(f"leader {self.leader} contradicts the verified prefix at {prev}")
+        end = prev.offset
+        if entries:
+            end = entries[-1].next_offset
+            self._take(prev, entries, out)
+        if end > self.verified:
+            self.verified = end
+        if message.round > self._ack_round:
+            self._ack_round = message.round
+        if message.high_watermark > log.high_watermark:
+            self._commit(min(message.high_watermark, self.verified), out)
+        if end > log.durable_end and entries:
+            self._ack_due = True  # persisted() answers
+        else:
+            self.acknowledge(out)
+
+    def _take(self, prev: EntryId, entries: Sequence[Entry], out: list[Action]) -> None:
+        self._check(prev, entries)
+        log = self._log
+        terms = log.terms
+        if prev.offset == terms.log_end:
+            out.append(log.append(entries))
+            return
+        known = 0
+        for entry in entries:
+            if entry.next_offset > self.verified and not terms.holds(entry.end):
+                break
+            known += 1
+        if known == len(entries):
+            return
+        at = entries[known].base_offset
+        if at < terms.log_end:
+            out.append(log.truncate(at))
+        out.append(log.append(entries[known:]))
+
+    def _check(self, prev: EntryId, entries: Sequence[Entry]) -> None:
+        """A leader's entries are contiguous and their terms rise, up to its own."""
+        term, at = prev
+        for entry in entries:
+            if (
+                entry.base_offset != at
+                or entry.next_offset <= at
+                or entry.term < term
+                or entry.term > self._term
+            ):
+                raise ProtocolViolationError(
+                    f"entries after {prev} of leader {self.leader} in term {self._term} do not follow each other: "
+                    f"{entry.term} at {entry.base_offset}..{entry.next_offset}, expected at {at}"
+                )
+            term, at = entry.term, entry.next_offset
+
+    def _commit(self, high_watermark: int, out: list[Action]) -> None:
+        if high_watermark > self._log.high_watermark:
+            self._log.high_watermark = high_watermark
+            out.append(Commit(high_watermark))
+
+    def _reject(self, message: Append | Truncate, asked: EntryId, out: list[Action]) -> None:
+        log = self._log
+        round_ = message.round if isinstance(message, Append) else 0
+        reply = Reject(self._shard, self._term, hint_for(log, asked), log.terms.log_start, round_)
+        if self.leader is not None:
+            out.append(Send(self.leader, reply))
+
+    def acknowledge(self, out: list[Action]) -> None:
+        """Say what is verified and durable, as soon as the term's promise is durable too."""
+        log = self._log
+        end = min(self.verified, log.durable_end)
+        if end < log.terms.log_start or not log.is_term_durable or self.leader is None:
+            self._ack_due = True
+            return
+        self._ack_due = end < self.verified
+        out.append(Send(self.leader, Ack(self._shard, self._term, log.point(end), self._ack_round)))
+
+    def persisted(self, out: list[Action]) -> None:
+        """More of the log, or the term, is durable: answer what waited for it."""
+        if self._ack_due:
+            self.acknowledge(out)
+
+    def snapshot_installed(self, out: list[Action]) -> None:
+        """The log was reset to a committed prefix, which is the leader's as well."""
+        self.verified = self._log.high_watermark
+        self._ack_due = True
+        out.append(Commit(self.verified))
+
+    def can_truncate(self, to: EntryId) -> bool:
+        """May a Truncate be obeyed?
+
+        Only when it can do no harm even if it comes late: not below the high watermark, only to a prefix that is there,
+        and not once the log has entries of this term, which the leader that asks has written itself.
+        """
+        terms = self._log.terms
+        return to.offset >= self._log.high_watermark and terms.holds(to) and terms.end.term < self._term
+
+    def truncate(self, message: Truncate, out: list[Action]) -> TruncateReply:
+        """Cut the log (S0.36). The reply may be sent when the cut is durable."""
+        if message.to.offset < self._log.terms.log_end:
+            out.append(self._log.truncate(message.to.offset))
+        self.verified = max(self.verified, message.to.offset)
+        return TruncateReply(self._shard, self._term, message.to)
+
+    def refuse_truncate(self, message: Truncate, out: list[Action]) -> None:
+        """Not cut: the leader finds the common point by asking instead."""
+        self._reject(message, message.to, out)
+
+
+def hint_for(log: LocalLog, asked: EntryId) -> EntryId:
+    """The longest prefix of this log that the sender of `asked` may share, never below what is committed.
+
+    The sender's terms up to `asked` are at most `asked.term`, so whatever this log has beyond that term, or beyond that
+    offset, is not the sender's. Each exchange passes over a whole term on one side (KIP-101, KIP-279).
+    """
+    terms = log.terms
+    at = log.high_watermark
+    if asked.offset >= terms.log_start:
+        at = max(at, min(terms.end_of_term(asked.term).offset, asked.offset))
+    return log.point(at)

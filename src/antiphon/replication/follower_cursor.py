@@ -1,0 +1,182 @@
+"""The leader's cursor in one follower's log (S0.16): what was pushed, what was acknowledged, and how to go on.
+
+Three states, each left only by the methods here:
+
+* REPLICATE: the follower's log is believed to agree up to `last_pushed`; entries are pushed before earlier ones are
+  acknowledged, within a window of bytes (at least one push may always be outstanding).
+* PROBE: it is not known where the logs agree; one question at a time, asked again by ticks.
+* SNAPSHOT: the leader's log no longer reaches back to where the follower's ends; a snapshot is on its way.
+
+A message that was lost shows itself by a `Reject` of a later one, which names the point to go back to. Messages still
+underway from before the step back are rejected too; they carry an older round than `round_floor`, and are ignored.
+"""
+
+from collections import deque
+from enum import StrEnum
+from typing import NamedTuple
+
+from antiphon.replication.messages import NodeId
+
+
+class CursorState(StrEnum):
+    """How the leader treats one follower."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class FollowerStatus(NamedTuple):
+    """A follower as its leader sees it, for status pages. Offsets are exclusive ends."""
+
+    node: NodeId
+    ack_offset: int
+    last_pushed: int
+    state: CursorState
+    connected: bool
+
+
+class Push(NamedTuple):
+    """One message with entries that is underway."""
+
+    end: int
+    size_bytes: int
+    high_watermark: int  # what the follower knows once it has acknowledged `end`
+
+
+class FollowerCursor:
+    """Position of one follower, as known to its leader."""
+
+    __slots__ = (
+        "ack_offset",
+        "active",
+        "beat_round",
+        "beat_watermark",
+        "connected",
+        "feed_from",
+        "feed_ticks",
+        "in_flight",
+        "in_flight_bytes",
+        "known_watermark",
+        "last_pushed",
+        "node",
+        "probe_round",
+        "quiet_ticks",
+        "round_echoed",
+        "round_floor",
+        "sent_watermark",
+        "slot",
+        "state",
+    )
+
+    def __init__(self, node: NodeId, slot: int) -> None:
+        self.node = node
+        self.slot = slot  # in the QuorumAckTracker
+        self.state = CursorState.PROBE
+        self.last_pushed = 0  # PROBE: the point that is asked about
+        self.ack_offset = 0
+        self.in_flight: deque[Push] = deque()
+        self.in_flight_bytes = 0
+        self.feed_from: int | None = None  # a Feed is being read from here
+        self.feed_ticks = 0
+        self.round_floor = 0  # rejections of earlier rounds are answers to what no longer matters
+        self.probe_round = 0
+        self.round_echoed = 0
+        self.beat_round = 0  # round of the last empty Append, and the watermark that it taught
+        self.beat_watermark = 0
+        self.sent_watermark = 0  # carried by the last message
+        self.known_watermark = 0  # proved to be known to the follower
+        self.quiet_ticks = 0  # since the last progress or question
+        self.connected = True
+        self.active = True  # heard from since the leader last checked
+
+    def probe_at(self, offset: int, round_: int) -> None:
+        """Ask about `offset` next; whatever was underway no longer counts."""
+        self.state = CursorState.PROBE
+        self._rewind(offset, round_)
+        self.probe_round = round_
+
+    def replicate_from(self, offset: int, round_: int) -> None:
+        """The logs agree up to `offset`: push from there. `round_` is the first round sent from now on."""
+        self.state = CursorState.REPLICATE
+        self._rewind(offset, round_)
+
+    def start_snapshot(self, round_: int) -> None:
+        """The follower gets a snapshot; nothing is pushed until it has it."""
+        self.state = CursorState.SNAPSHOT
+        self._rewind(self.last_pushed, round_)
+
+    def _rewind(self, offset: int, round_: int) -> None:
+        self.last_pushed = offset
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self.feed_from = None
+        self.round_floor = round_
+        self.beat_watermark = (
+            0  # a beat from before the step back may have been about more than the next answers prove
+        )
+        self.quiet_ticks = 0
+
+    def lost_below(self, offset: int) -> bool:
+        """The follower has less than it acknowledged (its disk lost data): believe it. True if so."""
+        if offset >= self.ack_offset:
+            return False
+        self.ack_offset = offset
+        self.known_watermark = min(self.known_watermark, offset)
+        return True
+
+    def pushed(self, end: int, size_bytes: int, high_watermark: int) -> None:
+        """Entries up to `end` were sent in a message that carries `high_watermark`."""
+        taught = min(high_watermark, end)
+        self.in_flight.append(Push(end, size_bytes, taught))
+        self.in_flight_bytes += size_bytes
+        self.last_pushed = end
+        self.sent_watermark = high_watermark
+
+    def beat(self, round_: int, high_watermark: int) -> None:
+        """An empty Append was sent; it teaches no more than what the follower has verified by then."""
+        self.beat_round = round_
+        self.beat_watermark = min(high_watermark, self.last_pushed)
+        self.sent_watermark = high_watermark
+        self.quiet_ticks = 0
+
+    def acknowledged(self, end: int) -> None:
+        """The follower holds everything up to `end` durably (S0.20); duplicates and late ones change nothing."""
+        if end <= self.ack_offset:
+            return
+        self.ack_offset = end
+        self.quiet_ticks = 0
+        if end > self.last_pushed:  # an answer to what was pushed before a step back
+            self.last_pushed = end
+            self.feed_from = None
+        in_flight = self.in_flight
+        while in_flight and in_flight[0].end <= end:
+            push = in_flight.popleft()
+            self.in_flight_bytes -= push.size_bytes
+            if push.high_watermark > self.known_watermark:
+                self.known_watermark = push.high_watermark
+
+    def accepted(self, round_: int) -> None:
+        """The follower accepted a message of `round_`: it knows the watermark that came with it."""
+        if round_ > self.round_echoed:
+            self.round_echoed = round_
+        if round_ >= self.beat_round and self.beat_watermark > self.known_watermark:
+            self.known_watermark = self.beat_watermark
+
+    def has_room(self, size_bytes: int, max_bytes: int) -> bool:
+        """May a push of `size_bytes` go out? One always may, however large."""
+        return not self.in_flight or self.in_flight_bytes + size_bytes <= max_bytes
+
+    def is_settled(self, log_end: int, high_watermark: int) -> bool:
+        """Nothing to do for this follower until something happens: it has everything and knows so."""
+        if not self.connected or self.state is CursorState.SNAPSHOT:
+            return True
+        return (
+            self.state is CursorState.REPLICATE
+            and self.ack_offset >= log_end
+            and self.known_watermark >= high_watermark
+        )
+
+    def status(self) -> FollowerStatus:
+        """For status pages."""
+        return FollowerStatus(self.node, self.ack_offset, self.last_pushed, self.state, self.connected)

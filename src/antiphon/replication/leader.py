@@ -1,0 +1,395 @@
+"""The leading half of a replica: one cursor per follower, the book of acknowledgements, and the reads that wait.
+
+It is made when leadership begins and thrown away when it ends, so nothing of an old leadership can be mistaken for the new
+one's. An answer that was underway is recognised by its term (messages) or checked against the log (`fed`).
+
+The entries of a proposal go to every follower that has been pushed everything before, at once, while the own disk syncs; a
+follower that is behind is fed from the log. The high watermark rises when the tracker says so (S0.34), whoever's
+acknowledgement it was. Every Append carries it (S0.26, S1.18); when writes stop, a tick carries the last one (S0.28).
+
+Lost messages: nothing is sent again blindly. When a follower makes no progress for `resend_ticks`, it gets an empty Append
+whose preceding entry is the last that was pushed. If it has that, it answers with what is durable; if not, it rejects, and
+its hint says from where to push again.
+"""
+
+from collections.abc import Callable, Sequence
+
+from antiphon.invariants import invariant
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.actions import Action, Commit, Feed, LeaderReady, ReadReady, Send, SendSnapshot
+from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.follower_cursor import CursorState, FollowerCursor, FollowerStatus
+from antiphon.replication.local_log import LocalLog
+from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
+from antiphon.replication.quorum_ack_tracker import NOT_VOTING, QuorumAckTracker
+from antiphon.replication.read_index import ReadIndex
+
+OPAQUE_BYTES = 100  # taken for the size of an entry whose data is not bytes (in the simulator)
+
+
+class LeaderSide:
+    """State of leading in one term."""
+
+    def __init__(
+        self,
+        *,
+        shard: ShardId,
+        node_id: NodeId,
+        term: int,
+        ensemble: Sequence[NodeId],
+        log: LocalLog,
+        config: ReplicaConfig,
+        on_ready: Callable[[list[Action]], None],
+    ) -> None:
+        self._shard = shard
+        self._node = node_id
+        self._term = term
+        self._log = log
+        self._config = config
+        self._on_ready = on_ready
+        self._round = 1
+        self._reads = ReadIndex(config.waiting_reads_max)
+        self.ready = False
+        self.cursors: dict[NodeId, FollowerCursor] = {}
+        self.tracker = QuorumAckTracker(ensemble, term_start=log.terms.log_end)
+        self._own_slot = self.tracker.slot(node_id)
+        invariant(self._own_slot != NOT_VOTING, f"leader {node_id} is not in its ensemble {tuple(ensemble)}")
+        self.tracker.record(self._own_slot, log.durable_end)
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def start(self, entry: Entry, heads: Sequence[tuple[NodeId, EntryId]], out: list[Action]) -> None:
+        """Append the term-start entry (S1.36) and begin to feed the followers that have promised the term."""
+        log = self._log
+        invariant(
+            entry.term == self._term and entry.base_offset == log.terms.log_end,
+            f"term-start entry {entry!r:.80} does not fit term {self._term} at {log.terms.log_end}",
+        )
+        out.append(log.append((entry,)))
+        for node, head in heads:
+            self.add_follower(node, head, out)
+
+    def add_follower(self, node: NodeId, head: EntryId, out: list[Action]) -> None:
+        """Begin to feed a follower (S0.38). A repeated request for one that is being fed changes nothing."""
+        if node == self._node or node in self.cursors:
+            return
+        cursor = FollowerCursor(node, self.tracker.slot(node))
+        self.cursors[node] = cursor
+        point = self._log.common_point(head)
+        if point is None:
+            self._snapshot(cursor, out)
+        elif point == head:
+            cursor.replicate_from(point.offset, self._round)
+            self._pump(cursor, out)
+        else:
+            self._round += 1
+            cursor.probe_at(point.offset, self._round)
+            out.append(Send(node, Truncate(self._shard, self._term, self._node, point)))
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def propose(self, batches: Sequence[tuple[int, object]], out: list[Action]) -> None:
+        """Append client entries and push them to whoever has everything before them (S1.6)."""
+        log, term, config = self._log, self._term, self._config
+        base = at = log.terms.log_end
+        size = 0
+        made = []
+        for count, data in batches:
+            made.append(Entry(term, at, at + count, data))
+            at += count
+            size += len(data) if isinstance(data, (bytes, bytearray, memoryview)) else OPAQUE_BYTES
+        entries = tuple(made)
+        out.append(log.append(entries))
+        fits = size <= config.feed_bytes_max or len(entries) == 1
+        message = None
+        for cursor in self.cursors.values():
+            if (
+                fits
+                and cursor.last_pushed == base
+                and cursor.state is CursorState.REPLICATE
+                and cursor.feed_from is None
+                and cursor.connected
+                and cursor.has_room(size, config.max_in_flight_bytes)
+            ):
+                if message is None:
+                    prev = EntryId(term, base)  # the term-start entry, if no other, is from this term
+                    message = Append(
+                        self._shard, term, self._node, prev, log.high_watermark, self._round, entries
+                    )
+                out.append(Send(cursor.node, message))
+                cursor.pushed(at, size, log.high_watermark)
+            else:
+                self._pump(cursor, out)
+
+    def _pump(self, cursor: FollowerCursor, out: list[Action]) -> None:
+        """Ask for the next entries of a follower that is behind, unless they are being read or the window is full."""
+        start = cursor.last_pushed
+        if (
+            start >= self._log.terms.log_end
+            or cursor.feed_from is not None
+            or cursor.state is not CursorState.REPLICATE
+            or not cursor.connected
+        ):
+            return
+        if start < self._log.terms.log_start:
+            self._snapshot(cursor, out)
+            return
+        config = self._config
+        room = config.max_in_flight_bytes - cursor.in_flight_bytes
+        wanted = min(config.feed_bytes_max, config.max_in_flight_bytes)
+        if cursor.in_flight and room < max(1, wanted // 4):
+            return  # acknowledgements will make room for more than crumbs
+        cursor.feed_from = start
+        cursor.feed_ticks = 0
+        out.append(Feed(cursor.node, start, max(1, min(room, wanted))))
+
+    def fed(self, to: NodeId, entries: Sequence[Entry], size_bytes: int, out: list[Action]) -> None:
+        """Entries that were read for a Feed. Those that are no longer wanted, or no longer in the log, are dropped."""
+        cursor = self.cursors.get(to)
+        if cursor is None or cursor.feed_from is None:
+            return
+        terms = self._log.terms
+        if not entries:
+            cursor.feed_from = None  # nothing was there to read; a tick asks again
+            if cursor.last_pushed < terms.log_start:
+                self._snapshot(cursor, out)
+            return
+        first, last = entries[0], entries[-1]
+        if (
+            first.base_offset != cursor.feed_from
+            or first.base_offset < terms.log_start
+            or not terms.holds(last.end)
+        ):
+            return
+        cursor.feed_from = None
+        prev = self._log.point(first.base_offset)
+        mark = self._log.high_watermark
+        message = Append(self._shard, self._term, self._node, prev, mark, self._round, tuple(entries))
+        out.append(Send(to, message))
+        cursor.pushed(last.next_offset, size_bytes, mark)
+        self._pump(cursor, out)
+
+    def _snapshot(self, cursor: FollowerCursor, out: list[Action]) -> None:
+        self._round += 1
+        cursor.start_snapshot(self._round)
+        out.append(SendSnapshot(cursor.node))
+
+    def snapshot_sent(self, to: NodeId, at: EntryId, out: list[Action]) -> None:
+        """The follower has the snapshot, or has it soon: ask whether it goes on from there."""
+        cursor = self.cursors.get(to)
+        if cursor is None or cursor.state is not CursorState.SNAPSHOT:
+            return
+        self._round += 1
+        known = self._log.terms.holds(at)
+        cursor.probe_at(at.offset if known else self._log.terms.log_start, self._round)
+        if known:
+            self._beat(cursor, out)
+
+    def snapshot_failed(self, to: NodeId) -> None:
+        """Ask the follower again, by the next tick, where it is; that decides whether a snapshot is still needed."""
+        cursor = self.cursors.get(to)
+        if cursor is not None and cursor.state is CursorState.SNAPSHOT:
+            self._round += 1
+            cursor.probe_at(self._log.terms.log_start, self._round)
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def persisted(self, out: list[Action]) -> None:
+        """More of the own log is durable."""
+        durable_end = self._log.durable_end
+        self.tracker.acks[self._own_slot] = durable_end
+        if durable_end > self._log.high_watermark:
+            self._advance(out)
+
+    def on_ack(self, sender: NodeId, message: Ack, out: list[Action]) -> None:
+        """A follower holds a prefix durably (S1.11). It counts only if that prefix is this log's (S0.13)."""
+        cursor = self.cursors.get(sender)
+        if cursor is not None and self._acknowledged(cursor, message.end, message.round, out):
+            cursor.accepted(message.round)
+            if self._reads.is_waiting:
+                self._confirm_reads(out)
+
+    def on_truncate_reply(self, sender: NodeId, message: TruncateReply, out: list[Action]) -> None:
+        """The follower has cut its log to a prefix of this one."""
+        cursor = self.cursors.get(sender)
+        if cursor is not None:
+            is_answer = message.head.offset == cursor.last_pushed
+            self._acknowledged(cursor, message.head, cursor.probe_round if is_answer else 0, out)
+
+    def _acknowledged(self, cursor: FollowerCursor, end: EntryId, round_: int, out: list[Action]) -> bool:
+        terms = self._log.terms
+        offset = end.offset
+        is_own = end.term == self._term and self.tracker.term_start < offset <= terms.log_end
+        if not is_own and offset > cursor.ack_offset and not terms.holds(end):
+            return False
+        cursor.active = True
+        is_probe_answer = cursor.state is CursorState.PROBE and round_ >= cursor.probe_round
+        agreed = max(offset, cursor.last_pushed) if is_probe_answer else offset
+        is_progress = offset > cursor.ack_offset
+        if is_progress:
+            cursor.acknowledged(offset)
+            self.tracker.record(cursor.slot, offset)
+        if cursor.state is not CursorState.REPLICATE and (is_progress or is_probe_answer):
+            cursor.replicate_from(agreed, self._round)
+        if is_progress and offset > self._log.high_watermark:
+            self._advance(out)
+        self._pump(cursor, out)
+        return True
+
+    def on_reject(self, sender: NodeId, message: Reject, out: list[Action]) -> None:
+        """The logs do not agree where we asked: go back to where they may (S1.14-S1.16)."""
+        cursor = self.cursors.get(sender)
+        if cursor is None:
+            return
+        cursor.active = True
+        if message.round > cursor.round_echoed:
+            cursor.round_echoed = message.round
+            if self._reads.is_waiting:
+                self._confirm_reads(out)
+        is_to_truncate = message.round == 0  # a refused Truncate; it matters only while its answer is awaited
+        is_stale = (
+            cursor.state is not CursorState.PROBE if is_to_truncate else message.round < cursor.round_floor
+        )
+        if cursor.state is CursorState.SNAPSHOT or is_stale:
+            return
+        point = self._log.common_point(message.hint)
+        if cursor.lost_below(message.hint.offset):
+            self.tracker.record(cursor.slot, message.hint.offset)
+        if point is None or point.offset < message.log_start:
+            self._snapshot(cursor, out)
+        elif point == message.hint:
+            self._round += 1
+            cursor.replicate_from(point.offset, self._round)
+            self._pump(cursor, out)
+        elif cursor.state is CursorState.REPLICATE or point.offset < cursor.last_pushed or is_to_truncate:
+            self._round += 1
+            cursor.probe_at(point.offset, self._round)
+            self._beat(cursor, out)
+
+    def _advance(self, out: list[Action]) -> None:
+        log = self._log
+        high_watermark = self.tracker.commit_offset(log.high_watermark)
+        if high_watermark == log.high_watermark:
+            return
+        log.high_watermark = high_watermark
+        out.append(Commit(high_watermark))
+        if not self.ready:
+            self.ready = True
+            out.append(LeaderReady(self._term))
+            self._on_ready(out)
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    def request_read(self, token: int, out: list[Action]) -> None:
+        """Serve a read once a majority has confirmed, after now, that this replica leads."""
+        if self.tracker.k == 1:
+            out.append(ReadReady(token, self._log.high_watermark))
+        elif self._reads.add(token, self._log.high_watermark):
+            self._start_reads(out)
+
+    def _start_reads(self, out: list[Action]) -> None:
+        self._round += 1
+        self._reads.start(self._round)
+        for cursor in self.cursors.values():
+            if cursor.connected and cursor.slot != NOT_VOTING:
+                self._beat(cursor, out)
+
+    def _confirm_reads(self, out: list[Action]) -> None:
+        echoes = [0] * len(self.tracker.acks)
+        echoes[self._own_slot] = self._round
+        for cursor in self.cursors.values():
+            if cursor.slot != NOT_VOTING:
+                echoes[cursor.slot] = cursor.round_echoed
+        if self._reads.confirm(echoes, self.tracker.k, out):
+            self._start_reads(out)
+
+    def fail_reads(self, out: list[Action]) -> None:
+        """Leadership ends."""
+        self._reads.fail(out)
+
+    # -- time and connections --------------------------------------------------------------------------------------
+
+    def _beat(self, cursor: FollowerCursor, out: list[Action]) -> None:
+        """Send an empty Append: it asks where the follower is, confirms leadership and tells the high watermark."""
+        log = self._log
+        if cursor.state is CursorState.SNAPSHOT:
+            prev = log.terms.start
+        elif cursor.last_pushed < log.terms.log_start:
+            self._snapshot(cursor, out)
+            return
+        else:
+            prev = log.point(cursor.last_pushed)
+        mark = log.high_watermark
+        out.append(Send(cursor.node, Append(self._shard, self._term, self._node, prev, mark, self._round)))
+        cursor.beat(self._round, mark)
+
+    def heartbeat(self, out: list[Action]) -> None:
+        """A sign of life to every follower (S1.19, S1.29)."""
+        self._round += 1
+        for cursor in self.cursors.values():
+            if cursor.connected:
+                self._beat(cursor, out)
+
+    def heard_from_quorum(self) -> bool:
+        """Did a majority answer, the leader included, since this was last asked?"""
+        active = 1
+        for cursor in self.cursors.values():
+            active += cursor.active and cursor.slot != NOT_VOTING
+            cursor.active = False
+        return active >= self.tracker.k
+
+    def tick(self, out: list[Action]) -> None:
+        """Ask again where an answer is overdue, and tell the last high watermark where nothing else did."""
+        self._round += 1
+        for cursor in self.cursors.values():
+            if not cursor.connected:
+                continue
+            cursor.quiet_ticks += 1
+            cursor.feed_ticks += 1
+            if cursor.feed_ticks >= self._config.resend_ticks:
+                cursor.feed_from = None  # whoever was to read it has forgotten it; a late answer does no harm
+            if self._needs_beat(cursor):
+                self._beat(cursor, out)
+            self._pump(cursor, out)
+
+    def _needs_beat(self, cursor: FollowerCursor) -> bool:
+        is_overdue = cursor.quiet_ticks >= self._config.resend_ticks
+        if is_overdue and self._reads.is_waiting and cursor.round_echoed < self._reads.round:
+            return True
+        if cursor.state is CursorState.SNAPSHOT:
+            return False
+        if cursor.state is CursorState.PROBE:
+            return is_overdue
+        mark = self._log.high_watermark
+        if cursor.known_watermark < mark and cursor.sent_watermark < mark:
+            return True
+        return is_overdue and not cursor.is_settled(cursor.last_pushed, mark)
+
+    @property
+    def needs_tick(self) -> bool:
+        """Is anything outstanding that only time can mend?"""
+        if self._reads.is_waiting:
+            return True
+        log_end, mark = self._log.terms.log_end, self._log.high_watermark
+        return any(not cursor.is_settled(log_end, mark) for cursor in self.cursors.values())
+
+    def peer_connected(self, node: NodeId, out: list[Action]) -> None:
+        """A connection to the follower is there (again): ask where it is."""
+        cursor = self.cursors.get(node)
+        if cursor is not None:
+            cursor.connected = True
+            if cursor.state is not CursorState.SNAPSHOT:
+                self._round += 1
+                self._beat(cursor, out)
+            self._pump(cursor, out)
+
+    def peer_lost(self, node: NodeId) -> None:
+        """The connection broke: send nothing until it is there again."""
+        cursor = self.cursors.get(node)
+        if cursor is not None:
+            cursor.connected = False
+            cursor.feed_from = None
+
+    def followers(self) -> tuple[FollowerStatus, ...]:
+        """For status pages."""
+        return tuple(cursor.status() for cursor in self.cursors.values())

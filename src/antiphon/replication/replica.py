@@ -1,0 +1,194 @@
+"""A replica whose leader is chosen by a coordinator (S0): promise, be truncated or fed, or lead.
+
+How the surroundings drive it
+-----------------------------
+A replica is a pure state machine: each method takes one event and returns the actions that follow from it, in order.
+Nothing happens in between: no clock, disk, network or random source is touched here.
+
+    replica = Replica(node_id=1, shard=7, ensemble=(1, 2, 3), terms=..., term=..., voted_for=..., high_watermark=...,
+                      make_term_start=..., config=ReplicaConfig())
+
+    carry_out(replica.receive(sender, message))     # whenever a message for the shard arrives
+    carry_out(replica.propose([(count, data)]))     # client batches; stamped with replica.log_end and replica.term before
+    carry_out(replica.persisted(write_id))          # the disk has everything up to this write
+    carry_out(replica.fed(to, entries, size))       # the answer to a Feed, at once or later
+    carry_out(replica.request_read(token))          # a linearizable read
+    carry_out(replica.tick())                       # every 50 ms or so, if replica.needs_tick
+
+    def carry_out(actions):
+        for action in actions:
+            match action:
+                case PersistTerm() | AppendLog() | TruncateLog() | ResetLog():
+                    stage it in the log (readable at once); queue it for the disk, in this order
+                case Send(to, message): hand it to the transport (or to this node itself, if it is `to`)
+                case Feed(to, start, max_bytes): carry_out(replica.fed(to, *read(start, max_bytes)))
+                case Commit(high_watermark): apply, answer clients, wake readers
+                ...
+
+Rules for the surroundings: actions in order; one event at a time; `persisted` ids never run ahead of the disk; after a crash
+a new object is made from what is on the disk (term, vote, log), never from memory. A leader and its ticks: put a replica on
+the list of those that get ticks after any event, and take it off when `needs_tick` is false.
+
+Decisions
+---------
+* **A NewTerm of the same term** reaches a LEADER or FOLLOWER only as a late or repeated message, because a coordinator never
+  uses a term for two elections. To fence for it would end a leadership that the coordinator believes in, without a new
+  term that anybody would notice. So a *newer* term always fences, in every state (S0.35); a repeated one is answered with
+  the durable head again and changes nothing.
+* **A term is never led twice by the same node.** A leader sends entries while it syncs them, so its followers may have
+  committed what its own disk lost in a crash. Leading the same term again it would write other entries with the same
+  ids. So a BecomeLeader for the term that was loaded at the start is refused, and the coordinator takes a new term.
+* **A repeated BecomeLeader** is answered again if the leader is ready; otherwise the answer follows when it is.
+* **A head is a hint.** It says where to begin to feed, or where to cut; only an Ack counts as an acknowledgement.
+* **A refusal of a coordinator's message** is a StaleTerm with this replica's term, which is not always above the asked one.
+"""
+
+from collections.abc import Callable, Sequence
+
+from antiphon.records.entry_id import TermIndex
+from antiphon.replication.actions import Action, RoleChanged, Send
+from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.follower import FollowerSide
+from antiphon.replication.messages import (
+    AddFollower,
+    BecomeLeader,
+    BecomeLeaderReply,
+    Entry,
+    NewTerm,
+    NewTermReply,
+    NodeId,
+    ShardId,
+    StaleTerm,
+    Truncate,
+    TruncateReply,
+)
+from antiphon.replication.quorum import majority
+from antiphon.replication.replica_core import ReplicaCore
+from antiphon.replication.replica_state import Event, Role, next_role
+
+__all__ = ["Replica", "ReplicaConfig"]
+
+
+class Replica(ReplicaCore):
+    """One replica of a shard whose leaders a coordinator appoints. See the module for how to drive it."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        shard: ShardId,
+        ensemble: Sequence[NodeId],
+        terms: TermIndex,
+        term: int,
+        voted_for: NodeId | None,
+        high_watermark: int,
+        make_term_start: Callable[[int, int], Entry],
+        config: ReplicaConfig,
+        damaged: bool = False,
+    ) -> None:
+        super().__init__(
+            node_id=node_id,
+            shard=shard,
+            ensemble=ensemble,
+            terms=terms,
+            term=term,
+            voted_for=voted_for,
+            high_watermark=high_watermark,
+            make_term_start=make_term_start,
+            config=config,
+            damaged=damaged,
+        )
+        self._coordinator: NodeId | None = None  # who is told that this replica leads
+        self._handlers.update(
+            {
+                NewTerm: self._on_new_term,
+                BecomeLeader: self._on_become_leader,
+                AddFollower: self._on_add_follower,
+                Truncate: self._on_truncate,
+                TruncateReply: self._on_truncate_reply,
+            }
+        )
+
+    def _on_new_term(self, sender: NodeId, message: NewTerm, out: list[Action]) -> None:
+        """Promise the term and say what is here (S0.35)."""
+        if message.term < self.term:
+            self._refuse(sender, out)
+            return
+        if message.term > self.term:
+            self._fence(message.term, None, out)
+            head = self._log.terms.end  # all of it is durable when the promise is
+        elif self.role is Role.NOT_MEMBER:
+            self.role = Role.FENCED
+            out.append(RoleChanged(Role.FENCED, self.term, None))
+            head = self._log.terms.end
+        else:
+            head = self._log.terms.end if self.role is Role.FENCED else self._log.durable_head
+        reply = NewTermReply(self.shard, self.term, head, self._log.terms.log_start, self.damaged)
+        self._say_when_durable(sender, reply, out)
+
+    def _on_become_leader(self, sender: NodeId, message: BecomeLeader, out: list[Action]) -> None:
+        """Lead the term that was promised, or say again that it is led."""
+        if message.term == self.term and self.role is Role.LEADER:
+            self._coordinator = sender
+            if self.ready:
+                out.append(Send(sender, BecomeLeaderReply(self.shard, self.term)))
+            return
+        if not self._may_lead(message):
+            self._refuse(sender, out)
+            return
+        self._coordinator = sender
+        self._lead(message.ensemble, message.heads, out)
+
+    def _may_lead(self, message: BecomeLeader) -> bool:
+        head = self._log.terms.end
+        promised = {node for node, _ in message.heads} | {self.node_id}
+        return (
+            message.term == self.term
+            and next_role(self.role, Event.BECOME_LEADER) is not None
+            and self.term != self._loaded_term
+            and self._log.is_term_durable
+            and not self.damaged
+            and self.node_id in message.ensemble
+            and len(promised.intersection(message.ensemble)) >= majority(len(message.ensemble))
+            and all(other <= head for _, other in message.heads)
+        )
+
+    def _became_ready(self, out: list[Action]) -> None:
+        if self._coordinator is not None:
+            out.append(Send(self._coordinator, BecomeLeaderReply(self.shard, self.term)))
+
+    def _on_add_follower(self, sender: NodeId, message: AddFollower, out: list[Action]) -> None:
+        """Feed one more (S0.38): a member that promised late, or a node that is to become one and does not count yet."""
+        if message.term != self.term or self._leading is None:
+            self._refuse(sender, out)
+            return
+        self._leading.add_follower(message.node, message.head, out)
+        if message.node in self._lost_peers:
+            self._leading.peer_lost(message.node)
+
+    def _on_truncate(self, sender: NodeId, message: Truncate, out: list[Action]) -> None:
+        """Cut a diverged log back to the leader's, and follow (S0.36)."""
+        if message.term < self.term:
+            self._refuse(sender, out)
+            return
+        role = next_role(self.role, Event.TRUNCATE)
+        if message.term > self.term or role is None:
+            return
+        following = self._following = FollowerSide(self.shard, self.term, self._log)
+        following.leader = sender
+        if not following.can_truncate(message.to):
+            following.refuse_truncate(message, out)
+            self._following = None
+            return
+        self.role = role
+        self._cut_damage = False
+        self._following_began(out)
+        reply = following.truncate(message, out)
+        self._say_when_durable(sender, reply, out)
+
+    def _on_truncate_reply(self, sender: NodeId, message: TruncateReply, out: list[Action]) -> None:
+        if self._leading is not None and message.term == self.term:
+            self._leading.on_truncate_reply(sender, message, out)
+
+    def _refuse(self, sender: NodeId, out: list[Action]) -> None:
+        out.append(Send(sender, StaleTerm(self.shard, self.term)))

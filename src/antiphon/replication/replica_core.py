@@ -1,0 +1,435 @@
+"""What both kinds of replica share: roles, terms, following, leading, and what waits for the disk.
+
+`Replica` (a coordinator chooses the leader) and `RaftReplica` (the replicas vote) differ only in how a term begins. Both
+come down to two primitives that live here: `_fence`, the durable promise of a term, and `_lead`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from antiphon.errors import NotLeaderError, NotReadyError
+from antiphon.invariants import invariant, unreachable
+from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.replication.actions import Action, Repaired, RoleChanged, Send
+from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.follower import FollowerSide
+from antiphon.replication.follower_cursor import FollowerStatus
+from antiphon.replication.leader import LeaderSide
+from antiphon.replication.local_log import LocalLog
+from antiphon.replication.messages import (
+    Ack,
+    AnyMessage,
+    Append,
+    Entry,
+    NodeId,
+    Reject,
+    ShardId,
+    SnapshotOffer,
+    StaleTerm,
+)
+from antiphon.replication.replica_state import Event, Role, next_role
+
+Handler = Callable[[NodeId, Any, list[Action]], None]
+
+
+class ReplicaCore:
+    """One replica of one shard, as a pure state machine: every method takes an event and returns actions.
+
+    Args:
+        node_id: this node.
+        shard: the shard, cluster-wide number.
+        ensemble: the nodes that hold the shard; a replica that is not among them is NOT_MEMBER (S0.5).
+        terms: index of the log as recovered; the replica keeps it for itself and changes it.
+        term: the latest term that was promised, from the disk; 0 if none.
+        voted_for: who got the vote in `term`, from the disk.
+        high_watermark: what was known to be committed; may be older than the truth, and beyond the end of a log that
+            lost its unsynced end.
+        make_term_start: makes the entry that opens a leadership: (term, base offset) -> Entry.
+        config: settings.
+        damaged: the log was found damaged in its middle; `terms` covers the sound part before the damage. Until it is
+            whole again it neither votes nor counts as a candidate's head.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        shard: ShardId,
+        ensemble: Sequence[NodeId],
+        terms: TermIndex,
+        term: int,
+        voted_for: NodeId | None,
+        high_watermark: int,
+        make_term_start: Callable[[int, int], Entry],
+        config: ReplicaConfig,
+        damaged: bool = False,
+    ) -> None:
+        invariant(term >= terms.end.term, f"log of term {terms.end.term}, but only term {term} was promised")
+        invariant(len(set(ensemble)) == len(ensemble), f"ensemble {ensemble} names a node twice")
+        self.node_id = node_id
+        self.shard = shard
+        self.ensemble: tuple[NodeId, ...] = tuple(ensemble)
+        self.term = term
+        self.voted_for = voted_for
+        self.damaged = damaged
+        self.failed = False
+        self.role = Role.FENCED if node_id in self.ensemble else Role.NOT_MEMBER
+        self._loaded_term = term  # may have been led before a restart, so must not be led again
+        self._log = LocalLog(terms, high_watermark)
+        self._make_term_start = make_term_start
+        self._config = config
+        self._following: FollowerSide | None = None
+        self._leading: LeaderSide | None = None
+        self._held: deque[tuple[int, Send]] = deque()  # said when the write with this id is durable
+        self._cut_damage = damaged  # the part after the damage is still on the disk
+        self._lost_peers: set[NodeId] = set()  # asked for membership only
+        self._handlers: dict[type, Handler] = {
+            Append: self._on_append,
+            Ack: self._on_ack,
+            Reject: self._on_reject,
+            StaleTerm: self._on_stale_term,
+            SnapshotOffer: self._on_snapshot_offer,
+        }
+
+    # -- what the surroundings may look at ---------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> NodeId | None:
+        """The leader of this term, if known."""
+        if self._leading is not None:
+            return self.node_id
+        return self._following.leader if self._following is not None else None
+
+    @property
+    def log_start(self) -> int:
+        """First offset that is still in the log."""
+        return self._log.terms.log_start
+
+    @property
+    def log_end(self) -> int:
+        """Next offset to write, appends underway included."""
+        return self._log.terms.log_end
+
+    @property
+    def durable_end(self) -> int:
+        """End of what is on this disk of the log as it stands."""
+        return self._log.durable_end
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not known to be committed."""
+        return self._log.high_watermark
+
+    @property
+    def head(self) -> EntryId:
+        """Id of the whole log."""
+        return self._log.terms.end
+
+    @property
+    def terms(self) -> TermIndex:
+        """The replica's own index of terms; read only."""
+        return self._log.terms
+
+    @property
+    def ready(self) -> bool:
+        """May clients be served: this replica leads and its term's first entry is committed (S1.36)."""
+        return self._leading is not None and self._leading.ready
+
+    @property
+    def needs_tick(self) -> bool:
+        """Is anything outstanding that only `tick` can mend? An idle shard needs none."""
+        return self._leading is not None and self._leading.needs_tick
+
+    def followers(self) -> tuple[FollowerStatus, ...]:
+        """What a leader knows of its followers; empty on others."""
+        return self._leading.followers() if self._leading is not None else ()
+
+    # -- events: messages ----------------------------------------------------------------------------------------------
+
+    def receive(self, sender: NodeId, message: AnyMessage) -> list[Action]:
+        """A message of another node, or of the coordinator there. What is not allowed now is refused or ignored.
+
+        Raises `ProtocolViolationError` for an Append whose entries do not follow each other.
+        """
+        out: list[Action] = []
+        if self.failed:
+            return out
+        handler = self._handlers.get(type(message))
+        if handler is not None and message.shard == self.shard:
+            handler(sender, message, out)
+        return out
+
+    def _on_append(self, sender: NodeId, message: Append, out: list[Action]) -> None:
+        if not self._follow(sender, message.term, Event.REPLICATE, out):
+            return
+        following = self._following
+        if following is None:
+            unreachable("a follower follows")
+        if self._cut_damage:
+            self._cut_damage = False
+            out.append(self._log.truncate(self._log.terms.log_end))
+        following.on_append(message, out)
+        if self.damaged:
+            self._check_repair(out)
+
+    def _on_snapshot_offer(self, sender: NodeId, message: SnapshotOffer, out: list[Action]) -> None:
+        self._follow(sender, message.term, Event.SNAPSHOT, out)
+
+    def _follow(self, sender: NodeId, term: int, event: Event, out: list[Action]) -> bool:
+        """Take `sender` as the leader of `term`. False if the message must be refused (S0.7, S1.10)."""
+        if term < self.term:
+            out.append(Send(sender, StaleTerm(self.shard, self.term)))
+            return False
+        if self.role is Role.NOT_MEMBER:
+            return False  # there is no such edge: a NewTerm must come first
+        if term > self.term:
+            self._fence(term, None, out)
+        if self.role is Role.LEADER:
+            unreachable(f"nodes {self.node_id} and {sender} both lead term {term}")
+        role = next_role(self.role, event)
+        if role is None:
+            return False
+        following = self._following
+        if following is None:
+            self._following = following = FollowerSide(self.shard, self.term, self._log)
+        if following.leader is None:
+            self.role, following.leader = role, sender
+            self._following_began(out)
+        elif following.leader != sender:
+            unreachable(f"nodes {following.leader} and {sender} both lead term {term}")
+        return True
+
+    def _following_began(self, out: list[Action]) -> None:
+        out.append(RoleChanged(self.role, self.term, self.leader))
+
+    def _on_ack(self, sender: NodeId, message: Ack, out: list[Action]) -> None:
+        if self._leading is not None and message.term == self.term:
+            self._leading.on_ack(sender, message, out)
+
+    def _on_reject(self, sender: NodeId, message: Reject, out: list[Action]) -> None:
+        if message.term > self.term:
+            self._learn_term(message.term, out)
+        elif self._leading is not None and message.term == self.term:
+            self._leading.on_reject(sender, message, out)
+
+    def _on_stale_term(self, _sender: NodeId, message: StaleTerm, out: list[Action]) -> None:
+        if message.term > self.term:
+            self._learn_term(message.term, out)
+
+    def _learn_term(self, term: int, out: list[Action]) -> None:
+        """Somebody is in a newer term: whatever this replica was in the older one, it is no longer (S1.10)."""
+        if self.role is not Role.NOT_MEMBER:
+            self._fence(term, None, out)
+
+    # -- the two primitives ----------------------------------------------------------------------------------------
+
+    def _fence(self, term: int, voted_for: NodeId | None, out: list[Action]) -> None:
+        """Promise a newer term: nothing of an older one is obeyed or said any more. Durable with the next write id."""
+        invariant(term > self.term, f"terms only rise: {self.term} -> {term}")
+        role = next_role(self.role, Event.NEW_TERM)
+        invariant(role is Role.FENCED, f"NewTerm must fence a {self.role}")
+        self.term, self.voted_for = term, voted_for
+        self._held.clear()
+        out.append(self._log.persist_term(term, voted_for))
+        self._step_down(out)
+
+    def _step_down(self, out: list[Action]) -> None:
+        leading, self._leading, self._following = self._leading, None, None
+        self.role = Role.FENCED
+        out.append(RoleChanged(Role.FENCED, self.term, None))
+        if leading is not None:
+            leading.fail_reads(out)
+
+    def _lead(
+        self, ensemble: Sequence[NodeId], heads: Sequence[tuple[NodeId, EntryId]], out: list[Action]
+    ) -> None:
+        """Begin to lead: append the term-start entry and feed those who promised (S0.9, S1.36)."""
+        role = next_role(self.role, Event.BECOME_LEADER)
+        invariant(role is Role.LEADER and self._log.is_term_durable, f"a {self.role} cannot lead")
+        self.role, self.ensemble, self._following = Role.LEADER, tuple(ensemble), None
+        entry = self._make_term_start(self.term, self._log.terms.log_end)
+        self._leading = LeaderSide(
+            shard=self.shard,
+            node_id=self.node_id,
+            term=self.term,
+            ensemble=self.ensemble,
+            log=self._log,
+            config=self._config,
+            on_ready=self._became_ready,
+        )
+        out.append(RoleChanged(Role.LEADER, self.term, self.node_id))
+        self._leading.start(entry, heads, out)
+        for node in sorted(self._lost_peers):
+            self._leading.peer_lost(node)
+
+    def _became_ready(self, out: list[Action]) -> None:
+        """The term-start entry is committed."""
+
+    # -- events: the disk --------------------------------------------------------------------------------------------
+
+    def persisted(self, write_id: int) -> list[Action]:
+        """Every write up to `write_id` is durable: say what was held back, count the own disk."""
+        out: list[Action] = []
+        if self.failed:
+            return out
+        log = self._log
+        waits_for_term = not log.is_term_durable
+        moved = log.persisted(write_id)
+        held = self._held
+        while held and held[0][0] <= write_id:
+            out.append(held.popleft()[1])
+        if moved or waits_for_term:
+            if self._leading is not None:
+                self._leading.persisted(out)
+            elif self._following is not None:
+                self._following.persisted(out)
+                if self.damaged:
+                    self._check_repair(out)
+        return out
+
+    def _say_when_durable(self, to: NodeId, message: AnyMessage, out: list[Action]) -> None:
+        """Send what rests on everything staged so far."""
+        log = self._log
+        if log.persisted_id >= log.write_id:
+            out.append(Send(to, message))
+        else:
+            self._held.append((log.write_id, Send(to, message)))
+
+    def _check_repair(self, out: list[Action]) -> None:
+        """A damaged log is sound again once it has, durably, an entry that was committed in the current term.
+
+        Everything that was committed before, and so everything that the lost part could have been counted for, is in the
+        prefix of that entry.
+        """
+        log = self._log
+        mark = log.high_watermark
+        if (
+            mark > log.terms.log_start
+            and log.durable_end >= mark
+            and log.terms.term_before(mark) == self.term
+        ):
+            self.damaged = False
+            out.append(Repaired())
+
+    def storage_failed(self) -> list[Action]:
+        """A write or sync failed. The replica stops for good: it serves nobody and says nothing any more."""
+        out: list[Action] = []
+        if not self.failed:
+            self.failed = True
+            self._held.clear()
+            self._step_down(out)
+        return out
+
+    def trimmed(self, log_start: int) -> list[Action]:
+        """Retention removed the log before `log_start`, which is at most the high watermark."""
+        invariant(
+            log_start <= self._log.high_watermark,
+            f"trim to {log_start} beyond the high watermark {self._log.high_watermark}",
+        )
+        if log_start > self._log.terms.log_start:
+            self._log.terms.trim(log_start)
+        return []
+
+    # -- events: clients -----------------------------------------------------------------------------------------------
+
+    def propose(self, batches: Sequence[tuple[int, object]]) -> list[Action]:
+        """Append client batches, (number of offsets, data) each, from `log_end` on; in order, as one write.
+
+        The caller has stamped the data with these offsets and this term. They are committed when a `Commit` reaches them.
+        Raises `NotLeaderError`, `NotReadyError`.
+        """
+        leading = self._leading
+        if leading is None or not leading.ready:
+            raise self._cannot_serve()
+        out: list[Action] = []
+        if batches:
+            leading.propose(batches, out)
+        return out
+
+    def request_read(self, token: int) -> list[Action]:
+        """Ask to serve a linearizable read: `ReadReady(token, offset)` or `ReadFailed(token)` follows.
+
+        Raises `NotLeaderError`, `NotReadyError`, and `OverloadedError` when too many reads wait.
+        """
+        leading = self._leading
+        if leading is None or not leading.ready:
+            raise self._cannot_serve()
+        out: list[Action] = []
+        leading.request_read(token, out)
+        return out
+
+    def _cannot_serve(self) -> NotLeaderError | NotReadyError:
+        if self._leading is None:
+            return NotLeaderError(
+                f"node {self.node_id} is {self.role} of shard {self.shard}, not its leader",
+                leader=self.leader,
+            )
+        return NotReadyError(
+            f"node {self.node_id} leads shard {self.shard} but its term {self.term} has no committed entry yet; retry",
+            leader=self.node_id,
+        )
+
+    # -- events: feeding, snapshots, connections, time -----------------------------------------------------------------
+
+    def fed(self, to: NodeId, entries: Sequence[Entry], size_bytes: int) -> list[Action]:
+        """The entries that a `Feed` asked for, or none when they can no longer be read; any time later."""
+        out: list[Action] = []
+        if self._leading is not None:
+            self._leading.fed(to, entries, size_bytes, out)
+        return out
+
+    def snapshot_sent(self, to: NodeId, at: EntryId) -> list[Action]:
+        """The snapshot that `SendSnapshot` asked for reached the follower; it is the state at `at`."""
+        out: list[Action] = []
+        if self._leading is not None:
+            self._leading.snapshot_sent(to, at, out)
+        return out
+
+    def snapshot_failed(self, to: NodeId) -> list[Action]:
+        """The snapshot did not reach the follower; a later tick asks again."""
+        if self._leading is not None:
+            self._leading.snapshot_failed(to)
+        return []
+
+    def snapshot_installed(self, at: EntryId) -> list[Action]:
+        """A snapshot of committed state up to `at` arrived here, whole.
+
+        It is taken over, and only then, if the answer holds a `ResetLog`; otherwise the log has come that far by itself, or
+        the replica no longer follows, and the snapshot is to be dropped.
+        """
+        out: list[Action] = []
+        role = next_role(self.role, Event.SNAPSHOT)
+        log = self._log
+        if self.failed or role is None or at.offset <= log.high_watermark or log.terms.holds(at):
+            return out
+        if self._following is None:
+            self._following = FollowerSide(self.shard, self.term, log)
+            self.role = role
+            out.append(RoleChanged(role, self.term, None))
+        out.append(log.reset(at))
+        self._cut_damage = False
+        self._following.snapshot_installed(out)
+        return out
+
+    def peer_connected(self, node: NodeId) -> list[Action]:
+        """A connection to `node` is there. Nodes count as connected until `peer_lost` says otherwise."""
+        out: list[Action] = []
+        self._lost_peers.discard(node)
+        if self._leading is not None:
+            self._leading.peer_connected(node, out)
+        return out
+
+    def peer_lost(self, node: NodeId) -> list[Action]:
+        """The connection to `node` broke: nothing is sent there until `peer_connected`."""
+        self._lost_peers.add(node)
+        if self._leading is not None:
+            self._leading.peer_lost(node)
+        return []
+
+    def tick(self) -> list[Action]:
+        """One tick of time passed."""
+        out: list[Action] = []
+        if self._leading is not None:
+            self._leading.tick(out)
+        return out

@@ -1,0 +1,1 @@
+"""The seed documents, claim by claim: tests that carry the requirement numbers."""
