@@ -1,0 +1,24 @@
+"""Settings of one shard's log."""
+
+from typing import Final, NamedTuple
+
+FLUSH_MODES: Final = ("always", "interval", "os")
+
+
+class LogConfig(NamedTuple):
+    """Settings of one shard's log; `_replace` gives a changed copy, which `ShardLog.config` takes over at once.
+
+    flush: `always`: a write is reported done when fdatasync has returned. `interval`: when it is written, with an fdatasync
+    every `flush_interval_ms`. `os`: when it is written. The two latter can lose acknowledged data in a power failure.
+    """
+
+    segment_bytes: int = 256 * 1024 * 1024  # a segment that would outgrow this is closed
+    segment_ms: int = (
+        7 * 24 * 3600 * 1000
+    )  # a segment older than this is closed, so that retention can take it
+    retention_ms: int = -1  # segments whose newest record is older go; -1: never
+    retention_bytes: int = -1  # oldest segments go while the log is larger; -1: never
+    flush: str = "always"
+    flush_interval_ms: int = 1000
+    tail_bytes_max: int = 4 * 1024 * 1024  # newest batches kept in memory, per shard, once they are durable
+    snapshot_bytes: int = 32 * 1024 * 1024  # recovery after a crash reads at most about this much

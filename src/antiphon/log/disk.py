@@ -1,0 +1,227 @@
+"""What the log asks of a disk, and the real one.
+
+Everything above goes through `Disk` and `File`, so that `SimulatedDisk` can crash, tear, fill up and fail at any call. Paths
+are strings. A write is on the disk only after `fdatasync`; a created, renamed or removed name only after `fsync_dir` of its
+directory. Every method may raise OSError.
+"""
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from antiphon.invariants import invariant
+from antiphon.records.batch import Buffer
+
+OPEN_FILES_MAX: Final = 256
+_IOV_MAX: Final = 1024
+_WRITE_ROUNDS_MAX: Final = 1_000_000
+
+
+class File(Protocol):
+    """One open file. Positions and sizes in bytes. Reads may come from any thread at any time."""
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        """Write all buffers, one after the other, from position `at`; on OSError any part may have been written."""
+        ...
+
+    def pread(self, size: int, at: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return when everything written before is on the disk, and the size. A failure must never be retried."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        ...
+
+    def size(self) -> int:
+        """Size in bytes."""
+        ...
+
+
+class Disk(Protocol):
+    """A directory tree."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError unless it is there or `create`. Cheap to call again and again."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error when it is not there."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents, durably; no error when it is there."""
+        ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        ...
+
+
+class RealFile:
+    """A file descriptor. It is closed when the last reference goes, so a reader in another thread is never cut off."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        """See `File`."""
+        todo = buffers
+        for _ in range(_WRITE_ROUNDS_MAX):
+            chunk = todo[:_IOV_MAX]
+            expected = sum(map(len, chunk))
+            written = os.pwritev(self._fd, chunk, at)
+            at += written
+            todo = todo[_IOV_MAX:] if written == expected else _skip(todo, written)
+            if not todo:
+                return
+        invariant(False, "a write made no progress")
+
+    def pread(self, size: int, at: int) -> bytes:
+        """See `File`."""
+        data = os.pread(self._fd, size, at)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            part = os.pread(self._fd, size - got, at + got)
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        return b"".join(parts)
+
+    def fdatasync(self) -> None:
+        """See `File`."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `File`."""
+        return os.fstat(self._fd).st_size
+
+
+def _skip(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """What is left of `buffers` after their first `written` bytes."""
+    for i, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[i + 1 :]]
+        written -= len(buffer)
+    return []
+
+
+class RealDisk:
+    """The file system, with a bounded cache of open files: hundreds of idle shards hold no descriptors for long."""
+
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self._open_files_max = open_files_max
+        self._files: OrderedDict[str, RealFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """See `Disk`."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = RealFile(path, create=create)
+                if len(self._files) > self._open_files_max:
+                    self._files.popitem(last=False)
+            else:
+                self._files.move_to_end(path)
+            return file
+
+    def _forget(self, path: str) -> None:
+        with self._lock:
+            self._files.pop(path, None)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Disk`."""
+        os.rename(source, target)
+        self._forget(source)
+        self._forget(target)
+
+    def remove(self, path: str) -> None:
+        """See `Disk`."""
+        self._forget(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk`."""
+        return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        """See `Disk`."""
+        missing: list[str] = []
+        at = os.path.abspath(path)
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        for made in reversed(missing):
+            os.makedirs(made, exist_ok=True)
+            self.fsync_dir(os.path.dirname(made))
+
+    def fsync_dir(self, path: str) -> None:
+        """See `Disk`."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def open_files(self) -> int:
+        """How many descriptors the cache holds."""
+        return len(self._files)
+
+    def close(self) -> None:
+        """Drop all cached descriptors."""
+        with self._lock:
+            self._files.clear()
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """Content of a small file, None when it is not there."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    return file.pread(file.size(), 0)
+
+
+def replace_file(disk: Disk, path: str, data: Buffer, *, durable: bool = True) -> None:
+    """Replace a small file atomically: the old content or the new, never a mixture; durable when this returns."""
+    temporary = path + ".tmp"
+    file = disk.open(temporary, create=True)
+    file.truncate(0)
+    file.pwritev([data], 0)
+    if durable:
+        file.fdatasync()
+    disk.rename(temporary, path)
+    if durable:
+        disk.fsync_dir(os.path.dirname(path))

@@ -1,0 +1,249 @@
+"""Group commit (S4.17): everything that waits is written with one write and one fdatasync per file.
+
+Pure of threads, so that tests and the simulator can run it step by step; `WalThread` runs it in one.
+
+- A failed fsync, or any failed write that is not "disk full", is final for that shard: its operations get
+  `StorageFailedError`, and so does every later one. It is never tried again, because after a failed fsync the kernel may
+  have dropped the data and the next fsync would report success.
+- A full disk is not a failure: the file is cut back to its last good size, the operation stays at the head of its shard's
+  queue and is tried again later. Trims (which make room) overtake the appends that wait.
+"""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from antiphon.errors import AntiphonError, StorageFailedError
+from antiphon.invariants import invariant
+from antiphon.log.disk import Disk, File
+from antiphon.log.index import entry_position
+from antiphon.log.operations import CallStep, LogOp, OpQueue, WriteStep
+
+if TYPE_CHECKING:
+    from antiphon.records.batch import Buffer
+
+RUN_BYTES_MAX: Final = 8 * 1024 * 1024
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+Completion = tuple[LogOp, AntiphonError | None]
+
+
+class _Run:
+    """Consecutive write steps of one shard into one segment: one write, one sync."""
+
+    __slots__ = ("buffers", "end", "entries", "file", "first", "ops", "size_bytes")
+
+    def __init__(self, first: WriteStep) -> None:
+        self.first = first
+        self.end = first.position
+        self.buffers: list[Buffer] = []
+        self.entries: list[bytes] = []
+        self.ops: list[LogOp] = []  # one element per step
+        self.size_bytes = 0
+        self.file: File | None = None
+
+    def add(self, op: LogOp, step: WriteStep) -> None:
+        self.buffers += step.buffers
+        self.entries += step.entries
+        self.end += step.size_bytes
+        self.size_bytes += step.size_bytes
+        self.ops.append(op)
+
+    def takes(self, step: WriteStep) -> bool:
+        return (
+            step.data_path == self.first.data_path
+            and step.position == self.end
+            and self.size_bytes + step.size_bytes <= RUN_BYTES_MAX
+        )
+
+
+class GroupCommitter:
+    """Carries out queued operations; see the module's text for its rules."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._active: dict[OpQueue, None] = {}  # queues with operations, in order of arrival
+        self._dirty: dict[str, tuple[File, OpQueue]] = {}  # written, not synced (flush = interval)
+        self.groups = 0
+        self.syncs = 0
+
+    @property
+    def disk_full(self) -> bool:
+        """Some operation waits for room."""
+        return any(queue.blocked for queue in self._active)
+
+    @property
+    def has_dirty(self) -> bool:
+        """Some file waits for its periodic fdatasync."""
+        return bool(self._dirty)
+
+    def add(self, op: LogOp) -> None:
+        """Queue an operation behind those of its shard."""
+        op.queue.ops.append(op)
+        self._active[op.queue] = None
+
+    def commit(self, *, retry_full: bool = True) -> list[Completion]:
+        """Do all that can be done now; returns what is finished, in order per shard.
+
+        With `retry_full` the operations that wait for room are tried again.
+        """
+        done: list[Completion] = []
+        self.groups += 1
+        for queue in list(self._active):
+            if queue.blocked:
+                self._guard_call(queue, done, partial(self._run_trims, queue, done))
+                queue.blocked = not retry_full
+        runnable = [queue for queue in self._active if not queue.blocked]
+        while runnable:
+            self._round(runnable, done)
+            runnable = [queue for queue in runnable if queue.ops and not queue.blocked]
+        for queue in [queue for queue in self._active if not queue.ops]:
+            del self._active[queue]
+        return done
+
+    def _round(self, queues: list[OpQueue], done: list[Completion]) -> None:
+        """One unit of every queue: first all writes, then all syncs, then all index entries."""
+        runs: list[tuple[OpQueue, _Run]] = []
+        for queue in queues:
+            if queue.failed is not None:
+                self._fail(queue, queue.failed, done)
+                continue
+            unit = _next_unit(queue)
+            if isinstance(unit, _Run):
+                if self._write(queue, unit, done):
+                    runs.append((queue, unit))
+            elif self._guard_call(queue, done, unit.run if unit is not None else _nothing):
+                _advance(queue, queue.ops[0], done)
+        synced = [(queue, run) for queue, run in runs if self._sync(queue, run, done)]
+        for queue, run in synced:
+            if self._guard_call(queue, done, partial(self._write_index, run)):
+                for op in run.ops:
+                    _advance(queue, op, done)
+
+    def _write(self, queue: OpQueue, run: _Run, done: list[Completion]) -> bool:
+        def write() -> None:
+            run.file = self.disk.open(run.first.data_path)
+            try:
+                run.file.pwritev(run.buffers, run.first.position)
+            except OSError as error:
+                if error.errno in _FULL:
+                    run.file.truncate(run.first.position)
+                raise
+
+        return self._guard_call(queue, done, write)
+
+    def _sync(self, queue: OpQueue, run: _Run, done: list[Completion]) -> bool:
+        file = run.file
+        invariant(file is not None, "a run is written before it is synced")
+        if file is None:
+            return False
+        if queue.flush == "interval":
+            self._dirty[run.first.data_path] = (file, queue)
+        if queue.flush != "always":
+            return True
+        return self._fdatasync(queue, file, done)
+
+    def _fdatasync(self, queue: OpQueue, file: File, done: list[Completion]) -> bool:
+        self.syncs += 1
+        try:
+            file.fdatasync()
+        except OSError as error:  # whatever its errno: never again
+            self._fail(queue, _storage_failed(queue, "fdatasync", error), done)
+            return False
+        return True
+
+    def _write_index(self, run: _Run) -> None:
+        index = self.disk.open(run.first.index_path)
+        index.pwritev([b"".join(run.entries)], entry_position(run.first.first_entry))
+
+    def _run_trims(self, queue: OpQueue, done: list[Completion]) -> None:
+        """Let trims overtake appends that wait for room; nothing else may be overtaken."""
+        for op in list(queue.ops):
+            if op.is_trim:
+                for step in op.steps:
+                    if isinstance(step, CallStep):
+                        step.run()
+                queue.ops.remove(op)
+                done.append((op, None))
+            elif not all(isinstance(step, WriteStep) for step in op.steps):
+                return
+
+    def sync_dirty(self) -> list[Completion]:
+        """The periodic fdatasync of `flush = interval`."""
+        done: list[Completion] = []
+        dirty, self._dirty = self._dirty, {}
+        for file, queue in dirty.values():
+            if queue.failed is None:
+                self._fdatasync(queue, file, done)
+        return done
+
+    def fail_all(self, error: StorageFailedError) -> list[Completion]:
+        """Give up every queued operation."""
+        done: list[Completion] = []
+        for queue in self._active:
+            self._fail(queue, error, done)
+        self._active.clear()
+        return done
+
+    def take_waiting(self) -> list[LogOp]:
+        """Take back the operations that wait for room."""
+        waiting = [op for queue in self._active for op in queue.ops]
+        for queue in self._active:
+            queue.ops.clear()
+            queue.blocked = False
+        self._active.clear()
+        return waiting
+
+    def _guard_call(self, queue: OpQueue, done: list[Completion], call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except OSError as error:
+            if error.errno in _FULL:
+                queue.blocked = True
+            else:
+                self._fail(queue, _storage_failed(queue, "write", error), done)
+            return False
+        return True
+
+    def _fail(self, queue: OpQueue, error: StorageFailedError, done: list[Completion]) -> None:
+        queue.failed = error
+        queue.blocked = False
+        done += [(op, error) for op in queue.ops]
+        queue.ops.clear()
+
+
+def _nothing() -> None:
+    """The unit of an operation without steps."""
+
+
+def _next_unit(queue: OpQueue) -> _Run | CallStep | None:
+    """The first step that is not done; a write together with all that can be written with it."""
+    head = queue.ops[0]
+    if head.next_step >= len(head.steps):
+        return None
+    step = head.steps[head.next_step]
+    if isinstance(step, CallStep):
+        return step
+    run = _Run(step)
+    for op in queue.ops:
+        for later in op.steps[op.next_step :]:
+            if not isinstance(later, WriteStep) or (run.ops and not run.takes(later)):
+                return run
+            run.add(op, later)
+    return run
+
+
+def _advance(queue: OpQueue, op: LogOp, done: list[Completion]) -> None:
+    op.next_step += 1
+    if op.next_step >= len(op.steps):
+        invariant(queue.ops.popleft() is op, "operations finish in order")
+        done.append((op, None))
+
+
+def _storage_failed(queue: OpQueue, what: str, error: OSError) -> StorageFailedError:
+    return StorageFailedError(
+        f"{what} failed for {queue.name}: {error}; this replica stops, its disk cannot be trusted",
+        what=what,
+        errno=error.errno,
+        path=queue.name,
+    )

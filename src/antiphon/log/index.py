@@ -1,0 +1,153 @@
+"""The index beside each segment: one 40-byte entry per batch, in order.
+
+An entry is written only *after* the fdatasync of its batch (unless its flag says otherwise), so a valid entry whose batch
+is bad proves damage, while a bad batch without an entry is the torn end of a write that nobody was told of. Its head CRC
+covers the batch's bytes 0-20, which the batch's own CRC does not, so every flipped bit of the data is found. The index
+itself is not synced per group; what is missing after a crash is made again from the data.
+
+File: a 40-byte header, then the entries. Big-endian::
+
+    header: magic 8s "ANTIPHIX" | version u32 | base_offset i64 | zeros 16 | crc u32 (of the 36 bytes before it)
+    entry:  base_offset i64 | max_timestamp i64 | position u32 | size u32 (bit 31: written without sync) | term i32
+            | offset_count u32 | head_crc u32 (bytes 0-20 of the batch) | crc u32 (of the 36 bytes before it)
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from antiphon.errors import NewerFormatError
+from antiphon.log.disk import File
+from antiphon.records.batch import UNCHECKED_BYTES, BatchHeader, Buffer
+
+ENTRY_BYTES: Final = 40
+INDEX_VERSION: Final = 1
+INDEX_MAGIC: Final = b"ANTIPHIX"
+UNSYNCED_BIT: Final = 0x8000_0000
+SIZE_MASK: Final = 0x7FFF_FFFF
+_BODY: Final = struct.Struct(">qqIIiII")
+_ENTRY: Final = struct.Struct(">qqIIiIII")
+_HEADER_BODY: Final = struct.Struct(">8sIq16x")
+_CRC: Final = struct.Struct(">I")
+_CHUNK_ENTRIES: Final = 1024
+
+
+class IndexEntry(NamedTuple):
+    """One batch as the index knows it."""
+
+    base_offset: int
+    max_timestamp: int
+    position: int
+    size_flags: int
+    term: int
+    offset_count: int
+    head_crc: int
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        return self.size_flags & SIZE_MASK
+
+    @property
+    def synced(self) -> bool:
+        """The batch was on the disk before this entry was written."""
+        return not self.size_flags & UNSYNCED_BIT
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.offset_count
+
+
+def pack_entry(header: BatchHeader, batch: Buffer, position: int, *, unsynced: bool = False) -> bytes:
+    """The entry of a batch that stands at `position` of its segment."""
+    size = header.batch_length + 12
+    body = _BODY.pack(
+        header.base_offset,
+        header.max_timestamp,
+        position,
+        size | UNSYNCED_BIT if unsynced else size,
+        header.leader_epoch,
+        header.last_offset_delta + 1,
+        crc32c(batch[:UNCHECKED_BYTES]),
+    )
+    return body + _CRC.pack(crc32c(body))
+
+
+def unpack_entry(data: Buffer, at: int = 0) -> IndexEntry | None:
+    """The entry at byte `at`, or None when it is cut off or its CRC is wrong."""
+    if len(data) - at < ENTRY_BYTES:
+        return None
+    entry = IndexEntry._make(_ENTRY.unpack_from(data, at))
+    if crc32c(data[at : at + ENTRY_BYTES - 4]) != entry.crc:
+        return None
+    return entry
+
+
+def pack_index_header(base_offset: int) -> bytes:
+    """The first 40 bytes of an index file."""
+    body = _HEADER_BODY.pack(INDEX_MAGIC, INDEX_VERSION, base_offset)
+    return body + _CRC.pack(crc32c(body))
+
+
+def is_index_header(data: bytes, base_offset: int) -> bool:
+    """Does `data` start with the header of this segment's index? NewerFormatError for a version above ours."""
+    if len(data) < ENTRY_BYTES or _CRC.unpack_from(data, ENTRY_BYTES - 4)[0] != crc32c(
+        data[: ENTRY_BYTES - 4]
+    ):
+        return False
+    magic, version, base = _HEADER_BODY.unpack_from(data)
+    if magic != INDEX_MAGIC:
+        return False
+    if version > INDEX_VERSION:
+        raise NewerFormatError(
+            f"an index file has format {version}, this version knows up to {INDEX_VERSION}; "
+            "start the newer version of Antiphon that wrote it",
+            found=version,
+            known=INDEX_VERSION,
+        )
+    return bool(base == base_offset)
+
+
+def entry_position(number: int) -> int:
+    """Where entry `number` (from 0) stands in its file."""
+    return ENTRY_BYTES * (number + 1)
+
+
+def read_entry(file: File, number: int) -> IndexEntry | None:
+    """Entry `number`, or None when it is not there or not valid."""
+    return unpack_entry(file.pread(ENTRY_BYTES, entry_position(number)))
+
+
+def find_entry(file: File, count: int, offset: int) -> int:
+    """Number of the entry whose batch holds `offset`, among the first `count`; -1 when there is none.
+
+    An entry that cannot be read counts as lying behind `offset`: that is what a cut in progress looks like.
+    """
+    low, high = 0, count  # the answer is the last entry with base_offset <= offset
+    while low < high:
+        middle = (low + high) // 2
+        entry = read_entry(file, middle)
+        if entry is None or entry.base_offset > offset:
+            high = middle
+        else:
+            low = middle + 1
+    if low == 0:
+        return -1
+    entry = read_entry(file, low - 1)
+    return low - 1 if entry is not None and entry.base_offset <= offset < entry.next_offset else -1
+
+
+def iter_entries(file: File, first: int, count: int) -> Iterator[IndexEntry | None]:
+    """Entries `first` up to `count` (exclusive) in order; ends early where the file does; None for an invalid one."""
+    at = first
+    while at < count:
+        data = file.pread(ENTRY_BYTES * min(_CHUNK_ENTRIES, count - at), entry_position(at))
+        if len(data) < ENTRY_BYTES:
+            return
+        for start in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+            yield unpack_entry(data, start)
+        at += len(data) // ENTRY_BYTES

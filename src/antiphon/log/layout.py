@@ -1,0 +1,116 @@
+"""Changes of a shard's files, each durable when it returns and harmless when a crash makes it happen twice or half."""
+
+import os
+
+from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_of, offsets_of
+from antiphon.log.snapshot import START_NAME, LogStart, Snapshot, decode_snapshot, encode_start
+from antiphon.records.entry_id import EntryId
+
+SNAPSHOTS_KEPT = 2
+DAMAGE_NAME = "damaged"
+
+
+def remove_segments(disk: Disk, directory: str, from_offset: int, *, ordered: bool = True) -> None:
+    """Remove all segments that start at or after `from_offset`; `ordered`: the last first, so that a crash leaves no gap."""
+    names = disk.listdir(directory)
+    for base in reversed(offsets_of(names, DATA_SUFFIX)):
+        if base >= from_offset:
+            disk.remove(file_of(directory, base, INDEX_SUFFIX))
+            disk.remove(file_of(directory, base, DATA_SUFFIX))
+            if ordered:
+                disk.fsync_dir(directory)
+
+
+def remove_snapshots(disk: Disk, directory: str, above: int) -> None:
+    """Remove the snapshots of offsets above `above`: what they describe is about to be cut off."""
+    found = [offset for offset in offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX) if offset > above]
+    for offset in found:
+        disk.remove(file_of(directory, offset, SNAPSHOT_SUFFIX))
+    if found:
+        disk.fsync_dir(directory)
+
+
+def wipe(disk: Disk, directory: str, at: EntryId) -> None:
+    """Empty the log, which continues after `at`. A crash in between is finished by the next `recover`."""
+    path = os.path.join(directory, START_NAME)
+    replace_file(disk, path, encode_start(LogStart(at.offset, at.term, True)))
+    remove_snapshots(disk, directory, -1)
+    remove_segments(disk, directory, 0, ordered=False)
+    disk.fsync_dir(directory)
+    replace_file(disk, path, encode_start(LogStart(at.offset, at.term, False)))
+
+
+def create_segment(disk: Disk, directory: str, base_offset: int) -> None:
+    """Make an empty segment and its index."""
+    data = disk.open(file_of(directory, base_offset, DATA_SUFFIX), create=True)
+    data.truncate(0)
+    index = disk.open(file_of(directory, base_offset, INDEX_SUFFIX), create=True)
+    index.truncate(0)
+    index.pwritev([pack_index_header(base_offset)], 0)
+    disk.fsync_dir(directory)
+
+
+def cut_files(disk: Disk, directory: str, to_offset: int, kept: tuple[int, int, int] | None) -> None:
+    """Cut the log at `to_offset`; `kept`: (base offset, bytes, batches) of the last segment that stays.
+
+    In an order that a crash in between leaves a longer or shorter prefix, never a gap: what describes goes before what is
+    described.
+    """
+    remove_snapshots(disk, directory, to_offset)
+    if kept is None:
+        remove_segments(disk, directory, 0)
+        return
+    base_offset, size_bytes, batches = kept
+    remove_segments(disk, directory, base_offset + 1)
+    index = disk.open(file_of(directory, base_offset, INDEX_SUFFIX), create=True)
+    index.truncate(entry_position(batches))
+    index.fdatasync()
+    data = disk.open(file_of(directory, base_offset, DATA_SUFFIX))
+    data.truncate(size_bytes)
+    data.fdatasync()
+
+
+def trim_files(disk: Disk, directory: str, start: LogStart, gone: list[int]) -> None:
+    """Let the log start later, and remove the segments that `gone` names by their first offsets."""
+    replace_file(disk, os.path.join(directory, START_NAME), encode_start(start))
+    for base_offset in gone:
+        disk.remove(file_of(directory, base_offset, INDEX_SUFFIX))
+        disk.remove(file_of(directory, base_offset, DATA_SUFFIX))
+    if gone:
+        disk.fsync_dir(directory)
+
+
+def write_snapshot(disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str]) -> None:
+    """Write the snapshot of `offset` once data and index (`last`: paths) of the newest segment are synced."""
+    for path in last:
+        disk.open(path).fdatasync()
+    replace_file(disk, file_of(directory, offset, SNAPSHOT_SUFFIX), data)
+    older = [found for found in offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX) if found < offset]
+    for found in older[: len(older) - (SNAPSHOTS_KEPT - 1)]:
+        disk.remove(file_of(directory, found, SNAPSHOT_SUFFIX))
+
+
+def newest_snapshot(disk: Disk, directory: str, up_to: int) -> Snapshot | None:
+    """The newest snapshot file of an offset of at most `up_to`; whether the log still fits it is not checked."""
+    for offset in reversed(offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)):
+        if offset <= up_to:
+            path = file_of(directory, offset, SNAPSHOT_SUFFIX)
+            snapshot = decode_snapshot(read_whole(disk, path), path)
+            if snapshot is not None:
+                return snapshot
+    return None
+
+
+def last_entry_bytes(disk: Disk, segment: Segment) -> bytes:
+    """The index entry of a segment's last batch, as it stands in the file."""
+    if segment.count == 0:
+        return b""
+    return disk.open(segment.index_path).pread(ENTRY_BYTES, entry_position(segment.count - 1))
+
+
+def remove_damage(disk: Disk, directory: str) -> None:
+    """Remove the marker of a damaged log."""
+    disk.remove(os.path.join(directory, DAMAGE_NAME))
+    disk.fsync_dir(directory)

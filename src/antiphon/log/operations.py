@@ -1,0 +1,83 @@
+"""What the event loop hands to the WAL thread: operations, each a short list of steps, in the order of their shard's queue.
+
+The event loop decides everything: which segment, which position, which index entries. The WAL thread only carries it out, so
+every step can be repeated (after the disk was full) with the same result.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from antiphon.errors import AntiphonError, StorageFailedError
+
+if TYPE_CHECKING:
+    from antiphon.records.batch import Buffer
+
+Callback = Callable[[AntiphonError | None], None]
+
+
+class OpQueue:
+    """Operations of one shard, oldest first. Touched by the WAL thread only, except for reading `failed`."""
+
+    __slots__ = ("blocked", "failed", "flush", "name", "ops")
+
+    def __init__(self, name: str, flush: str = "always") -> None:
+        self.name = name
+        self.flush = flush
+        self.ops: deque[LogOp] = deque()
+        self.failed: StorageFailedError | None = None
+        self.blocked = False  # waits for room on the disk
+
+
+class WriteStep:
+    """Batches for one segment, at a position, and their index entries."""
+
+    __slots__ = ("buffers", "data_path", "entries", "first_entry", "index_path", "position", "size_bytes")
+
+    def __init__(self, data_path: str, index_path: str, position: int, first_entry: int) -> None:
+        self.data_path = data_path
+        self.index_path = index_path
+        self.position = position
+        self.first_entry = first_entry
+        self.buffers: list[Buffer] = []
+        self.entries: list[bytes] = []
+        self.size_bytes = 0
+
+
+class CallStep:
+    """Anything else: durable when `run` returns, harmless to run again."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+
+Step = WriteStep | CallStep
+
+
+class LogOp:
+    """One operation: done when all of its steps are durable (or written, where the flush setting says so).
+
+    `settle` is the log's own bookkeeping, `callback` the submitter's; both run on the event loop, in this order.
+    """
+
+    __slots__ = ("callback", "is_trim", "next_step", "queue", "settle", "size_bytes", "steps")
+
+    def __init__(
+        self, queue: OpQueue, steps: list[Step], *, settle: Callback | None = None, is_trim: bool = False
+    ) -> None:
+        self.queue = queue
+        self.steps = steps
+        self.next_step = 0
+        self.settle = settle
+        self.callback: Callback | None = None
+        self.is_trim = is_trim
+        self.size_bytes = sum(step.size_bytes for step in steps if isinstance(step, WriteStep))
+
+    def finish(self, error: AntiphonError | None) -> None:
+        """Tell the log, then the submitter."""
+        if self.settle is not None:
+            self.settle(error)
+        if self.callback is not None:
+            self.callback(error)

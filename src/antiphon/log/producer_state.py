@@ -1,0 +1,273 @@
+"""What a shard remembers of its producers, so that a repeated batch is recognised: by the header alone, per batch.
+
+Three classes of producers, told apart by id:
+
+- **normal** (id < 2^61): Kafka's rules. Sequences follow each other without gaps; the last 5 batches are recognised.
+- **table** (2^61 <= id < 2^62, the table client's): sequences only have to rise; the last 64 are recognised.
+- **job** (id >= 2^62, Spark's): the epoch is Spark's, modulo 2^15 and compared by serial-number arithmetic; the sequence is
+  the row's place within the epoch. A batch seen before must be equal byte for byte (by its CRC). The current epoch's last
+  4,096 batches are recognised.
+
+`check` asks before the append, `update` takes note of an appended batch: on the leader, on followers and at recovery alike,
+so that a fail-over forgets nothing. Batches of uncommitted entries can be cut off again by `truncate`.
+"""
+
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+import msgspec
+
+from antiphon.errors import (
+    CorruptBatchError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    ReplayConflictError,
+)
+from antiphon.records.batch import BatchHeader
+
+TABLE_ID_MIN: Final = 1 << 61
+JOB_ID_MIN: Final = 1 << 62
+NORMAL_WINDOW: Final = 5
+TABLE_WINDOW: Final = 64
+JOB_WINDOW: Final = 4096
+UNDO_BATCHES: Final = (
+    64  # kept beyond the window, so that cutting off a few uncommitted batches needs no reading
+)
+PRODUCERS_MAX: Final = 50_000
+_EPOCH_MODULUS: Final = 1 << 15
+_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+
+
+class Duplicate(NamedTuple):
+    """The batch is in the log already, here."""
+
+    base_offset: int
+    next_offset: int
+
+
+class ProducerBatch(NamedTuple):
+    """One appended batch of a producer. `timestamp` is the batch's largest, in ms."""
+
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    next_offset: int
+    crc: int
+    timestamp: int
+
+
+def window_of(producer_id: int) -> int:
+    """How many of its last batches are recognised when they come again."""
+    if producer_id >= JOB_ID_MIN:
+        return JOB_WINDOW
+    return TABLE_WINDOW if producer_id >= TABLE_ID_MIN else NORMAL_WINDOW
+
+
+def is_newer_job_epoch(epoch: int, current: int) -> bool:
+    """Serial-number comparison modulo 2^15: is `epoch` the later one?"""
+    return 0 < (epoch - current) % _EPOCH_MODULUS < _EPOCH_MODULUS // 2
+
+
+class ProducerState:
+    """Producers of one shard, least recently heard of first; at most `PRODUCERS_MAX` of them."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, list[ProducerBatch]] = {}
+        self._exact_from = 0  # cutting the log at or above this offset needs nothing that was forgotten
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """May this batch be appended? None: yes. Duplicate: it is in the log already.
+
+        Raises:
+            ProducerFencedError: a newer epoch of the producer is known.
+            OutOfOrderSequenceError: not the sequence that comes next; `details` has expected and actual.
+            ReplayConflictError: a job's batch differs from the one that stands in its place.
+        """
+        if header.producer_id < 0:
+            return None
+        batches = self._producers.get(header.producer_id)
+        if header.producer_id >= JOB_ID_MIN:
+            return _check_job(header, batches)
+        if batches is None:
+            return None
+        current = batches[-1].epoch
+        if header.producer_epoch < current:
+            raise _fenced(header, current)
+        if header.producer_id >= TABLE_ID_MIN:
+            return _check_table(header, batches)
+        return _check_normal(header, batches)
+
+    def update(self, header: BatchHeader) -> None:
+        """Take note of a batch that was appended; batches without a producer and control batches are ignored."""
+        producer_id = header.producer_id
+        if producer_id < 0 or header.is_control:
+            return
+        batches = self._producers.pop(producer_id, None)
+        if batches is None:
+            batches = []
+            if len(self._producers) >= PRODUCERS_MAX:
+                self._producers.pop(next(iter(self._producers)))
+                self._exact_from = header.base_offset
+        self._producers[producer_id] = batches
+        batches.append(
+            ProducerBatch(
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.next_offset,
+                header.crc,
+                header.max_timestamp,
+            )
+        )
+        if len(batches) > UNDO_BATCHES + NORMAL_WINDOW:
+            self._prune(producer_id, batches)
+
+    def _prune(self, producer_id: int, batches: list[ProducerBatch]) -> None:
+        window = window_of(producer_id)
+        if producer_id >= JOB_ID_MIN:
+            # Batches of older epochs are never compared with again; they only matter to undo an epoch's start.
+            first = _first_of_epoch(batches)
+            if first > UNDO_BATCHES:
+                self._exact_from = max(self._exact_from, batches[first].next_offset)
+                del batches[: first - UNDO_BATCHES // 2]
+        if len(batches) > window + 2 * UNDO_BATCHES:
+            del batches[: len(batches) - window - UNDO_BATCHES]
+            self._exact_from = max(self._exact_from, batches[window - 1].next_offset)
+
+    def truncate(self, to_offset: int) -> bool:
+        """Forget the batches from `to_offset` on.
+
+        Returns False when the cut goes deeper than what is remembered: the state must then be built anew from the log.
+        """
+        if to_offset < self._exact_from:
+            return False
+        for producer_id in list(self._producers):
+            batches = self._producers[producer_id]
+            while batches and batches[-1].next_offset > to_offset:
+                batches.pop()
+            if not batches:
+                del self._producers[producer_id]
+        return True
+
+    def expire(self, before_ms: int) -> int:
+        """Forget normal and table producers whose last batch is older than `before_ms`; returns how many."""
+        old = [
+            producer_id
+            for producer_id, batches in self._producers.items()
+            if producer_id < JOB_ID_MIN and batches[-1].timestamp < before_ms
+        ]
+        for producer_id in old:
+            self._exact_from = max(self._exact_from, self._producers.pop(producer_id)[-1].next_offset)
+        return len(old)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._producers.clear()
+        self._exact_from = 0
+
+    def last_batch(self, producer_id: int) -> ProducerBatch | None:
+        """The newest batch of a producer."""
+        batches = self._producers.get(producer_id)
+        return batches[-1] if batches else None
+
+    def encode(self) -> bytes:
+        """The state as bytes, for a snapshot file."""
+        return msgspec.msgpack.encode((self._exact_from, list(self._producers.items())))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ProducerState":
+        """Undo `encode`; CorruptBatchError where the bytes are something else."""
+        state = cls()
+        try:
+            exact_from, items = msgspec.msgpack.decode(
+                data, type=tuple[int, list[tuple[int, list[ProducerBatch]]]]
+            )
+        except msgspec.MsgspecError as error:
+            raise CorruptBatchError(f"not a producer snapshot: {error}") from error
+        state._exact_from = exact_from
+        state._producers = dict(items)
+        return state
+
+
+def _fenced(header: BatchHeader, current: int) -> ProducerFencedError:
+    return ProducerFencedError(
+        f"producer {header.producer_id} has epoch {header.producer_epoch}, a newer one ({current}) is known",
+        epoch=header.producer_epoch,
+        current=current,
+    )
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> OutOfOrderSequenceError:
+    return OutOfOrderSequenceError(
+        f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence {header.base_sequence}, "
+        f"expected {expected}",
+        expected=expected,
+        actual=header.base_sequence,
+    )
+
+
+def _check_normal(header: BatchHeader, batches: list[ProducerBatch]) -> Duplicate | None:
+    last = batches[-1]
+    if header.producer_epoch > last.epoch:
+        if header.base_sequence != 0:
+            raise _out_of_order(header, 0)
+        return None
+    ends = (header.base_sequence, header.last_sequence)
+    for seen in batches[-NORMAL_WINDOW:]:
+        if seen.epoch == header.producer_epoch and (seen.first_sequence, seen.last_sequence) == ends:
+            return Duplicate(seen.base_offset, seen.next_offset)
+    expected = (last.last_sequence + 1) & _SEQUENCE_MASK
+    if header.base_sequence != expected:
+        raise _out_of_order(header, expected)
+    return None
+
+
+def _check_table(header: BatchHeader, batches: list[ProducerBatch]) -> Duplicate | None:
+    last = batches[-1]
+    if header.producer_epoch > last.epoch or header.base_sequence > last.first_sequence:
+        return None
+    for seen in reversed(batches[-TABLE_WINDOW:]):
+        if seen.epoch == header.producer_epoch and seen.first_sequence == header.base_sequence:
+            return Duplicate(seen.base_offset, seen.next_offset)
+    raise _out_of_order(header, last.first_sequence + 1)
+
+
+def _first_of_epoch(batches: list[ProducerBatch]) -> int:
+    """Where the current epoch's batches start in the list."""
+    epoch = batches[-1].epoch
+    at = len(batches)
+    while at and batches[at - 1].epoch == epoch:
+        at -= 1
+    return at
+
+
+def _check_job(header: BatchHeader, batches: list[ProducerBatch] | None) -> Duplicate | None:
+    if batches is None or is_newer_job_epoch(header.producer_epoch, batches[-1].epoch):
+        if header.base_sequence != 0:
+            raise _out_of_order(header, 0)
+        return None
+    last = batches[-1]
+    if header.producer_epoch != last.epoch:
+        raise _fenced(header, last.epoch)
+    if header.base_sequence == last.last_sequence + 1:
+        return None
+    if header.base_sequence > last.last_sequence:
+        raise _out_of_order(header, last.last_sequence + 1)
+    low = max(_first_of_epoch(batches), len(batches) - JOB_WINDOW)
+    at = bisect_left(batches, header.base_sequence, lo=low, key=lambda seen: seen.first_sequence)
+    if at < len(batches):
+        seen = batches[at]
+        same_ends = (seen.first_sequence, seen.last_sequence) == (header.base_sequence, header.last_sequence)
+        if same_ends and seen.crc == header.crc:
+            return Duplicate(seen.base_offset, seen.next_offset)
+    raise ReplayConflictError(
+        f"job {header.producer_id} sent rows {header.base_sequence}..{header.last_sequence} of epoch "
+        f"{header.producer_epoch} again with other content",
+        first=header.base_sequence,
+        last=header.last_sequence,
+    )

@@ -1,0 +1,255 @@
+"""Opens a shard's log after a clean stop, a kill or a power failure, and tells a torn tail from damage.
+
+- A snapshot whose files are as it says stands for everything before it; only what follows is read, batch by batch.
+- The **torn tail** is the end of a write that nobody was told of: it has no index entry, and is cut off.
+- **Damage** is a bad batch whose index entry proves that it was durable, or a bad batch or a gap before the last segment.
+  Then the log ends before the damage for now, nothing is removed, and a marker file keeps the report across restarts: a
+  replica that lost durable entries must not vote until it has been refetched (`ShardLog.clear_damage`).
+"""
+
+import contextlib
+import os
+from typing import Final, NamedTuple
+
+import msgspec
+
+from antiphon.errors import CorruptBatchError
+from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
+from antiphon.log.layout import DAMAGE_NAME, wipe
+from antiphon.log.producer_state import ProducerState
+from antiphon.log.segment import (
+    DATA_SUFFIX,
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    Segment,
+    SegmentScan,
+    file_of,
+    offsets_of,
+)
+from antiphon.log.snapshot import (
+    LogStart,
+    Snapshot,
+    decode_snapshot,
+    frame,
+    load_start,
+    unframe,
+)
+from antiphon.records.batch import BatchHeader
+from antiphon.records.entry_id import EntryId, TermIndex
+
+DAMAGE_MAGIC: Final = b"ANTIPHDM"
+DAMAGE_VERSION: Final = 1
+
+
+class DamageReport(NamedTuple):
+    """What was durable and is bad now: from `offset` on, at byte `position` of `path`."""
+
+    offset: int
+    path: str
+    position: int
+    reason: str
+
+
+class RecoveryReport(NamedTuple):
+    """What opening the log found. `scanned_bytes`: read and checked; `torn_bytes`: cut off the end."""
+
+    snapshot_offset: int | None
+    scanned_bytes: int
+    torn_bytes: int
+    torn_reason: str | None
+
+
+class RecoveredLog(NamedTuple):
+    """The state that `ShardLog` starts from. `files_beyond`: files hold more than the log does; cut before appending."""
+
+    terms: TermIndex
+    segments: list[Segment]
+    producers: ProducerState
+    damaged: DamageReport | None
+    files_beyond: bool
+    snapshot_bytes: int
+    report: RecoveryReport
+
+
+def save_damage(disk: Disk, directory: str, report: DamageReport) -> None:
+    """Write the marker that keeps a replica from voting across restarts."""
+    payload = msgspec.msgpack.encode(report)
+    replace_file(disk, os.path.join(directory, DAMAGE_NAME), frame(DAMAGE_MAGIC, DAMAGE_VERSION, payload))
+
+
+def load_damage(disk: Disk, directory: str) -> DamageReport | None:
+    """The marker. One that cannot be read still says: damaged."""
+    path = os.path.join(directory, DAMAGE_NAME)
+    data = read_whole(disk, path)
+    if data is None:
+        return None
+    payload = unframe(DAMAGE_MAGIC, DAMAGE_VERSION, data, path)
+    if payload is not None:
+        try:
+            return msgspec.msgpack.decode(payload, type=DamageReport)
+        except msgspec.MsgspecError:
+            pass
+    return DamageReport(0, path, 0, "the damage marker itself cannot be read")
+
+
+def recover(disk: Disk, directory: str) -> RecoveredLog:
+    """Open the log in `directory`, mending what a crash may leave. Reads only; cuts only the torn tail."""
+    for name in disk.listdir(directory):
+        if name.endswith(".tmp"):
+            disk.remove(os.path.join(directory, name))
+    start = load_start(disk, directory) or LogStart(0, 0, False)
+    if start.resetting:
+        wipe(disk, directory, EntryId(start.start_term, start.log_start))
+    return _Recovery(disk, directory, start).run()
+
+
+class _Recovery:
+    def __init__(self, disk: Disk, directory: str, start: LogStart) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.start = start
+        self.bases = self._live_bases()
+        self.segments: list[Segment] = []
+        self.terms = TermIndex(start.log_start, start.start_term)
+        self.producers = ProducerState()
+        self.damaged: DamageReport | None = None
+        self.snapshot_offset: int | None = None
+        self.scanned = self.torn = 0
+        self.torn_reason: str | None = None
+
+    def run(self) -> RecoveredLog:
+        found_snapshot = self._best_snapshot()
+        if found_snapshot is not None:
+            self._load(*found_snapshot)
+        elif self.bases:
+            # The term before a segment that was trimmed in its middle is not known, and not needed.
+            known = self.bases[0] == self.start.log_start
+            self.terms = TermIndex(self.bases[0], self.start.start_term if known else 0)
+        done = len(self.segments)
+        for number in range(max(0, done - 1), len(self.bases)):
+            if self.damaged is None:
+                self._scan(number)
+        self._trim()
+        found, marker = self.damaged, load_damage(self.disk, self.directory)
+        if found is not None and marker is None:
+            save_damage(self.disk, self.directory, found)
+        report = RecoveryReport(self.snapshot_offset, self.scanned, self.torn, self.torn_reason)
+        return RecoveredLog(
+            self.terms,
+            self.segments,
+            self.producers,
+            found or marker,
+            found is not None,
+            self.scanned,
+            report,
+        )
+
+    def _live_bases(self) -> list[int]:
+        """First offsets of the segments that reach beyond the log start; the others are removed."""
+        bases = offsets_of(self.disk.listdir(self.directory), DATA_SUFFIX)
+        while len(bases) > 1 and bases[1] <= self.start.log_start:
+            self.disk.remove(file_of(self.directory, bases[0], INDEX_SUFFIX))
+            self.disk.remove(file_of(self.directory, bases.pop(0), DATA_SUFFIX))
+        return bases
+
+    def _best_snapshot(self) -> tuple[Snapshot, ProducerState] | None:
+        offsets = offsets_of(self.disk.listdir(self.directory), SNAPSHOT_SUFFIX)
+        for offset in reversed(offsets):
+            path = file_of(self.directory, offset, SNAPSHOT_SUFFIX)
+            snapshot = decode_snapshot(read_whole(self.disk, path), path)
+            if snapshot is not None and self._fits(snapshot):
+                with contextlib.suppress(CorruptBatchError):
+                    return snapshot, ProducerState.decode(snapshot.producers)
+        return None
+
+    def _fits(self, snapshot: Snapshot) -> bool:
+        """Are the files as the snapshot says? Checks sizes, and the last batch's index entry."""
+        kept = [s for s in snapshot.segments if s.next_offset > self.start.log_start]
+        if not kept or [s.base_offset for s in kept] != self.bases[: len(kept)]:
+            return False
+        for number, summary in enumerate(kept):
+            path = file_of(self.directory, summary.base_offset, DATA_SUFFIX)
+            size = self.disk.open(path).size()
+            last = number == len(kept) - 1
+            if size < summary.size_bytes or (size > summary.size_bytes and not last):
+                return False
+            try:
+                index = self.disk.open(file_of(self.directory, summary.base_offset, INDEX_SUFFIX))
+            except FileNotFoundError:
+                return False
+            if index.size() < entry_position(summary.batches):
+                return False
+            if last and index.pread(ENTRY_BYTES, entry_position(summary.batches - 1)) != snapshot.last_entry:
+                return False
+        return read_entry(index, kept[-1].batches - 1) is not None
+
+    def _load(self, snapshot: Snapshot, producers: ProducerState) -> None:
+        self.snapshot_offset = snapshot.offset
+        self.terms = TermIndex(snapshot.log_start, snapshot.start_term)
+        self.terms.load(snapshot.terms, snapshot.offset)
+        self.producers = producers
+        for summary in snapshot.segments:
+            if summary.next_offset <= self.start.log_start:
+                continue
+            segment = Segment(self.directory, summary.base_offset)
+            segment.next_offset = summary.next_offset
+            segment.size_bytes = summary.size_bytes
+            segment.count = summary.batches
+            segment.max_timestamp = summary.max_timestamp
+            self.segments.append(segment)
+
+    def _scan(self, number: int) -> None:
+        base = self.bases[number]
+        if number == len(self.segments):
+            if base != self.terms.log_end:
+                path = file_of(self.directory, base, DATA_SUFFIX)
+                reason = f"segment starts at {base}, the one before it ends at {self.terms.log_end}"
+                self.damaged = DamageReport(self.terms.log_end, path, 0, reason)
+                return
+            self.segments.append(Segment(self.directory, base))
+        segment = self.segments[number]
+        before = segment.size_bytes
+        scan = SegmentScan(self.disk, segment, self.terms.end.term)
+        scan.run(self._take)
+        self.scanned += segment.size_bytes - before
+        is_last = number == len(self.bases) - 1
+        if scan.problem is not None and (scan.problem_is_damage or not is_last):
+            self.damaged = DamageReport(
+                segment.next_offset, segment.data_path, segment.size_bytes, scan.problem
+            )
+            return
+        if scan.problem is not None:
+            self.torn += scan.file_bytes - segment.size_bytes
+            self.torn_reason = scan.problem
+        self._mend(scan)
+
+    def _take(self, header: BatchHeader) -> None:
+        self.terms.append(header.leader_epoch, header.next_offset)
+        self.producers.update(header)
+
+    def _mend(self, scan: SegmentScan) -> None:
+        """Cut the torn tail, write missing index entries, and make durable what a plain kill may have left unsynced."""
+        segment = scan.segment
+        index = self.disk.open(segment.index_path, create=True)
+        data = self.disk.open(segment.data_path)
+        dirty = scan.missing_entries or scan.problem is not None
+        if not dirty and index.size() == entry_position(segment.count):
+            return
+        index.pwritev([pack_index_header(segment.base_offset)], 0)
+        if scan.missing_entries:
+            index.pwritev([b"".join(scan.missing_entries)], entry_position(scan.entries_from))
+        index.truncate(entry_position(segment.count))
+        data.truncate(segment.size_bytes)
+        data.fdatasync()
+        index.fdatasync()
+        self.disk.fsync_dir(self.directory)
+
+    def _trim(self) -> None:
+        """Let the log start where the start file says, not where its first segment does."""
+        start = self.start
+        if start.log_start > self.terms.log_end:
+            self.segments.clear()
+            self.terms.reset(EntryId(start.start_term, start.log_start))
+        elif start.log_start > self.terms.log_start:
+            self.terms.trim(start.log_start)

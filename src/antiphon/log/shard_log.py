@@ -1,0 +1,516 @@
+"""One shard's log: what the event loop sees of it.
+
+The event loop decides and the WAL thread carries out. A change is *staged*: it takes effect in memory at once (so that the
+leader can send to followers while its own disk syncs) and returns a `LogOp`, which **must** be given to `WalThread.submit`
+before anything else is staged on the same log::
+
+    disk = RealDisk()
+    log = ShardLog.open(disk, "/data/shards/17", LogConfig())      # blocking; recovers; see log.recovery, log.damaged
+    wal = WalThread(disk); wal.start(loop)
+
+    duplicate = log.producers.check(header)                        # leader only, before stamping; may raise
+    stamp(batch, log.log_end, term)                                # leader only
+    wal.submit(log.stage_append([batch]), on_durable)              # AppendLog: log.log_end has grown, read() sees it
+    wal.submit(log.truncate(to), on_durable)                       # TruncateLog
+    wal.submit(log.reset(EntryId(term, offset)), on_durable)       # ResetLog
+    wal.submit(log.hard_state.stage(term, voted_for), on_durable)  # PersistTerm (antiphon.log.hard_state)
+    op = log.apply_retention(now_ms, high_watermark)               # now and then
+    if op is not None: wal.submit(op)
+
+    if log.is_in_memory(offset): batches = log.read(offset, max_bytes, end)
+    else: batches = await loop.run_in_executor(pool, log.plan_read(offset, max_bytes, end))
+
+    wal.submit(log.checkpoint()); await wal.stop()                 # a clean stop makes the next open read nothing
+
+`on_durable(error)` runs on the event loop, in the order of submission. `durable_end` is what may be acknowledged; it only
+counts what was staged since the last cut. Offsets are exclusive ends everywhere. All methods belong to the event loop; only
+what `plan_read` returns may run elsewhere. `log.damaged` stays set, across restarts, until `clear_damage()`: a replica that
+lost durable entries must not vote, nor serve, before it is reset or cut and has caught up with its leader again.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from antiphon.errors import AntiphonError, DamagedLogError, OffsetOutOfRangeError, StorageFailedError
+from antiphon.invariants import invariant
+from antiphon.log import layout
+from antiphon.log.config import LogConfig
+from antiphon.log.disk import Disk
+from antiphon.log.hard_state import HardState
+from antiphon.log.index import IndexEntry, find_entry, pack_entry, read_entry
+from antiphon.log.operations import Callback, CallStep, LogOp, OpQueue, Step, WriteStep
+from antiphon.log.producer_state import ProducerState
+from antiphon.log.reader import DiskRead, SegmentView
+from antiphon.log.recovery import DamageReport, RecoveredLog, recover, save_damage
+from antiphon.log.retention import retained_from
+from antiphon.log.segment import Segment
+from antiphon.log.snapshot import LogStart, SegmentSummary, Snapshot, encode_snapshot
+from antiphon.log.tail import MemoryTail
+from antiphon.records.batch import BatchHeader, Buffer, read_header
+from antiphon.records.decode import decode_records
+from antiphon.records.entry_id import EntryId
+
+_REPLAY_BYTES = 4 * 1024 * 1024
+_SEGMENT_BYTES_LIMIT = 1 << 30  # positions in the index are 32 bits
+
+
+def _system_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ShardLog:
+    """See the module's text. Public attributes are read-only for others, except `config`."""
+
+    def __init__(
+        self, disk: Disk, path: str, config: LogConfig, found: RecoveredLog, clock_ms: Callable[[], int]
+    ) -> None:
+        self.path = path
+        self.terms = found.terms
+        self.producers: ProducerState = found.producers
+        self.damaged: DamageReport | None = found.damaged
+        self.recovery = found.report
+        self.queue = OpQueue(path, config.flush)
+        self.hard_state = HardState.load(disk, path, self.queue)
+        self.durable_end = found.terms.log_end
+        self._config = config
+        self._disk = disk
+        self._clock_ms = clock_ms
+        self._segments: list[Segment] = found.segments
+        self._tail = MemoryTail(found.terms.log_end)
+        self._files_beyond = found.files_beyond
+        self._since_snapshot = found.snapshot_bytes
+        self._snapshot_offset = found.report.snapshot_offset
+        self._last_entry = b""
+        self._generation = 0  # of what is staged: truncate and reset start a new one
+        self._removals = 0  # changes when what was on disk may be gone
+        now = clock_ms()
+        for segment in found.segments:
+            segment.created_ms = now
+        if found.segments:
+            self._last_entry = layout.last_entry_bytes(disk, found.segments[-1])
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        config: LogConfig | None = None,
+        *,
+        clock_ms: Callable[[], int] = _system_ms,
+    ) -> "ShardLog":
+        """Open or create the log in directory `path`; blocking.
+
+        A torn tail is cut off (see `recovery`); damage is reported in `damaged` and the log then ends before it.
+        Raises NewerFormatError for files of a later version, OSError for a disk that cannot be read.
+        """
+        disk.makedirs(path)
+        return cls(disk, path, config or LogConfig(), recover(disk, path), clock_ms)
+
+    # -- what there is --------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        """Settings; assign a new `LogConfig` to change them."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self.queue.flush = config.flush
+
+    @property
+    def log_start(self) -> int:
+        """First offset that can be read."""
+        return self.terms.log_start
+
+    @property
+    def log_end(self) -> int:
+        """The next offset to write, staged entries included."""
+        return self.terms.log_end
+
+    @property
+    def end(self) -> EntryId:
+        """Id of the whole log, staged entries included."""
+        return self.terms.end
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches in the log's files, staged ones included."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of batches held in memory."""
+        return self._tail.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
+    def storage_error(self) -> StorageFailedError | None:
+        """Set for good once a write or fsync of this log has failed."""
+        return self.queue.failed
+
+    # -- changes --------------------------------------------------------------------------------------------------------
+
+    def stage_append(self, batches: Sequence[Buffer], headers: Sequence[BatchHeader] | None = None) -> LogOp:
+        """Append whole batches whose base offsets and terms are set; readable at once.
+
+        Args:
+            batches: at least one; the first starts at `log_end`, each next where the one before ends. They are kept as they
+                are, not copied: nobody may change them afterwards.
+            headers: their headers as stamped, where the caller has them.
+
+        Raises:
+            InvariantError: not contiguous, a term that falls, or a batch that is not whole. Checks of the contents
+                (`validate_batch`) are the caller's.
+        """
+        invariant(batches, "an append has at least one batch")
+        steps: list[Step] = []
+        if self._files_beyond:
+            steps.append(self._cut_step())
+        write: WriteStep | None = None
+        now_ms = self._clock_ms()
+        for number, batch in enumerate(batches):
+            header = read_header(batch) if headers is None else headers[number]
+            size = len(batch)
+            invariant(
+                header.base_offset == self.terms.log_end and header.batch_length + 12 == size,
+                f"batch of {size} bytes at {header.base_offset} cannot follow {self.terms.end}",
+            )
+            segment = self._segments[-1] if self._segments else None
+            if segment is None or self._is_full(segment, size, now_ms):
+                steps += self._new_segment(now_ms)
+                segment, write = self._segments[-1], None
+            if write is None:
+                write = WriteStep(segment.data_path, segment.index_path, segment.size_bytes, segment.count)
+                steps.append(write)
+            self._place(segment, write, header, batch)
+        if self._since_snapshot >= self._config.snapshot_bytes:
+            steps.append(self._snapshot_step())
+        self._tail.evict(self._config.tail_bytes_max, self.durable_end)
+        return LogOp(self.queue, steps, settle=self._settle_at(self.terms.log_end))
+
+    def _place(self, segment: Segment, write: WriteStep, header: BatchHeader, batch: Buffer) -> None:
+        position, size = segment.size_bytes, len(batch)
+        entry = pack_entry(header, batch, position, unsynced=self._config.flush != "always")
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        self.terms.append(header.leader_epoch, next_offset)
+        write.buffers.append(batch)
+        write.entries.append(entry)
+        write.size_bytes += size
+        self._tail.append(header.base_offset, next_offset, batch, (position, segment.count))
+        segment.grow(header, size)
+        if header.producer_id >= 0:
+            self.producers.update(header)
+        self._last_entry = entry
+        self._since_snapshot += size
+
+    def _is_full(self, segment: Segment, size: int, now_ms: int) -> bool:
+        if segment.size_bytes == 0:
+            return False
+        limit = min(self._config.segment_bytes, _SEGMENT_BYTES_LIMIT)
+        return segment.size_bytes + size > limit or now_ms - segment.created_ms >= self._config.segment_ms
+
+    def _new_segment(self, now_ms: int) -> list[Step]:
+        steps: list[Step] = []
+        if self._segments:
+            steps.append(self._snapshot_step())
+        segment = Segment(self.path, self.terms.log_end, now_ms)
+        self._segments.append(segment)
+        create = functools.partial(layout.create_segment, self._disk, self.path, segment.base_offset)
+        steps.append(CallStep(create))
+        return steps
+
+    def _settle_at(self, end: int) -> Callback:
+        return functools.partial(self._settle, end, self._generation)
+
+    def _settle(self, end: int, generation: int, error: AntiphonError | None) -> None:
+        if error is None and generation == self._generation:
+            self.durable_end = max(self.durable_end, end)
+            self._tail.evict(self._config.tail_bytes_max, self.durable_end)
+
+    def truncate(self, to_offset: int) -> LogOp:
+        """Cut everything from `to_offset` on, which must be a batch's start or the log's end.
+
+        May read from the disk. The bookkeeping of producers goes back with it.
+        """
+        invariant(
+            self.log_start <= to_offset <= self.log_end,
+            f"cannot cut {self.log_start}..{self.log_end} at {to_offset}",
+        )
+        if to_offset == self.log_end and not self._files_beyond:
+            return LogOp(self.queue, [])
+        while self._segments and self._segments[-1].base_offset >= to_offset:
+            self._segments.pop()
+        if self._segments and self._segments[-1].next_offset > to_offset:
+            self._shorten(self._segments[-1], to_offset)
+        self._tail.truncate(to_offset)
+        self.terms.truncate(to_offset)
+        self._start_generation(to_offset)
+        if not self.producers.truncate(to_offset):
+            self._rebuild_producers()
+        self._last_entry = self._find_last_entry()
+        return LogOp(self.queue, [self._cut_step()], settle=self._settle_at(to_offset))
+
+    def _start_generation(self, end: int) -> None:
+        self._generation += 1
+        self._removals += 1
+        self.durable_end = min(self.durable_end, end)
+        if self._snapshot_offset is not None and self._snapshot_offset > end:
+            self._snapshot_offset = None
+
+    def _find_last_entry(self) -> bytes:
+        if not self._segments:
+            return b""
+        last = self._tail.last()
+        if last is None:
+            return layout.last_entry_bytes(self._disk, self._segments[-1])
+        batch, (position, _) = last
+        return pack_entry(read_header(batch), batch, position, unsynced=self._config.flush != "always")
+
+    def _cut_step(self) -> CallStep:
+        self._files_beyond = False
+        last = self._segments[-1] if self._segments else None
+        kept = None if last is None else (last.base_offset, last.size_bytes, last.count)
+        return CallStep(functools.partial(layout.cut_files, self._disk, self.path, self.terms.log_end, kept))
+
+    def _shorten(self, segment: Segment, to_offset: int) -> None:
+        place = self._tail.place_of(to_offset)
+        if place is not None:
+            segment.size_bytes, segment.count = place
+        else:
+            number, entry = self._lookup(segment, to_offset)
+            invariant(entry.base_offset == to_offset, f"offset {to_offset} lies inside a batch")
+            segment.size_bytes, segment.count = entry.position, number
+        segment.next_offset = to_offset
+        segment.max_is_exact = False
+
+    def _lookup(self, segment: Segment, offset: int) -> tuple[int, IndexEntry]:
+        index = self._disk.open(segment.index_path)
+        number = find_entry(index, segment.count, offset)
+        entry = read_entry(index, number) if number >= 0 else None
+        if entry is None:
+            raise DamagedLogError(
+                f"the index of {segment.data_path} does not know offset {offset}", offset=offset
+            )
+        return number, entry
+
+    def reset(self, at: EntryId) -> LogOp:
+        """Empty the log; it continues after `at` (a snapshot was installed, or a damaged log is fetched anew)."""
+        self._segments = []
+        self._tail.clear(at.offset)
+        self.terms.reset(at)
+        self.producers.clear()
+        self._start_generation(at.offset)
+        self._files_beyond = False
+        self._last_entry = b""
+        self._since_snapshot = 0
+        self._snapshot_offset = None
+        step = CallStep(functools.partial(layout.wipe, self._disk, self.path, at))
+        return LogOp(self.queue, [step], settle=self._settle_at(at.offset))
+
+    def trim(self, log_start: int) -> LogOp | None:
+        """Let the log start at `log_start` (at most `durable_end`): whole segments before it are removed.
+
+        None when it starts there or later already.
+        """
+        if log_start <= self.log_start:
+            return None
+        invariant(log_start <= self.durable_end, f"cannot trim to {log_start}, durable is {self.durable_end}")
+        self.terms.trim(log_start)
+        kept = [segment for segment in self._segments if segment.next_offset > log_start]
+        gone = [segment.base_offset for segment in self._segments if segment.next_offset <= log_start]
+        if gone and not kept:
+            self._last_entry = b""
+        self._segments = kept
+        self._removals += 1
+        start = LogStart(log_start, self.terms.start.term, False)
+        step = CallStep(functools.partial(layout.trim_files, self._disk, self.path, start, gone))
+        return LogOp(self.queue, [step], is_trim=True)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> LogOp | None:
+        """Trim what `retention.ms` and `retention.bytes` no longer keep; never above `high_watermark`."""
+        limit = min(high_watermark, self.durable_end)
+        views = [(s.next_offset, s.size_bytes, s.max_timestamp) for s in self._segments]
+        start = retained_from(
+            views, now_ms=now_ms, config=self._config, limit_offset=limit, log_start=self.log_start
+        )
+        return self.trim(start)
+
+    def checkpoint(self) -> LogOp:
+        """Write a snapshot of the log's end, so that the next `open` has nothing to read. For a clean stop."""
+        if not self._segments or self._snapshot_offset == self.log_end or self._files_beyond:
+            return LogOp(self.queue, [])
+        return LogOp(self.queue, [self._snapshot_step()])
+
+    def clear_damage(self) -> LogOp:
+        """Forget that the log was damaged: it was cut or reset and has caught up with its leader, durably."""
+        self.damaged = None
+        return LogOp(self.queue, [CallStep(functools.partial(layout.remove_damage, self._disk, self.path))])
+
+    def _snapshot_step(self) -> CallStep:
+        self._since_snapshot = 0
+        self._snapshot_offset = self.terms.log_end
+        segments = [
+            SegmentSummary(s.base_offset, s.next_offset, s.size_bytes, s.count, s.max_timestamp)
+            for s in self._segments
+        ]
+        start = self.terms.start
+        snapshot = Snapshot(
+            self.terms.log_end,
+            start.offset,
+            start.term,
+            self.terms.items(),
+            segments,
+            self.producers.encode(),
+            self._last_entry,
+        )
+        last = self._segments[-1]
+        return CallStep(
+            functools.partial(
+                layout.write_snapshot,
+                self._disk,
+                self.path,
+                snapshot.offset,
+                encode_snapshot(snapshot),
+                (last.data_path, last.index_path),
+            )
+        )
+
+    # -- reads ----------------------------------------------------------------------------------------------------------
+
+    def is_in_memory(self, offset: int) -> bool:
+        """Will `read` from this offset do without the disk?"""
+        return offset >= self._tail.start
+
+    def read(self, offset: int, max_bytes: int, end: int, at_least_one: bool = True) -> list[memoryview]:
+        """Whole contiguous batches, the first being the one that holds `offset`, none reaching beyond `end`.
+
+        At most `max_bytes`, except that `at_least_one` lets the first batch be larger. Empty when `offset` is at or beyond
+        `end` or the log's end. A read from the disk stops at the end of a segment: ask again.
+
+        Raises:
+            OffsetOutOfRangeError: before the log's start or beyond its end.
+            DamagedLogError: the disk does not give back what was written; `damaged` is set.
+        """
+        if offset >= self._tail.start and offset < self.terms.log_end:
+            return self._tail.read(offset, max_bytes, end, at_least_one=at_least_one)
+        return self.plan_read(offset, max_bytes, end, at_least_one)()
+
+    def plan_read(
+        self, offset: int, max_bytes: int, end: int, at_least_one: bool = True
+    ) -> Callable[[], list[memoryview]]:
+        """The same as `read`, as a function that may be called in any thread. Raises OffsetOutOfRangeError here."""
+        if not self.log_start <= offset <= self.log_end:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is outside of the log, which goes from {self.log_start} to {self.log_end}",
+                asked=offset,
+                start=self.log_start,
+                end=self.log_end,
+            )
+        if offset >= self._tail.start:
+            found = []
+            if offset < self.log_end:
+                found = self._tail.read(offset, max_bytes, end, at_least_one=at_least_one)
+            return lambda: found
+        reader = self._disk_read()
+        limit = min(end, self._tail.start)
+        return functools.partial(reader.read, offset, max_bytes, limit, at_least_one=at_least_one)
+
+    def _disk_read(self, since_ms: int = -(1 << 63)) -> DiskRead:
+        views = [
+            SegmentView(s.base_offset, s.next_offset, s.count, s.data_path, s.index_path)
+            for s in self._segments
+            if s.max_timestamp >= since_ms or not s.max_is_exact
+        ]
+        removals = self._removals
+        return DiskRead(self._disk, views, lambda: self._removals == removals, self._found_damage)
+
+    def _found_damage(self, report: DamageReport) -> None:
+        if self.damaged is None:
+            self.damaged = report
+            save_damage(self._disk, self.path, report)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
+
+        In a batch whose records cannot be decoded here (a codec that is not installed) it is the batch's first offset.
+        """
+        in_memory = self._tail.start
+        for entry in self._disk_read(timestamp_ms).entries():
+            if entry.max_timestamp >= timestamp_ms and self.log_start < entry.next_offset <= in_memory:
+                batches = self.read(max(entry.base_offset, self.log_start), 1, entry.next_offset)
+                return _first_record_since(batches[0], timestamp_ms, self.log_start)
+        for batch in self._tail.batches():
+            header = read_header(batch)
+            if header.max_timestamp >= timestamp_ms and header.next_offset > self.log_start:
+                return _first_record_since(batch, timestamp_ms, self.log_start)
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the latest record by timestamp; None for an empty log. May read the disk."""
+        newest = max((s.max_timestamp for s in self._segments if s.max_is_exact), default=-1)
+        in_memory = self._tail.start
+        if not all(s.max_is_exact for s in self._segments):
+            for entry in self._disk_read(newest).entries():
+                if self.log_start < entry.next_offset <= in_memory:
+                    newest = max(newest, entry.max_timestamp)
+            newest = max([newest, *(read_header(batch).max_timestamp for batch in self._tail.batches())])
+        return self.offset_for_timestamp(newest) if newest >= 0 else None
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """Headers of all batches from the one that holds `offset`, in order. Reads the disk."""
+        at = max(offset, self.log_start)
+        while at < self.log_end:
+            batches = self.read(at, _REPLAY_BYTES, self.log_end)
+            if not batches:
+                return
+            for batch in batches:
+                header = read_header(batch)
+                yield header
+                at = header.next_offset
+
+    def verify(self) -> int:
+        """Read and check every batch on the disk; returns how many there are. Blocking.
+
+        Raises DamagedLogError at the first bad one, and sets `damaged`.
+        """
+        checked = 0
+        at = self.log_start
+        reader = self._disk_read()
+        while at < self._tail.start:
+            found = reader.read(at, _REPLAY_BYTES, self._tail.start, at_least_one=True)
+            invariant(found, f"no batch holds offset {at}")
+            checked += len(found)
+            at = read_header(found[-1]).next_offset
+        return checked
+
+    # -- memory ---------------------------------------------------------------------------------------------------------
+
+    def release_memory(self, keep_bytes: int = 0) -> None:
+        """Let go of durable batches held in memory: for shards that have been idle for a while."""
+        self._tail.evict(keep_bytes, self.durable_end)
+
+    def _rebuild_producers(self) -> None:
+        found = layout.newest_snapshot(self._disk, self.path, self.log_end)
+        state, at = ProducerState(), self.log_start
+        if found is not None:
+            state, at = ProducerState.decode(found.producers), max(at, found.offset)
+        for header in self.headers_from(at):
+            state.update(header)
+        self.producers = state
+
+
+def _first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tuple[int, int] | None:
+    header = read_header(batch)
+    try:
+        for record in decode_records(batch, include_control=True):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
+                return record.offset, record.timestamp_ms
+    except AntiphonError:
+        pass
+    return header.base_offset, header.max_timestamp

@@ -1,0 +1,107 @@
+"""Snapshot files of a shard's log: all that recovery needs to know of what lies before an offset.
+
+Written when a segment is closed, every `snapshot_bytes`, and at a clean stop; the data and index before the offset are
+synced first. Big-endian: magic 8s "ANTIPHSS" | version u32 | crc u32 of the rest | msgpack of `Snapshot`.
+"""
+
+import os
+import struct
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from antiphon.errors import NewerFormatError
+from antiphon.log.disk import Disk, read_whole
+
+SNAPSHOT_MAGIC: Final = b"ANTIPHSS"
+SNAPSHOT_VERSION: Final = 1
+START_MAGIC: Final = b"ANTIPHST"
+START_VERSION: Final = 1
+_FRAME: Final = struct.Struct(">8sII")
+_START: Final = struct.Struct(">qqB7x")
+START_NAME: Final = "start"
+
+
+class SegmentSummary(NamedTuple):
+    """A segment up to the snapshot's offset."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    batches: int
+    max_timestamp: int
+
+
+class Snapshot(NamedTuple):
+    """State of the log up to `offset`. `last_entry`: index entry of the last batch before it, to recognise the log by."""
+
+    offset: int
+    log_start: int
+    start_term: int
+    terms: list[tuple[int, int]]
+    segments: list[SegmentSummary]
+    producers: bytes
+    last_entry: bytes
+
+
+class LogStart(NamedTuple):
+    """Where the log starts, and the term of the entry before; `resetting`: all segments are about to be removed."""
+
+    log_start: int
+    start_term: int
+    resetting: bool
+
+
+def frame(magic: bytes, version: int, payload: bytes) -> bytes:
+    """A small file: magic, version, CRC of the payload, payload."""
+    return _FRAME.pack(magic, version, crc32c(payload)) + payload
+
+
+def unframe(magic: bytes, version: int, data: bytes | None, what: str) -> bytes | None:
+    """The payload of such a file; None where it is missing or not whole; NewerFormatError for a later version."""
+    if data is None or len(data) < _FRAME.size:
+        return None
+    found_magic, found_version, crc = _FRAME.unpack_from(data)
+    payload = data[_FRAME.size :]
+    if found_magic != magic or crc != crc32c(payload):
+        return None
+    if found_version > version:
+        raise NewerFormatError(
+            f"{what} has format {found_version}, this version knows up to {version}; "
+            "start the newer version of Antiphon that wrote it",
+            found=found_version,
+            known=version,
+        )
+    return payload
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The whole file."""
+    return frame(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, msgspec.msgpack.encode(snapshot))
+
+
+def decode_snapshot(data: bytes | None, path: str) -> Snapshot | None:
+    """Undo `encode_snapshot`; None where it is missing or not whole."""
+    payload = unframe(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, data, path)
+    if payload is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(payload, type=Snapshot)
+    except msgspec.MsgspecError:
+        return None
+
+
+def encode_start(start: LogStart) -> bytes:
+    """The whole file."""
+    return frame(START_MAGIC, START_VERSION, _START.pack(start.log_start, start.start_term, start.resetting))
+
+
+def load_start(disk: Disk, directory: str) -> LogStart | None:
+    """The log's start file; None where it is missing (a log that starts at 0) or not whole."""
+    path = os.path.join(directory, START_NAME)
+    payload = unframe(START_MAGIC, START_VERSION, read_whole(disk, path), path)
+    if payload is None or len(payload) != _START.size:
+        return None
+    log_start, start_term, resetting = _START.unpack(payload)
+    return LogStart(log_start, start_term, bool(resetting))

@@ -1,0 +1,354 @@
+"""A shard's log on a real directory."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import OffsetOutOfRangeError
+from antiphon.invariants import InvariantError
+from antiphon.log.config import LogConfig
+from antiphon.log.disk import RealDisk
+from antiphon.log.shard_log import ShardLog
+from antiphon.records.entry_id import EntryId
+from tests.log.helpers import Runner, batch_at, joined
+
+SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=300)
+
+
+class Log:
+    """A log, its disk and what should be in it."""
+
+    def __init__(self, path: Path, config: LogConfig = SMALL) -> None:
+        self.path = str(path / "shard")
+        self.config = config
+        self.disk = RealDisk(open_files_max=4)
+        self.runner = Runner(self.disk)
+        self.log = ShardLog.open(self.disk, self.path, config)
+        self.expected: list[bytes] = []
+
+    def append(self, *counts: int, term: int = 1, size: int = 10) -> None:
+        batches: list[tuple[int, int]] = []
+        for count in counts:
+            end = self.log.log_end if not batches else batches[-1][0] + batches[-1][1]
+            batches.append((end, count))
+        built = [bytes(batch_at(at, count=n, term=term, size=size, timestamp=at * 10)) for at, n in batches]
+        self.expected += built
+        self.runner.run(self.log.stage_append(built))
+
+    def reopen(self) -> None:
+        self.log = ShardLog.open(RealDisk(), self.path, self.config)
+
+    def content(self) -> bytes:
+        found = []
+        at = self.log.log_start
+        while at < self.log.log_end:
+            batches = self.log.read(at, 500, self.log.log_end)
+            assert batches
+            found += batches
+            at = int.from_bytes(batches[-1][:8], "big") + int.from_bytes(batches[-1][23:27], "big") + 1
+        return joined(found)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_a_new_log_is_empty(log: Log) -> None:
+    assert (log.log.log_start, log.log.log_end, log.log.durable_end, log.log.size_bytes) == (0, 0, 0, 0)
+    assert log.log.end == EntryId(0, 0)
+    assert log.log.read(0, 100, 0) == []
+    assert log.log.damaged is None
+    assert log.log.offset_for_timestamp(0) is None
+    assert log.log.offset_of_max_timestamp() is None
+
+
+def test_staged_batches_are_readable_before_they_are_durable(log: Log) -> None:
+    batch = batch_at(0, count=3)
+    op = log.log.stage_append([batch])
+    assert (log.log.log_end, log.log.durable_end) == (3, 0)
+    assert joined(log.log.read(1, 1000, 3)) == batch
+    log.runner.run(op)
+    assert log.log.durable_end == 3
+
+
+def test_what_is_read_is_what_was_written_through_many_segments_and_reopenings(log: Log) -> None:
+    rng = random.Random(1)
+    for _ in range(40):
+        log.append(*[rng.randint(1, 4) for _ in range(rng.randint(1, 4))], size=rng.choice((5, 50, 1500)))
+        if rng.random() < 0.2:
+            log.reopen()
+    assert log.content() == b"".join(log.expected)
+    log.reopen()
+    assert log.log.segment_count > 5
+    assert log.content() == b"".join(log.expected)
+    assert log.log.size_bytes == len(log.content())
+    assert log.log.durable_end == log.log.log_end
+    assert log.log.verify() == len(log.expected)
+
+
+def test_reads_respect_their_bounds(tmp_path: Path) -> None:
+    log = Log(tmp_path, LogConfig())
+    log.append(2, 2, 2, 2)
+    size = len(log.expected[0])
+    for reopened in (False, True):
+        read = log.log.read
+        assert joined(read(3, 1, 8)) == log.expected[1]  # at least one, though larger than one byte
+        assert read(3, 1, 8, at_least_one=False) == []
+        assert joined(read(2, size * 2, 8)) == b"".join(log.expected[1:3])
+        assert joined(read(2, size * 2 - 1, 8)) == log.expected[1]
+        assert joined(read(0, 10**6, 5)) == b"".join(log.expected[:2])  # 4..5 would reach beyond the end
+        assert read(4, 10**6, 5) == []
+        assert read(8, 10, 8) == []
+        with pytest.raises(OffsetOutOfRangeError):
+            read(9, 10, 9)
+        assert log.log.is_in_memory(0) != reopened
+        log.reopen()
+
+
+def test_the_tail_is_bounded_and_can_be_released(log: Log) -> None:
+    for _ in range(50):
+        log.append(1, size=40)
+    assert log.log.memory_bytes <= 300
+    assert not log.log.is_in_memory(0)
+    assert log.log.is_in_memory(49)
+    log.log.release_memory()
+    assert log.log.memory_bytes == 0
+    assert log.content() == b"".join(log.expected)
+    staged = log.log.stage_append([batch_at(50, size=2000)])
+    log.log.release_memory()
+    assert log.log.memory_bytes > 2000  # not durable yet
+    log.runner.run(staged)
+
+
+def test_appends_that_do_not_fit_are_a_bug(log: Log) -> None:
+    log.append(2, term=3)
+    for wrong in (batch_at(3, term=3), batch_at(1, term=3), batch_at(2, term=2), batch_at(2, term=3) + b"x"):
+        with pytest.raises(InvariantError):
+            log.log.stage_append([wrong])
+    with pytest.raises(InvariantError):
+        log.log.stage_append([])
+
+
+@pytest.mark.parametrize("reopen_first", [False, True])
+def test_truncate_at_every_batch(tmp_path: Path, reopen_first: bool) -> None:
+    for cut in range(31):
+        log = Log(tmp_path / f"{cut}{reopen_first}")
+        for at in range(30):
+            log.append(1, term=1 + at // 10, size=60)
+        if reopen_first:
+            log.reopen()
+        log.runner.run(log.log.truncate(cut))
+        del log.expected[cut:]
+        assert log.log.log_end == cut
+        assert log.log.durable_end == cut
+        assert log.content() == b"".join(log.expected)
+        log.append(1, 2, term=7)
+        log.reopen()
+        assert log.content() == b"".join(log.expected)
+        assert log.log.end == EntryId(7, cut + 3)
+        assert log.log.recovery.torn_bytes == 0
+
+
+def test_truncate_inside_a_batch_or_outside_the_log_is_a_bug(log: Log) -> None:
+    log.append(3, 3)
+    for to in (1, 4, 5, 7, -1):
+        with pytest.raises(InvariantError):
+            log.log.truncate(to)
+    log.reopen()
+    with pytest.raises(InvariantError):
+        log.log.truncate(4)
+
+
+def test_a_cut_outdates_completions_of_what_it_cut(log: Log) -> None:
+    first = log.log.stage_append([batch_at(0), batch_at(1), batch_at(2)])
+    cut = log.log.truncate(1)
+    again = log.log.stage_append([batch_at(1, term=2)])
+    log.runner.submit(first, cut, again)
+    assert log.log.durable_end == 0
+    log.runner.commit()
+    assert log.log.durable_end == 2
+    log.reopen()
+    assert log.log.end == EntryId(2, 2)
+
+
+def test_reset_empties_and_goes_on_elsewhere(log: Log) -> None:
+    log.append(1, 2, 3)
+    log.runner.run(log.log.reset(EntryId(4, 100)))
+    assert (log.log.log_start, log.log.log_end, log.log.durable_end, log.log.size_bytes) == (100, 100, 100, 0)
+    log.expected.clear()
+    log.reopen()
+    assert log.log.end == EntryId(4, 100)
+    log.append(2, term=5)
+    log.reopen()
+    assert (log.log.log_start, log.log.end) == (100, EntryId(5, 102))
+    assert log.log.terms.term_before(100) == 4
+    assert log.content() == log.expected[0]
+    log.runner.run(log.log.reset(EntryId(1, 3)))  # also backwards
+    log.reopen()
+    assert log.log.end == EntryId(1, 3)
+
+
+def test_trim_removes_whole_segments_and_moves_the_start(log: Log) -> None:
+    for at in range(30):
+        log.append(1, term=1 + at // 10, size=60)
+    before = log.log.segment_count
+    log.runner.run(log.log.trim(15))
+    assert log.log.log_start == 15
+    assert log.log.segment_count < before
+    assert log.log.terms.start == EntryId(2, 15)
+    assert log.log.trim(15) is None
+    with pytest.raises(OffsetOutOfRangeError):
+        log.log.read(14, 100, 30)
+    log.reopen()
+    assert (log.log.log_start, log.log.log_end, log.log.terms.start) == (15, 30, EntryId(2, 15))
+    assert log.content() == b"".join(log.expected[15:])
+    log.runner.run(log.log.trim(30))
+    assert (log.log.log_start, log.log.log_end, log.log.size_bytes) == (30, 30, 0)
+    log.reopen()
+    assert log.log.end == EntryId(3, 30)
+    log.append(1, term=3)
+    assert log.content() == log.expected[-1]
+
+
+def test_trim_inside_a_batch_keeps_the_batch(log: Log) -> None:
+    log.append(5, 5)
+    log.runner.run(log.log.trim(3))
+    log.reopen()
+    assert log.log.log_start == 3
+    assert log.content() == b"".join(log.expected)
+
+
+def test_retention_by_age_and_size_stops_at_the_high_watermark(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=300, retention_ms=100)
+    log = Log(tmp_path, config)
+    for _ in range(30):
+        log.append(1)  # timestamps 0, 10, 20, ...
+    assert log.log.apply_retention(now_ms=50, high_watermark=30) is None
+    assert log.log.apply_retention(now_ms=10_000, high_watermark=0) is None
+    log.runner.run(log.log.apply_retention(now_ms=200, high_watermark=30))
+    assert 0 < log.log.log_start <= 10
+    log.runner.run(log.log.apply_retention(now_ms=10**6, high_watermark=21))
+    assert 10 < log.log.log_start <= 21
+    log.runner.run(log.log.apply_retention(now_ms=10**6, high_watermark=30))
+    assert log.log.log_start == 30
+    log.log.config = config._replace(retention_ms=-1, retention_bytes=400)
+    for _ in range(30):
+        log.append(1)
+    log.runner.run(log.log.apply_retention(now_ms=10**6, high_watermark=60))
+    assert 400 <= log.log.size_bytes < 700
+    assert log.content() == b"".join(log.expected[log.log.log_start :])
+
+
+def test_segments_roll_by_age(tmp_path: Path) -> None:
+    now = [0]
+    disk = RealDisk()
+    log = ShardLog.open(disk, str(tmp_path / "s"), LogConfig(segment_ms=1000), clock_ms=lambda: now[0])
+    runner = Runner(disk)
+    for at, now_ms in enumerate((0, 999, 1000, 1500, 2000)):
+        now[0] = now_ms
+        runner.run(log.stage_append([batch_at(at)]))
+    assert log.segment_count == 3
+
+
+def test_offsets_by_timestamp_on_disk_and_in_memory(log: Log) -> None:
+    for _ in range(30):
+        log.append(2)  # records at 20 * n and one ms later
+    for reopened in (False, True):
+        assert log.log.offset_for_timestamp(0) == (0, 0)
+        assert log.log.offset_for_timestamp(1) == (1, 1)
+        assert log.log.offset_for_timestamp(2) == (2, 20)
+        assert log.log.offset_for_timestamp(581) == (59, 581)
+        assert log.log.offset_for_timestamp(582) is None
+        assert log.log.offset_of_max_timestamp() == (59, 581)
+        if not reopened:
+            log.reopen()
+    log.runner.run(log.log.truncate(40))
+    assert log.log.offset_of_max_timestamp() == (39, 381)
+    log.runner.run(log.log.trim(10))
+    assert log.log.offset_for_timestamp(0) == (10, 100)
+
+
+def test_a_clean_stop_leaves_nothing_to_scan(log: Log) -> None:
+    log.append(1, 1, 1)
+    log.reopen()
+    assert log.log.recovery.scanned_bytes == log.log.size_bytes
+    log.runner.run(log.log.checkpoint())
+    log.reopen()
+    assert log.log.recovery.scanned_bytes == 0
+    assert log.log.recovery.snapshot_offset == 3
+    assert log.content() == b"".join(log.expected)
+    log.append(1)
+    log.reopen()
+    assert log.log.recovery.scanned_bytes == len(log.expected[-1])
+
+
+def test_snapshots_bound_what_a_crash_costs(tmp_path: Path) -> None:
+    log = Log(tmp_path, LogConfig(snapshot_bytes=1000))
+    for _ in range(100):
+        log.append(1, size=50)
+    log.reopen()
+    assert log.log.recovery.scanned_bytes <= 1200
+    assert len(list(Path(log.path).glob("*.snapshot"))) == 2
+
+
+def test_a_snapshot_of_what_was_cut_off_is_never_used(log: Log) -> None:
+    log.append(1, 1, 1)
+    log.runner.run(log.log.checkpoint())
+    log.runner.run(log.log.truncate(1))
+    del log.expected[1:]
+    log.append(1, 1, 1, term=2)
+    log.reopen()
+    assert log.log.terms.items() == [(1, 0), (2, 1)]
+    assert log.content() == b"".join(log.expected)
+
+
+def test_a_planned_read_survives_cuts_without_blame(log: Log) -> None:
+    for _ in range(20):
+        log.append(1, size=60)
+    log.log.release_memory()
+    reads = [log.log.plan_read(at, 10**6, 20) for at in range(20)]
+    log.runner.run(log.log.trim(10))
+    log.runner.run(log.log.truncate(15), log.log.stage_append([batch_at(15, term=2, size=90)]))
+    for at, read in enumerate(reads):
+        found = joined(read())
+        assert b"".join(log.expected[at:]).startswith(
+            found[: len(log.expected[0]) * (15 - at)] if at < 15 else b""
+        )
+    assert log.log.damaged is None
+
+
+def test_producers_survive_reopening_and_cuts(log: Log) -> None:
+    for n in range(20):
+        batch = batch_at(log.log.log_end, producer_id=7, sequence=n, size=60)
+        log.runner.run(log.log.stage_append([batch]))
+    for _ in range(2):
+        last = log.log.producers.last_batch(7)
+        assert last is not None
+        assert (last.last_sequence, last.base_offset) == (19, 19)
+        log.reopen()
+    log.runner.run(log.log.truncate(12))
+    last = log.log.producers.last_batch(7)
+    assert last is not None
+    assert last.last_sequence == 11
+
+
+def test_a_cut_deeper_than_the_memory_of_producers_reads_the_log_again(log: Log) -> None:
+    for n in range(200):
+        log.runner.submit(log.log.stage_append([batch_at(n, producer_id=7, sequence=n, size=60)]))
+    log.runner.commit()
+    log.runner.run(log.log.truncate(30))
+    last = log.log.producers.last_batch(7)
+    assert last is not None
+    assert last.last_sequence == 29
+    log.reopen()
+    assert log.log.producers.last_batch(7) == last
+
+
+def test_config_changes_take_effect(log: Log) -> None:
+    log.log.config = SMALL._replace(flush="os")
+    log.append(1)
+    assert log.runner.committer.syncs == 0
+    log.reopen()
+    assert log.content() == log.expected[0]
