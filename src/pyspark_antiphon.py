@@ -1,1 +1,7 @@
-"""Spark discovers the data source through this module."""
+"""Lets Spark find `format("antiphon")` by itself: it imports modules named `pyspark_*` and takes their `DefaultSource`."""
+
+from antiphon.spark.source import AntiphonDataSource
+
+
+class DefaultSource(AntiphonDataSource):
+    """The data source; see `antiphon.spark.source`."""

@@ -1,0 +1,349 @@
+"""A small blocking client of the native protocol, for Spark's tasks and planners.
+
+A task is a process that does one thing; an event loop would only be in its way. `Cluster` keeps one socket per node, sends
+requests for many shards at once (one round trip, whatever their number) and follows leaders: an answer `not_leader`, a lost
+connection or a silent node make it ask for metadata again and repeat what has no answer yet, with growing pauses, until its
+time is up. So it is for requests that may be repeated: reads, and writes with a producer id.
+"""
+
+import random
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    NotLeaderError,
+    ProtocolViolationError,
+    TimedOutError,
+    UnavailableError,
+    UnknownShardError,
+    UnknownTopicError,
+    UnreachableError,
+    WrongKindError,
+    from_wire,
+)
+from antiphon.wire.frames import Frame, FrameDecoder, decode_reply, encode_message
+from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, TopicMeta
+from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply, MetadataReply
+
+Address = tuple[str, int]
+Buffer = bytes | bytearray | memoryview
+
+CONNECT_TIMEOUT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 10.0  # for one try; a node that is paused is given up on and asked again
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 0.5
+RECEIVE_BYTES: Final = 1 << 20
+
+
+class ShardCall(NamedTuple):
+    """One request for the leader of a shard."""
+
+    shard_id: int
+    body: Any
+    payload: Sequence[Buffer] = ()
+
+
+class Answer(NamedTuple):
+    """A reply and its bulk bytes."""
+
+    body: Any
+    payload: memoryview
+
+
+class Link:
+    """One connection to one node. Requests may be sent ahead; answers come in any order and are matched by id."""
+
+    def __init__(self, address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Connect and greet; raises OSError or an AntiphonError."""
+        self.address = address
+        self._socket = socket.create_connection(address, timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = FrameDecoder()
+        self._frames: deque[Frame] = deque()
+        self._next_id = 1
+        try:
+            hello = self.call(Hello(PROTOCOL_VERSION, _who()), timeout_s)
+            if not isinstance(hello.body, HelloReply):
+                raise ProtocolViolationError(
+                    f"{address[0]}:{address[1]} answered the greeting with {hello.body!r}"
+                )
+        except BaseException:
+            self.close()
+            raise
+        self.cluster_id: str = hello.body.cluster_id
+
+    def send(self, body: Any, payload: Sequence[Buffer] = (), timeout_s: float = ANSWER_TIMEOUT_S) -> int:
+        """Send a request; returns its id."""
+        request_id = self._next_id
+        self._next_id += 1
+        self._socket.settimeout(timeout_s)
+        parts = encode_message(request_id, body, payload)
+        self._socket.sendall(b"".join(parts) if len(parts) > 1 else parts[0])
+        return request_id
+
+    def receive(self, timeout_s: float) -> tuple[int, Answer]:
+        """The next answer, with the id of its request; raises OSError (TimeoutError among them)."""
+        deadline = time.monotonic() + timeout_s
+        while not self._frames:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"no answer from {self.address[0]}:{self.address[1]} within {timeout_s:.1f} s"
+                )
+            self._socket.settimeout(left)
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError(f"{self.address[0]}:{self.address[1]} closed the connection")
+            self._frames.extend(self._decoder.feed(data))
+        frame = self._frames.popleft()
+        request_id, body = decode_reply(frame.header)
+        return request_id, Answer(body, frame.payload)
+
+    def call(self, body: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
+        """One request and its answer; a `Failure` is raised as the error that it stands for."""
+        request_id = self.send(body, (), timeout_s)
+        answer_id, answer = self.receive(timeout_s)
+        while answer_id < request_id:  # late, for a request that was given up
+            answer_id, answer = self.receive(timeout_s)
+        if answer_id != request_id:
+            raise ProtocolViolationError(f"answer {answer_id} to request {request_id}")
+        if isinstance(answer.body, Failure):
+            raise from_wire(answer.body.code, answer.body.message, dict(answer.body.details))
+        return answer
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def _who() -> str:
+    try:
+        return f"antiphon-spark/{version('antiphon')}"
+    except PackageNotFoundError:
+        return "antiphon-spark"
+
+
+class Cluster:
+    """The cluster, seen from one process. Not thread-safe. `timeout_ms` bounds every call, retries included."""
+
+    def __init__(self, servers: Sequence[Address], timeout_ms: int) -> None:
+        self._servers = list(servers)
+        self._timeout_s = timeout_ms / 1000
+        self._links: dict[Address, Link] = {}
+        self._meta: ClusterMeta | None = None
+        self._leaders: dict[int, int] = {}  # shard id -> node id, by metadata or by hint, whichever came last
+        self._cluster_id: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the object can still be used and connects again."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    def metadata(self, *, refresh: bool = True) -> ClusterMeta:
+        """The cluster's metadata, asked for anew unless `refresh` is False. Raises UnreachableError."""
+        if self._meta is not None and not refresh:
+            return self._meta
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = PAUSE_S_MIN
+        while True:
+            problem = self._refresh()
+            if problem is None and self._meta is not None:
+                return self._meta
+            if time.monotonic() + pause_s >= deadline:
+                raise UnreachableError(f"no node answered at {self._places()}: {problem}; is the cluster up?")
+            pause_s = _pause(pause_s)
+
+    def topic(self, name: str, *, table: bool, refresh: bool = True) -> TopicMeta:
+        """Metadata of a topic or table; raises UnknownTopicError, WrongKindError."""
+        meta = self.metadata(refresh=refresh)
+        for topic in meta.topics:
+            if topic.name == name:
+                if (topic.kind == Kind.TABLE) != table:
+                    found, wanted = ("table", "topic") if table is False else ("topic", "table")
+                    raise WrongKindError(
+                        f'{name} is a {found}: read it with option("{found}", ...), not "{wanted}"'
+                    )
+                return topic
+        kind = "table" if table else "topic"
+        raise UnknownTopicError(
+            f"there is no {kind} {name!r} at {self._places()}; create it first", name=name
+        )
+
+    def _places(self) -> str:
+        return ", ".join(f"{host}:{port}" for host, port in self._servers)
+
+    def _refresh(self) -> str | None:
+        """Ask one node after the other; None on success, else what went wrong last."""
+        problem = "no address"
+        for address in self._addresses():
+            try:
+                reply = self._link(address).call(GetMetadata()).body
+            except (OSError, AntiphonError) as error:
+                self._drop(address)
+                if isinstance(error, InvalidRequestError | ProtocolViolationError):
+                    raise
+                problem = f"{error}"
+                continue
+            if isinstance(reply, MetadataReply):
+                self._adopt(reply.cluster)
+                return None
+        return problem
+
+    def _adopt(self, meta: ClusterMeta) -> None:
+        if self._meta is not None and meta.version <= self._meta.version:
+            return  # nothing new, or from a node that lags; hints of leaders stay
+        self._meta = meta
+        self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
+
+    def _addresses(self) -> list[Address]:
+        """Nodes that were reached lately first, then all others that are known."""
+        known = list(self._links)
+        if self._meta is not None:
+            known += [_address(node.native) for node in self._meta.nodes if node.native]
+        return list(dict.fromkeys(known + self._servers))
+
+    def _link(self, address: Address) -> Link:
+        link = self._links.get(address)
+        if link is None:
+            link = Link(address)
+            if self._cluster_id is not None and link.cluster_id != self._cluster_id:
+                link.close()
+                raise InvalidRequestError(
+                    f"{address[0]}:{address[1]} belongs to cluster {link.cluster_id}, the others to {self._cluster_id}"
+                )
+            self._cluster_id = link.cluster_id
+            self._links[address] = link
+        return link
+
+    def _drop(self, address: Address) -> None:
+        link = self._links.pop(address, None)
+        if link is not None:
+            link.close()
+
+    # -- requests to leaders ------------------------------------------------------------------------------------
+
+    def call(self, call: ShardCall) -> Answer:
+        """One request to the leader of its shard."""
+        return self.call_all([call])[0]
+
+    def call_all(self, calls: Sequence[ShardCall]) -> list[Answer]:
+        """Send all requests, at most one per shard, and return their answers in order.
+
+        Raises the first error that trying again cannot mend, or TimedOutError with the last reason.
+        """
+        answers: dict[int, Answer] = {}
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = PAUSE_S_MIN
+        self.metadata(refresh=False)
+        while True:
+            waiting = [index for index in range(len(calls)) if index not in answers]
+            problem = self._round(calls, waiting, answers)
+            if len(answers) == len(calls):
+                return [answers[index] for index in range(len(calls))]
+            if time.monotonic() + pause_s >= deadline:
+                raise TimedOutError(
+                    f"{len(calls) - len(answers)} of {len(calls)} requests had no answer within {self._timeout_s:.0f} s, "
+                    f"lastly because of: {problem}"
+                )
+            if len(answers) == len(calls) - len(waiting):
+                pause_s = _pause(pause_s)
+            self._refresh()
+
+    def _round(self, calls: Sequence[ShardCall], waiting: Sequence[int], answers: dict[int, Answer]) -> str:
+        """One try of everything that waits: send all, then collect. Returns what went wrong last."""
+        problem = "no leader"
+        sent: dict[Address, dict[int, int]] = {}
+        for index in waiting:
+            try:
+                address = self._leader(calls[index].shard_id)
+                link = self._link(address)
+                request_id = link.send(calls[index].body, calls[index].payload)
+            except (OSError, UnavailableError) as error:
+                problem = f"{error}"
+                if isinstance(error, OSError):
+                    self._drop(address)
+                    sent.pop(address, None)
+                continue
+            sent.setdefault(address, {})[request_id] = index
+        for address, pending in sent.items():
+            problem = self._collect(address, pending, calls, answers) or problem
+        return problem
+
+    def _collect(
+        self,
+        address: Address,
+        pending: dict[int, int],
+        calls: Sequence[ShardCall],
+        answers: dict[int, Answer],
+    ) -> str | None:
+        problem = None
+        link = self._links.get(address)
+        while pending and link is not None:
+            try:
+                request_id, answer = link.receive(ANSWER_TIMEOUT_S)
+            except (OSError, ProtocolViolationError) as error:
+                self._drop(address)
+                return f"{error}"
+            index = pending.pop(request_id, None)
+            if index is None:
+                continue  # an answer that came too late for an earlier try
+            if isinstance(answer.body, Failure):
+                problem = self._failed(calls[index].shard_id, answer.body)
+            else:
+                answers[index] = answer
+        return problem
+
+    def _failed(self, shard_id: int, failure: Failure) -> str:
+        error = from_wire(failure.code, failure.message, dict(failure.details))
+        if isinstance(error, NotLeaderError):
+            hint = error.details.get("leader")
+            self._leaders[shard_id] = hint if isinstance(hint, int) else self._leader_by_metadata(shard_id)
+        elif not error.retriable:
+            raise error
+        return f"{failure.code}: {failure.message}"
+
+    def _leader_by_metadata(self, shard_id: int) -> int:
+        for topic in self._meta.topics if self._meta is not None else ():
+            for shard in topic.shards:
+                if shard.shard_id == shard_id:
+                    return shard.leader
+        return ABSENT_NODE
+
+    def _leader(self, shard_id: int) -> Address:
+        if shard_id not in self._leaders:
+            raise UnknownShardError(f"shard {shard_id} is gone: its topic was deleted")
+        leader = self._leaders[shard_id]
+        nodes = self._meta.nodes if self._meta is not None else ()
+        for node in nodes:
+            if node.node_id == leader:
+                return _address(node.native)
+        raise UnavailableError(f"shard {shard_id} has no leader right now")
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _pause(pause_s: float) -> float:
+    """Wait about that long; returns the next pause."""
+    time.sleep(pause_s * random.uniform(0.5, 1.0))
+    return min(pause_s * 2, PAUSE_S_MAX)

@@ -1,0 +1,80 @@
+"""Reads ranges of offsets from a shard's leader, one fetch ahead of whoever consumes them."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from antiphon.errors import OffsetOutOfRangeError, TimedOutError
+from antiphon.records.batch import iter_batches
+from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.wire.requests import Fetch, Fetched
+
+WAIT_MS: Final = 500  # a leader that was just elected may not know yet how much is committed
+
+
+class FetchPlan(NamedTuple):
+    """What to read and how. `log_start_moves`: go on after records that retention removed instead of raising."""
+
+    shard_id: int
+    start: int
+    end: int
+    max_bytes: int
+    isolation: str
+    log_start_moves: bool
+
+
+class _Chunk(NamedTuple):
+    batches: list[memoryview]
+    next_offset: int
+
+
+def fetch_range(cluster: Cluster, plan: FetchPlan, timeout_ms: int) -> Iterator[list[memoryview]]:
+    """Whole batches that hold the offsets [start, end), in order; the outermost may reach beyond them.
+
+    While the consumer decodes one answer the next is on its way, in a thread of its own.
+
+    Raises OffsetOutOfRangeError, TimedOutError and what `Cluster.call_all` raises.
+    """
+    offset = plan.start
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-fetch") as ahead:
+        waiting = ahead.submit(_fetch, cluster, plan, offset, timeout_ms)
+        while True:
+            chunk = waiting.result()
+            offset = chunk.next_offset
+            if offset >= plan.end:
+                if chunk.batches:
+                    yield chunk.batches
+                return
+            waiting = ahead.submit(_fetch, cluster, plan, offset, timeout_ms)
+            if chunk.batches:
+                yield chunk.batches
+
+
+def _fetch(cluster: Cluster, plan: FetchPlan, offset: int, timeout_ms: int) -> _Chunk:
+    """One answer that has something, from `offset` on."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    request = Fetch(plan.shard_id, offset, plan.max_bytes, WAIT_MS, plan.isolation)
+    while True:
+        try:
+            answer = cluster.call(ShardCall(plan.shard_id, request))
+        except OffsetOutOfRangeError as error:
+            log_start = int(error.details.get("start", -1))
+            if plan.log_start_moves and log_start > offset:
+                return _Chunk([], log_start)
+            raise
+        batches: list[memoryview] = []
+        next_offset = offset
+        for header, batch in iter_batches(answer.payload):
+            if header.base_offset >= plan.end:
+                break
+            batches.append(batch)
+            next_offset = header.next_offset
+        if batches:
+            return _Chunk(batches, next_offset)
+        if time.monotonic() >= deadline:
+            reply: Fetched = answer.body
+            raise TimedOutError(
+                f"shard {plan.shard_id} gave nothing from offset {offset} for {timeout_ms / 1000:.0f} s; "
+                f"its committed end is {reply.high_watermark}"
+            )

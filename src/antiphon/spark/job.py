@@ -1,0 +1,107 @@
+"""Who writes: the identity that makes a Spark task's writes harmless to repeat.
+
+Spark runs a micro-batch (an *epoch*) again, with the same rows, whenever it cannot know that it was finished: a task that
+died is tried again, a query that stopped in the middle starts with its last epoch. So every task writes as a producer of its
+own, whose id is made of the query and the partition, with the epoch as the producer's epoch and the row's place as the
+sequence. The shard's leader then knows a repeated batch from a new one, whoever leads by then.
+
+Producer epochs have 15 bits. Every 2^14 epochs a task changes its producer id, so that a shard which sees rows of a query
+only now and then never mistakes a later epoch for an earlier one.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from antiphon.errors import InvalidRequestError
+
+JOB_ID_BIT: Final = 1 << 62  # topics: sequences without gaps, repeated batches are compared by checksum
+TABLE_ID_BIT: Final = 1 << 61  # tables: sequences rise
+EPOCH_BITS: Final = 14
+
+
+class Job(NamedTuple):
+    """One task's part of an epoch. `query_id` is Spark's for streams, the transaction's for batch writes."""
+
+    query_id: str
+    epoch: int
+    partition: int
+
+    @property
+    def producer_epoch(self) -> int:
+        """0 .. 2^14-1."""
+        return self.epoch & ((1 << EPOCH_BITS) - 1)
+
+    def producer_id(self, *, table: bool) -> int:
+        """The same for all attempts of the task; nobody else has it but by a collision of 61-bit hashes."""
+        text = f"{self.query_id}/{self.partition}/{self.epoch >> EPOCH_BITS}"
+        hashed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+        bit = TABLE_ID_BIT if table else JOB_ID_BIT
+        return bit | (hashed & (bit - 1))
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} of {self.query_id}, partition {self.partition}"
+
+
+class EpochTime(NamedTuple):
+    """The time of day that an epoch's records carry; `epoch` None: it holds for whichever is planned."""
+
+    epoch: int | None
+    time_ms: int
+
+
+def epoch_time(checkpoint: str | None) -> EpochTime:
+    """When the epoch that is about to be written was planned, in a way that a replay finds the same time again.
+
+    Spark writes an epoch's offsets, with the time, to `CHECKPOINT/offsets/N` before it runs it, and takes them from there
+    when it runs it again. Without a `checkpointLocation` option a query cannot be continued, so that the present will do.
+    """
+    if checkpoint is None:
+        return EpochTime(None, time.time_ns() // 1_000_000)
+    newest = _newest_offsets_file(checkpoint)
+    if newest is None:
+        return EpochTime(-1, 0)
+    epoch, text = newest
+    try:
+        stamp = json.loads(text.splitlines()[1])["batchTimestampMs"]
+        return EpochTime(epoch, int(stamp))
+    except (IndexError, KeyError, TypeError, ValueError):
+        return EpochTime(-1, 0)
+
+
+def record_time_ms(planned: EpochTime, job: Job) -> int:
+    """The timestamp of records that bring none; raises InvalidRequestError where a replay could not find it again."""
+    if planned.epoch is not None and planned.epoch != job.epoch:
+        raise InvalidRequestError(
+            f"the checkpoint's offsets of epoch {job.epoch} cannot be read here, so records have no time that a replay "
+            'would repeat; add a column: df.withColumn("timestamp", current_timestamp()), which within a streaming query is '
+            "the epoch's own time"
+        )
+    return planned.time_ms
+
+
+def _newest_offsets_file(checkpoint: str) -> tuple[int, str] | None:
+    """(epoch, text) of the newest file in the checkpoint's `offsets`, on any file system that Arrow knows; None: none."""
+    from pyarrow import fs
+
+    try:
+        if "://" in checkpoint:
+            files, path = fs.FileSystem.from_uri(checkpoint)
+        else:
+            local = checkpoint.removeprefix("file:")
+            files, path = fs.LocalFileSystem(), str(Path(local).absolute())
+        found = files.get_file_info(fs.FileSelector(f"{path}/offsets", allow_not_found=True))
+        epochs = _numbers([entry.base_name for entry in found])
+        if not epochs:
+            return None
+        with files.open_input_stream(f"{path}/offsets/{max(epochs)}") as stream:
+            return max(epochs), stream.read().decode()
+    except (OSError, ValueError):
+        return None
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    return [int(name) for name in names if name.isdigit()]

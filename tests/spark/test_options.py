@@ -1,0 +1,137 @@
+"""Options: what is accepted, and what a wrong one is told."""
+
+from typing import Any
+
+import pytest
+
+from antiphon.errors import InvalidRequestError
+from antiphon.spark.options import (
+    EARLIEST,
+    LATEST,
+    OffsetSpec,
+    parse_read,
+    parse_servers,
+    parse_shape,
+    parse_write,
+)
+
+BASE = {"servers": "127.0.0.1:7400,other:7401", "topic": "flights"}
+TABLE = {"servers": "127.0.0.1:7400", "table": "aircraft"}
+
+
+def test_defaults_of_a_batch_read() -> None:
+    options = parse_read(BASE, streaming=False)
+    assert options.target.servers == (("127.0.0.1", 7400), ("other", 7401))
+    assert (options.mode, options.isolation, options.fail_on_data_loss) == ("log", "committed", True)
+    assert options.starting == OffsetSpec(EARLIEST)
+    assert options.ending == OffsetSpec(LATEST)
+
+
+def test_a_stream_starts_at_the_end_and_a_table_is_read_by_its_changes() -> None:
+    assert parse_read(BASE, streaming=True).starting == OffsetSpec(LATEST)
+    assert parse_read(TABLE, streaming=True).mode == "changes"
+    assert parse_read(TABLE, streaming=False).mode == "snapshot"
+
+
+def test_names_are_in_any_case() -> None:
+    raw = {"SERVERS": "h:1", "Topic": "a, b", "startingoffsets": "earliest", "MAXOFFSETSPERTRIGGER": "5"}
+    options = parse_read(raw, streaming=True)
+    assert options.target.names == ("a", "b")
+    assert options.max_offsets_per_trigger == 5
+
+
+def test_chosen_offsets() -> None:
+    options = parse_read(
+        {
+            **BASE,
+            "startingOffsets": '{"flights": {"0": 23, "1": -2}}',
+            "endingOffsets": '{"flights": {"0": -1}}',
+        },
+        streaming=False,
+    )
+    assert options.starting.chosen == {"flights": {0: 23, 1: EARLIEST}}
+    assert options.ending.chosen == {"flights": {0: LATEST}}
+
+
+def test_the_past_of_a_table() -> None:
+    assert parse_read({**TABLE, "asOfOffset": "7"}, streaming=False).as_of == OffsetSpec(
+        LATEST, None, {"aircraft": {0: 7}}
+    )
+    assert parse_read({**TABLE, "asOfTimestamp": "9"}, streaming=False).as_of == OffsetSpec(LATEST, 9)
+
+
+READ_ERRORS: list[tuple[dict[str, str], bool, str]] = [
+    ({"topic": "a"}, False, 'give option("servers"'),
+    ({"servers": "h:1"}, False, "either option"),
+    ({"servers": "h:1", "topic": "a", "table": "b"}, False, "either option"),
+    ({"servers": "h:1", "topic": " , "}, False, "is empty"),
+    ({"servers": "h:1", "topic": "a,a"}, False, "named twice"),
+    ({**BASE, "servers": "localhost"}, False, "is not HOST:PORT"),
+    ({**BASE, "startingOfset": "latest"}, False, "did you mean startingOffsets?"),
+    ({**BASE, "maxOffsetPerTriger": "1"}, True, "did you mean maxOffsetsPerTrigger?"),
+    ({**BASE, "subscribe": "x"}, False, "use topic"),
+    ({**BASE, "kafka.bootstrap.servers": "x"}, False, "use servers"),
+    ({**BASE, "qqqqqqqqq": "x"}, False, "there is servers, topic"),
+    ({**BASE, "txnId": "x"}, False, "does not apply to a read"),
+    ({**BASE, "startingOffsets": "yesterday"}, False, '{"flights": {"0": 23}}'),
+    ({**BASE, "startingOffsets": '{"flights": 3}'}, False, '{"flights": {"0": 23}}'),
+    ({**BASE, "startingOffsets": '{"flights": {"0": true}}'}, False, '{"flights": {"0": 23}}'),
+    ({**BASE, "startingOffsets": '{"flights": {"0": -3}}'}, False, '{"flights": {"0": 23}}'),
+    ({**BASE, "startingOffsets": '{"flights": {"-1": 3}}'}, False, '{"flights": {"0": 23}}'),
+    ({**BASE, "startingOffsets": '{"other": {"0": 3}}'}, False, "names 'other'"),
+    ({**BASE, "topic": "a,b", "startingOffsets": '{"a": {"0": 3}}'}, False, "says nothing of b"),
+    ({**BASE, "endingOffsets": "earliest"}, False, "cannot be earliest"),
+    ({**BASE, "startingOffsets": "latest", "startingTimestamp": "1"}, False, "not both"),
+    ({**BASE, "endingOffsets": "latest"}, True, "does not apply to a stream"),
+    ({**BASE, "maxOffsetsPerTrigger": "5"}, False, "does not apply to a batch read"),
+    ({**BASE, "minPartitions": "0"}, False, "not within 1..100000"),
+    ({**BASE, "minPartitions": "many"}, False, "whole number"),
+    ({**BASE, "failOnDataLoss": "maybe"}, False, "true or false"),
+    ({**BASE, "isolation": "serializable"}, False, "there is committed, uncommitted"),
+    ({**BASE, "isolation": "uncommitted"}, True, "exactly once"),
+    ({**BASE, "mode": "changes"}, False, "for tables"),
+    ({**BASE, "asOfOffset": "1"}, False, "anything but a snapshot"),
+    ({**TABLE, "mode": "state"}, False, "there is changes, snapshot"),
+    ({**TABLE, "mode": "snapshot"}, True, "cannot be streamed"),
+    ({**TABLE, "startingOffsets": "earliest"}, False, "mode=changes"),
+    ({**TABLE, "includeHeaders": "true"}, True, "columns are fixed"),
+    ({**TABLE, "asOfOffset": "1", "asOfTimestamp": "1"}, False, "not both"),
+]
+
+
+@pytest.mark.parametrize(("raw", "streaming", "message"), READ_ERRORS)
+def test_wrong_read_options_name_the_right_one(raw: dict[str, str], streaming: bool, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_read(raw, streaming=streaming)
+    assert message in caught.value.message
+
+
+WRITE_ERRORS: list[tuple[dict[str, str], bool, str]] = [
+    ({**BASE, "topic": "a,b"}, False, "one topic"),
+    ({**BASE, "startingOffsets": "latest"}, True, "does not apply to a write"),
+    ({**BASE, "txnId": "x"}, True, "does not apply to a stream"),
+    ({**BASE, "compression": "lzma"}, True, "there is none, gzip"),
+    ({**TABLE, "compression": "zstd"}, True, "does not apply to a table"),
+    ({**BASE, "batchRow": "3"}, True, "did you mean batchRows?"),
+]
+
+
+@pytest.mark.parametrize(("raw", "streaming", "message"), WRITE_ERRORS)
+def test_wrong_write_options_name_the_right_one(raw: dict[str, str], streaming: bool, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_write(raw, streaming=streaming)
+    assert message in caught.value.message
+
+
+def test_sparks_own_options_pass() -> None:
+    raw: dict[str, Any] = {**BASE, "checkpointlocation": "/tmp/c", "queryname": "q"}
+    assert parse_write(raw, streaming=True).checkpoint == "/tmp/c"
+
+
+def test_columns_need_no_more_than_the_target() -> None:
+    assert parse_shape({**BASE, "includeHeaders": "true", "maxOffsetsPerTrigger": "3"}).include_headers
+    assert parse_shape(TABLE).is_table
+
+
+def test_an_ipv6_address() -> None:
+    assert parse_servers("[::1]:7400") == (("::1", 7400),)
