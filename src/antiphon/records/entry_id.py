@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from antiphon.invariants import invariant
+from antiphon.invariants import invariant, unreachable
 
 
 class EntryId(NamedTuple):
@@ -45,11 +45,14 @@ class TermIndex:
 
     def append(self, term: int, next_offset: int) -> None:
         """The log grew to `next_offset` by entries of `term`."""
-        invariant(next_offset > self.log_end, f"append must grow the log: {self.log_end} -> {next_offset}")
-        last = self.end.term
-        invariant(term >= last, f"terms never fall within a log: {last} then {term}")
-        if not self._terms or term > self._terms[-1]:
-            self._terms.append(term)
+        terms = self._terms
+        last = terms[-1] if terms else self._start_term
+        if next_offset <= self.log_end:
+            unreachable(f"append must grow the log: {self.log_end} -> {next_offset}")
+        if term < last:
+            unreachable(f"terms never fall within a log: {last} then {term}")
+        if not terms or term > last:
+            terms.append(term)
             self._starts.append(self.log_end)
         self.log_end = next_offset
 
@@ -89,10 +92,8 @@ class TermIndex:
 
     def term_before(self, offset: int) -> int:
         """Term of the entry just before `offset`; needs log_start <= offset <= log_end."""
-        invariant(
-            self.log_start <= offset <= self.log_end,
-            f"offset {offset} outside {self.log_start}..{self.log_end}",
-        )
+        if not self.log_start <= offset <= self.log_end:
+            unreachable(f"offset {offset} outside {self.log_start}..{self.log_end}")
         if offset == self.log_start:
             return self._start_term
         return self._terms[bisect_right(self._starts, offset - 1) - 1]

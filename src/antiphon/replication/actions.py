@@ -70,8 +70,9 @@ class Feed:
 class SendSnapshot:
     """Stream a snapshot of committed state to the follower; its log cannot be joined from ours.
 
-    Announce it with a `SnapshotOffer` in the term of this leadership; drop it when the role changes. When the stream is done, or failed, call
-    `snapshot_sent(to, at)` or `snapshot_failed(to)`. A repeated request for the same node replaces the first.
+    Announce it with a `SnapshotOffer` in the term of this leadership; drop it when the role changes. When the stream is
+    done, or failed, call `snapshot_sent(to, at)` or `snapshot_failed(to)`. A repeated request for the same node replaces
+    the first.
     """
 
     to: NodeId
