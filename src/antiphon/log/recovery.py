@@ -3,7 +3,7 @@
 - A snapshot whose files are as it says stands for everything before it; only what follows is read, batch by batch.
 - The **torn tail** is the end of a write that nobody was told of: it has no index entry, and is cut off.
 - **Damage** is a bad batch whose index entry proves that it was durable, or a bad batch or a gap before the last segment.
-  Then the log ends before the damage for now, nothing is removed, and a marker file keeps the report across restarts: a
+  Then the log ends before the damage, nothing is removed, and a marker file keeps the report across restarts: a
   replica that lost durable entries must not vote until it has been refetched (`ShardLog.clear_damage`).
 """
 

@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from antiphon.errors import AntiphonError, DamagedLogError, OffsetOutOfRangeError, StorageFailedError
-from antiphon.invariants import invariant
+from antiphon.invariants import invariant, unreachable
 from antiphon.log import layout
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import Disk
@@ -174,13 +174,12 @@ class ShardLog:
             steps.append(self._cut_step())
         write: WriteStep | None = None
         now_ms = self._clock_ms()
+        terms = self.terms
         for number, batch in enumerate(batches):
             header = read_header(batch) if headers is None else headers[number]
             size = len(batch)
-            invariant(
-                header.base_offset == self.terms.log_end and header.batch_length + 12 == size,
-                f"batch of {size} bytes at {header.base_offset} cannot follow {self.terms.end}",
-            )
+            if header.base_offset != terms.log_end or header.batch_length + 12 != size:
+                unreachable(f"batch of {size} bytes at {header.base_offset} cannot follow {terms.end}")
             segment = self._segments[-1] if self._segments else None
             if segment is None or self._is_full(segment, size, now_ms):
                 steps += self._new_segment(now_ms)
