@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
 from antiphon.replication.actions import (
     Action,
     AppendLog,
@@ -49,7 +49,7 @@ def term_start(term: int, base_offset: int) -> Entry:
     return Entry(term, base_offset, base_offset + 1, f"start of {term}")
 
 
-def index_of(entries: Sequence[Entry], start: EntryId = EntryId(0, 0)) -> TermIndex:
+def index_of(entries: Sequence[Entry], start: EntryId = EMPTY) -> TermIndex:
     """Term index of a log."""
     terms = TermIndex(start.offset, start.term)
     for entry in entries:
@@ -199,7 +199,8 @@ class Cluster:
         self.leaders: dict[int, NodeId] = {}  # by term
         self.chosen: list[Entry] = []  # the longest committed log that anybody has reported
         self.hosts = {
-            node: Host(self, node, (logs or {}).get(node, ()), (terms or {}).get(node, 0)) for node in self.ensemble
+            node: Host(self, node, (logs or {}).get(node, ()), (terms or {}).get(node, 0))
+            for node in self.ensemble
         }
 
     def make(self, host: Host) -> Replica | RaftReplica:
@@ -276,7 +277,9 @@ class Cluster:
 
     def between(self, source: NodeId, to: NodeId, kind: type[Any]) -> list[Any]:
         """Messages of one kind that were ever sent from one node to another."""
-        return [message for a, b, message in self.sent if (a, b) == (source, to) and isinstance(message, kind)]
+        return [
+            message for a, b, message in self.sent if (a, b) == (source, to) and isinstance(message, kind)
+        ]
 
     # -- the coordinator's part ----------------------------------------------------------------------------------------
 
@@ -347,14 +350,18 @@ class Cluster:
     def role_changed(self, host: Host, action: RoleChanged) -> None:
         host.snapshots.clear()  # of an earlier leadership, if any
         if action.role is Role.LEADER:
-            assert self.leaders.setdefault(action.term, host.node) == host.node, f"two leaders in term {action.term}"
+            assert self.leaders.setdefault(action.term, host.node) == host.node, (
+                f"two leaders in term {action.term}"
+            )
 
     def committed(self, host: Host, high_watermark: int) -> None:
         """Nobody may ever report another committed log than the others."""
         log = [entry for entry in host.log if entry.next_offset <= high_watermark]
         known = {entry.base_offset: entry for entry in self.chosen}
         for entry in log:
-            assert known.get(entry.base_offset, entry) == entry, f"{host.node} commits {entry}, not {known[entry.base_offset]}"
+            assert known.get(entry.base_offset, entry) == entry, (
+                f"{host.node} commits {entry}, not {known[entry.base_offset]}"
+            )
         if log and (not self.chosen or log[-1].next_offset > self.chosen[-1].next_offset):
             self.chosen = [e for e in self.chosen if e.base_offset < log[0].base_offset] + log
 
