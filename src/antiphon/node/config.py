@@ -1,7 +1,7 @@
 """What a node is told at its start: `node.toml` in its directory, as a checked struct.
 
-Only what an operator may decide stands here; what depends on the machine (tick, heartbeat, time-outs) has defaults that were
-chosen together and are checked together: a node that misses a few heartbeats is slow, not dead.
+Only what an operator may decide stands here; what depends on the machine (tick, heartbeat, time-outs) has defaults
+that were chosen together and are checked together: a node that misses a few heartbeats is slow, not dead.
 """
 
 import tomllib

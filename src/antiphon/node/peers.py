@@ -67,6 +67,7 @@ class PeerLink:
         self._log = structlog.get_logger().bind(peer=node_id)
         self.up = False
         self._welcomed = False
+        self._closed = False
         self.reconnect_max_s = 0.5
 
     def start(self) -> None:
@@ -75,6 +76,9 @@ class PeerLink:
 
     async def close(self) -> None:
         """Hang up for good."""
+        self._closed = True  # a cancellation can get lost in asyncio.wait_for
+        self._kick.set()
+        self._gone.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -147,7 +151,7 @@ class PeerLink:
 
     async def _run(self) -> None:
         pause_s = RECONNECT_FIRST_S
-        while True:
+        while not self._closed:
             self._kick.clear()
             self._welcomed = False
             if await self._dial():
@@ -162,6 +166,8 @@ class PeerLink:
 
     async def _dial(self) -> bool:
         self._gone.clear()
+        if self._closed:
+            return False
         try:
             host, port = split_address(self.address)
             await asyncio.wait_for(

@@ -1,0 +1,237 @@
+"""The HTTP door, for people and monitors: `/healthz`, `/metrics` (Prometheus), `/status` and `/topics` (JSON). GET only.
+
+A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
+size, connections in time and number, and nothing that is sent here changes anything.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from antiphon.errors import PortInUseError
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import ShardStatus
+
+REQUEST_BYTES_MAX: Final = 16 * 1024
+CONNECTIONS_MAX: Final = 256
+IDLE_S: Final = 30.0
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Reply = tuple[int, str, bytes]
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class HttpDoor:
+    """Serves one node's state.
+
+    Args:
+        gateway: the node.
+        metrics: renders the node's metrics in Prometheus's text format.
+        status: the node's own state, as plain values for JSON.
+    """
+
+    def __init__(
+        self, gateway: Gateway, *, metrics: Callable[[], bytes], status: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._gateway = gateway
+        self._metrics = metrics
+        self._status = status
+        self._server: asyncio.Server | None = None
+        self._open: set[_HttpConnection] = set()
+        self._pages: dict[str, Callable[[], Reply]] = {
+            "/": self._index,
+            "/healthz": self._health,
+            "/metrics": lambda: (200, PROMETHEUS, self._metrics()),
+            "/status": lambda: _json(200, self._status()),
+            "/topics": self._topics,
+        }
+
+    async def start(self, host: str, port: int, sock: socket.socket | None = None) -> int:
+        """Listen on `host:port`, or on a bound socket; returns the port. Raises PortInUseError."""
+        loop = asyncio.get_running_loop()
+        try:
+            if sock is not None:
+                sock.setblocking(False)
+                self._server = await loop.create_server(lambda: _HttpConnection(self), sock=sock)
+            else:
+                self._server = await loop.create_server(lambda: _HttpConnection(self), host, port)
+        except OSError as error:
+            raise PortInUseError(
+                f"{host}:{port} (http door) cannot be used: {error.strerror or error}", port=port
+            ) from None
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Hang up and listen no more."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.close()
+
+    def answer(self, request_line: bytes) -> Reply:
+        """The reply to a request, by its first line."""
+        words = request_line.split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return 400, TEXT, b"this is not an HTTP/1 request\n"
+        if words[0] not in {b"GET", b"HEAD"}:
+            return 405, TEXT, b"only GET is answered here\n"
+        path = words[1].split(b"?", 1)[0].decode("latin-1")
+        page = self._pages.get(path)
+        if page is None:
+            return 404, TEXT, f"there are: {' '.join(sorted(self._pages))}\n".encode()
+        try:
+            return page()
+        except Exception as error:  # noqa: BLE001 - a page that fails must not take the connection's task along
+            return 500, TEXT, f"{type(error).__name__}: {error}\n".encode()
+
+    def _index(self) -> Reply:
+        cluster = self._gateway.metadata
+        lines = [
+            f"Antiphon node {self._gateway.node_id} of cluster {self._gateway.cluster_id}",
+            f"metadata version {cluster.version}, coordinator on node {cluster.controller}",
+            "",
+            *(
+                f"node {node.node_id}: {'up' if node.alive else 'DOWN'} {node.native}"
+                for node in cluster.nodes
+            ),
+            "",
+            *(f"{topic.kind} {topic.name}: {len(topic.shards)} shards" for topic in cluster.topics),
+            "",
+            "see " + " ".join(sorted(self._pages)),
+        ]
+        return 200, TEXT, ("\n".join(lines) + "\n").encode()
+
+    def _health(self) -> Reply:
+        """200 when this node is part of the cluster and none of its replicas has failed."""
+        cluster = self._gateway.metadata
+        bad = [one.shard_id for one in self._gateway.replica_statuses() if one.state in {"failed", "damaged"}]
+        offline = sum(
+            shard.status is not ShardStatus.ONLINE for topic in cluster.topics for shard in topic.shards
+        )
+        healthy = cluster.version >= 0 and not bad
+        return _json(
+            200 if healthy else 503,
+            {
+                "healthy": healthy,
+                "node": self._gateway.node_id,
+                "metadata_version": cluster.version,
+                "failed_shards": bad,
+                "shards_without_leader": offline,
+            },
+        )
+
+    def _topics(self) -> Reply:
+        cluster = self._gateway.metadata
+        return _json(
+            200,
+            [
+                {
+                    "name": topic.name,
+                    "kind": str(topic.kind),
+                    "replicas": topic.replicas,
+                    "profile": topic.profile,
+                    "config": topic.config,
+                    "shards": [
+                        {
+                            "shard": shard.index,
+                            "id": shard.shard_id,
+                            "status": str(shard.status),
+                            "leader": shard.leader,
+                            "term": shard.term,
+                            "ensemble": list(shard.ensemble),
+                            "live": list(shard.live),
+                        }
+                        for shard in topic.shards
+                    ],
+                }
+                for topic in cluster.topics
+            ],
+        )
+
+    def opened(self, connection: "_HttpConnection") -> bool:
+        """Count a connection; False when there are too many."""
+        self._open.add(connection)
+        return len(self._open) <= CONNECTIONS_MAX
+
+    def closed(self, connection: "_HttpConnection") -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+
+
+class _HttpConnection(asyncio.Protocol):
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+        if not self._door.opened(self):
+            self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while self._transport is not None:
+            head, found, rest = self._received.partition(b"\r\n\r\n")
+            if not found:
+                if len(self._received) > REQUEST_BYTES_MAX:
+                    self._reply((431, TEXT, b"the request is too long\n"), keep=False, body=True)
+                return
+            self._received = rest
+            lines = head.split(b"\r\n")
+            reply = self._door.answer(lines[0])
+            headers = {
+                name.strip().lower(): value.strip().lower() for name, _, value in map(_halves, lines[1:])
+            }
+            has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+            keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close" and not has_body
+            self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
+
+    def _reply(self, reply: Reply, *, keep: bool, body: bool) -> None:
+        if self._transport is None:
+            return
+        status, content_type, content = reply
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(content)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
+        ).encode()
+        self._transport.write(head + content if body else head)
+        if not keep:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._door.closed(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            with contextlib.suppress(RuntimeError):
+                self._transport.close()
+            self._transport = None
+
+
+def _halves(line: bytes) -> tuple[bytes, bytes, bytes]:
+    return line.partition(b":")
+
+
+def _json(status: int, value: Any) -> Reply:
+    return status, JSON, msgspec.json.encode(value) + b"\n"

@@ -1,0 +1,276 @@
+"""This node's word with the coordinator: registration, heartbeats, metadata, forwarded commands, producer ids.
+
+One heartbeat is underway at a time. Who coordinates is known from the replica of `__cluster` where this node has one,
+from the metadata, or from the answer of somebody who was asked in vain; while nobody knows, the voters are asked in
+turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    NotReadyError,
+    TimedOutError,
+    TopicExistsError,
+    UnavailableError,
+)
+from antiphon.node.shard_host import ShardHost
+from antiphon.replication.follower_cursor import CursorState
+from antiphon.wire.cluster import (
+    Command,
+    CommandDone,
+    Heartbeat,
+    HeartbeatReply,
+    LiveSet,
+    MetadataDelta,
+    MetadataView,
+    ProducerIdBlock,
+    Register,
+    ReserveProducerIds,
+)
+from antiphon.wire.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
+from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+
+RETRY_FIRST_S = 0.02
+RETRY_MAX_S = 0.3
+PRODUCER_IDS_AT_ONCE = 1000
+NEVER = -1.0
+
+
+class ClusterAgent:
+    """See the module's text."""
+
+    def __init__(self, node: "Node", cluster_id: str) -> None:
+        self.view = MetadataView(cluster_id)
+        self.registered = asyncio.Event()
+        self._node = node
+        self._log = structlog.get_logger()
+        self._hint: int | None = None
+        self._asked_in_vain = 0
+        self._beat_sent_s = NEVER
+        self._beat_number = 0
+        self._needs_register = True
+        self._coordinator_term = -1
+        self._live_told: dict[int, LiveSet] = {}
+        self._changed = asyncio.Event()
+        self._ids: tuple[int, int] = (0, 0)  # next, end
+        self._ids_lock = asyncio.Lock()
+
+    # -- who coordinates ----------------------------------------------------------------------------------------
+
+    def coordinator(self) -> int:
+        """The node that most probably coordinates."""
+        node = self._node
+        host = node.hosts.get(CLUSTER_SHARD_ID)
+        if host is not None and host.failed is None and host.replica.leader is not None:
+            return host.replica.leader
+        if self._hint is not None:
+            return self._hint
+        voters = node.config.voters
+        if host is None and self._asked_in_vain == 0 and self.view.controller != ABSENT_NODE:
+            return self.view.controller
+        return voters[self._asked_in_vain % len(voters)]
+
+    def _not_there(self, error: AntiphonError) -> None:
+        """Whoever was asked does not coordinate, or is not there."""
+        leader = error.details.get("leader") if isinstance(error, NotLeaderError) else None
+        self._hint = leader if isinstance(leader, int) and leader >= 0 else None
+        if self._hint is None:
+            self._asked_in_vain += 1
+
+    def peer_gone(self, node_id: int) -> None:
+        """A node does not answer any more."""
+        if self._hint == node_id:
+            self._hint = None
+            self._asked_in_vain += 1
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Send a heartbeat, unless one is underway and not overdue."""
+        node = self._node
+        now = node.now_s()
+        overdue_s = 2 * node.config.timings.heartbeat / 1000
+        if self._beat_sent_s >= 0 and now - self._beat_sent_s < overdue_s:
+            return
+        if self._beat_sent_s >= 0:
+            self._not_there(UnavailableError("no answer to a heartbeat"))
+        self._beat_sent_s = now
+        self._beat_number += 1
+        number = self._beat_number
+        told: tuple[LiveSet, ...] = ()
+        if self._needs_register:
+            body: Register | Heartbeat = Register(self.view.cluster_id, node.meta(), self.view.version)
+        else:
+            told = self._live_changes()
+            body = Heartbeat(node.node_id, node.incarnation, self.view.version, told)
+
+        def answered(reply: Any) -> None:
+            if number == self._beat_number:
+                self._beat_sent_s = NEVER
+                self._answered(reply, told)
+
+        node.ask_coordinator(self.coordinator(), body, answered)
+
+    def _answered(self, reply: Any, told: tuple[LiveSet, ...]) -> None:
+        if not isinstance(reply, HeartbeatReply):
+            if isinstance(reply, AntiphonError):
+                self._not_there(reply)
+                if not isinstance(reply, NotLeaderError | NotReadyError | UnavailableError | TimedOutError):
+                    self._log.error("coordinator_refused_us", error=reply.message, code=reply.code)
+            return
+        self._hint, self._asked_in_vain = reply.coordinator, 0
+        was_registered, self._needs_register = not self._needs_register, not reply.registered
+        if reply.coordinator_term != self._coordinator_term:
+            self._coordinator_term = reply.coordinator_term
+            self._live_told.clear()
+        else:
+            self._live_told.update((live.shard_id, live) for live in told)
+        if reply.delta is not None:
+            self.apply(reply.delta)
+        if not reply.registered:
+            if was_registered:
+                self.beat()
+        elif not self.registered.is_set() and self.view.version >= 0:
+            self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
+            self.registered.set()
+
+    def _live_changes(self) -> tuple[LiveSet, ...]:
+        """Sets of the shards led here that differ from what the coordinator was told."""
+        changes = []
+        for host in self._node.hosts.values():
+            if host.shard_id != CLUSTER_SHARD_ID and host.is_serving:
+                live = live_set(host, self._live_told.get(host.shard_id))
+                if self._live_told.get(host.shard_id) != live:
+                    changes.append(live)
+        return tuple(changes)
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    def apply(self, delta: MetadataDelta) -> None:
+        """Take over a change of the metadata; what does not fit is asked for by the next heartbeat."""
+        before = self.view.version
+        if not self.view.apply(delta):
+            if delta.version > self.view.version:
+                self.beat()
+            return
+        if self.view.version != before:
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+            self._node.metadata_changed()
+
+    async def wait_version(self, known_version: int, timeout_s: float) -> None:
+        """Return when the metadata is newer than `known_version`, or after `timeout_s`."""
+        deadline = self._node.now_s() + timeout_s
+        while self.view.version <= known_version:
+            left = deadline - self._node.now_s()
+            if left <= 0:
+                return
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    async def command(
+        self, request: CreateTopic | DeleteTopic | AlterTopic | ElectLeader, timeout_s: float
+    ) -> None:
+        """Have the coordinator carry out a command; returns when this node's metadata shows it.
+
+        Asks again while there is no coordinator. A repeat whose first try may have succeeded is not blamed for its success.
+        """
+        deadline = self._node.now_s() + timeout_s
+        unknown = False
+
+        def body(left_s: float) -> Command:
+            return Command(request, max(1, int(left_s * 1000)))
+
+        pause_s = RETRY_FIRST_S
+        while True:
+            left = deadline - self._node.now_s()
+            try:
+                reply = await self._ask(body(left), left)
+            except (NotLeaderError, NotReadyError, UnavailableError) as error:
+                unknown = unknown or isinstance(error, UnavailableError)
+                if left <= pause_s:
+                    raise
+                self._not_there(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_MAX_S)
+                continue
+            except TopicExistsError:
+                if not unknown:
+                    raise
+                return
+            if isinstance(reply, CommandDone):
+                await self.wait_version(reply.version - 1, max(0.0, deadline - self._node.now_s()))
+            return
+
+    async def _ask(self, body: Any, timeout_s: float) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._node.ask_coordinator(self.coordinator(), body, answered)
+        try:
+            reply = await asyncio.wait_for(future, max(0.001, timeout_s))
+        except TimeoutError:
+            raise TimedOutError(f"the coordinator did not answer within {timeout_s:.1f} s") from None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def new_producer_id(self, timeout_s: float = 30.0) -> int:
+        """The next id of the block that this node owns; a new block is asked for when it is used up."""
+        async with self._ids_lock:
+            if self._ids[0] >= self._ids[1]:
+                block = await self._reserve(timeout_s)
+                self._ids = (block.first, block.first + block.count)
+            self._ids = (self._ids[0] + 1, self._ids[1])
+            return self._ids[0] - 1
+
+    async def _reserve(self, timeout_s: float) -> ProducerIdBlock:
+        deadline = self._node.now_s() + timeout_s
+        pause_s = RETRY_FIRST_S
+        while True:
+            left = deadline - self._node.now_s()
+            try:
+                block = await self._ask(ReserveProducerIds(PRODUCER_IDS_AT_ONCE), left)
+            except (NotLeaderError, NotReadyError, UnavailableError) as error:
+                if left <= pause_s:
+                    raise
+                self._not_there(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_MAX_S)
+                continue
+            if not isinstance(block, ProducerIdBlock):
+                raise UnavailableError(
+                    "the coordinator answered with something else than a block of producer ids"
+                )
+            return block
+
+
+def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
+    """Who keeps up with the leader `host`: once caught up in this term, a follower counts until its connection breaks."""
+    kept = set(before.live) if before is not None and before.term == host.term else set()
+    mark = host.high_watermark
+    live = [host.services.node_id]
+    for follower in host.replica.followers():
+        caught_up = follower.state is CursorState.REPLICATE and follower.ack_offset >= mark
+        if follower.connected and (caught_up or follower.node in kept):
+            live.append(follower.node)
+    return LiveSet(host.shard_id, host.term, tuple(sorted(live)))
+
+
+Answered = Callable[[Any], None]

@@ -1,0 +1,225 @@
+"""The node as its doors see it: `node.gateway.Gateway`, on top of the shard hosts and the cluster agent."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, UnknownShardError, UnknownTopicError
+from antiphon.node.agent import ClusterAgent
+from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
+from antiphon.node.shard_host import ShardHost
+from antiphon.wire.cluster import MetadataView
+from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
+from antiphon.wire.requests import (
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    ElectLeader,
+    ReplicaStatus,
+    TableGet,
+    TableRows,
+    TableScan,
+    TableWrite,
+    TableWritten,
+)
+
+
+class GatewayCalls:
+    """Implements `Gateway`; the node is built on it."""
+
+    node_id: int
+    cluster_id: str
+    agent: ClusterAgent
+    hosts: dict[int, ShardHost]
+
+    def __init__(self) -> None:
+        self._follow_keys = count(1)
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> MetadataView:
+        """The metadata as it is kept here."""
+        return self.agent.view
+
+    @property
+    def metadata(self) -> ClusterMeta:
+        """See Gateway."""
+        return self.agent.view.cluster()
+
+    def topic(self, name: str) -> TopicMeta:
+        """See Gateway."""
+        found = self.agent.view.topics.get(name)
+        if found is None:
+            raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
+        return found
+
+    def topic_by_id(self, topic_id: bytes) -> TopicMeta:
+        """See Gateway."""
+        found = self.agent.view.topic_by_id(topic_id)
+        if found is None:
+            raise UnknownTopicError(
+                f"there is no topic or table with id {topic_id.hex()}", topic_id=topic_id.hex()
+            )
+        return found
+
+    def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta]:
+        """See Gateway."""
+        found = self.agent.view.shard(shard_id)
+        if found is None:
+            raise UnknownShardError(f"there is no shard {shard_id}", shard_id=shard_id)
+        return found
+
+    def host(self, shard_id: int) -> ShardHost:
+        """This node's replica of the shard; NotLeaderError with the leader where it has none, or UnknownShardError."""
+        host = self.hosts.get(shard_id)
+        if host is not None:
+            return host
+        _, shard = self.shard(shard_id)
+        leader = None if shard.leader == ABSENT_NODE else shard.leader
+        if leader == self.node_id or self.node_id in shard.ensemble:
+            raise NotReadyError(f"node {self.node_id} is just opening its replica of shard {shard_id}; retry")
+        raise NotLeaderError(
+            f"node {self.node_id} has no replica of shard {shard_id}, node {leader} leads it",
+            leader=leader,
+            shard_id=shard_id,
+        )
+
+    async def wait_metadata(self, known_version: int, timeout_s: float) -> ClusterMeta:
+        """See Gateway."""
+        await self.agent.wait_version(known_version, timeout_s)
+        return self.metadata
+
+    async def create_topic(self, request: CreateTopic, timeout_s: float = 30.0) -> TopicMeta:
+        """See Gateway."""
+        await self.agent.command(request, timeout_s)
+        return self.topic(request.name)
+
+    async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
+        """See Gateway."""
+        await self.agent.command(DeleteTopic(name), timeout_s)
+
+    async def alter_topic(self, request: AlterTopic, timeout_s: float = 30.0) -> TopicMeta:
+        """See Gateway."""
+        await self.agent.command(request, timeout_s)
+        return self.topic(request.name)
+
+    async def elect_leader(self, shard_id: int, node: int = -1, timeout_s: float = 30.0) -> None:
+        """See Gateway."""
+        await self.agent.command(ElectLeader(shard_id, node), timeout_s)
+
+    async def new_producer_id(self) -> int:
+        """See Gateway."""
+        return await self.agent.new_producer_id()
+
+    # -- logs ---------------------------------------------------------------------------------------------------
+
+    async def append(
+        self, shard_id: int, batch: Buffer, *, expected_offset: int | None = None, timeout_s: float = 30.0
+    ) -> AppendResult:
+        """See Gateway."""
+        host = self.host(shard_id)
+        future, done = _future()
+        host.clients.append(batch, expected_offset, timeout_s, done)
+        result: AppendResult = await future
+        return result
+
+    async def fetch(
+        self,
+        shard_id: int,
+        offset: int,
+        max_bytes: int,
+        isolation: str = "committed",
+        *,
+        at_least_one: bool = True,
+    ) -> FetchResult:
+        """See Gateway."""
+        return self.host(shard_id).clients.fetch(offset, max_bytes, isolation, at_least_one=at_least_one)
+
+    async def wait_for_data(
+        self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1
+    ) -> None:
+        """See Gateway. Data that is shorter than `min_bytes` returns too: the caller fetches and sees."""
+        if timeout_s <= 0 or min_bytes <= 0 or not positions:
+            return
+        arrived = asyncio.Event()
+        waiting: list[tuple[int, int]] = []
+        try:
+            for shard_id, offset in positions:
+                key = next(self._follow_keys)
+                host = self.hosts.get(shard_id)
+                if host is None or not host.clients.follow(
+                    key, offset, uncommitted=isolation == "uncommitted", wake=arrived.set
+                ):
+                    return
+                waiting.append((shard_id, key))
+            await asyncio.wait_for(arrived.wait(), timeout_s)
+        except TimeoutError:
+            return
+        finally:
+            for shard_id, key in waiting:
+                self.unfollow(shard_id, key)
+
+    def next_follow_key(self) -> int:
+        """A key for `ShardClients.follow`."""
+        return next(self._follow_keys)
+
+    def unfollow(self, shard_id: int, key: int) -> None:
+        """Nobody waits for data under this key any more."""
+        host = self.hosts.get(shard_id)
+        if host is not None:
+            host.clients.unfollow(key)
+
+    async def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
+        """See Gateway."""
+        return self.host(shard_id).clients.list_offset(timestamp_ms)
+
+    def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
+        """See Gateway."""
+        host = self.host(shard_id)
+        host.check_serving()
+        found = host.log.terms.end_of_term(term)
+        return found.term, found.offset
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    async def table_write(self, request: TableWrite) -> TableWritten:
+        """See Gateway."""
+        future, done = _future()
+        self.host(request.shard_id).clients.table_write(request, done)
+        written: TableWritten = await future
+        return written
+
+    async def table_get(self, request: TableGet) -> TableRows:
+        """See Gateway."""
+        future, done = _future()
+        self.host(request.shard_id).clients.table_get(request, done)
+        rows: TableRows = await future
+        return rows
+
+    async def table_scan(self, request: TableScan) -> TableRows:
+        """See Gateway."""
+        future, done = _future()
+        self.host(request.shard_id).clients.table_scan(request, done)
+        rows: TableRows = await future
+        return rows
+
+    def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
+        """See Gateway."""
+        return tuple(self.hosts[shard_id].status() for shard_id in sorted(self.hosts))
+
+
+def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:
+    """A future and the callback that settles it."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any) -> None:
+        if future.done():
+            return
+        if isinstance(result, AntiphonError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    return future, done

@@ -1,0 +1,101 @@
+"""What a node counts, for Prometheus. Per node, never per shard or client: the number of series does not grow with use.
+
+Hot paths add to plain integers; they are turned into Prometheus samples when somebody asks.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+LATENCY_BOUNDS_S: Final = (
+    0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
+)  # fmt: skip
+
+
+class Histogram:
+    """Counts of durations in seconds in fixed buckets."""
+
+    __slots__ = ("_counts", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self._counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self._sum += seconds
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative buckets as Prometheus wants them, and the sum."""
+        total = 0
+        out: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self._counts, strict=True):
+            total += count
+            out.append((bound, float(total)))
+        return out, self._sum
+
+
+class NodeMetrics:
+    """Counters and histograms of one node. Counters only ever rise."""
+
+    def __init__(self) -> None:
+        self.appends = 0  # batches taken from clients
+        self.append_bytes = 0
+        self.append_records = 0
+        self.refusals = 0
+        self.duplicates = 0
+        self.fetches = 0
+        self.fetch_bytes = 0
+        self.table_ops = 0
+        self.table_reads = 0
+        self.elections = 0  # terms in which a replica of this node began to lead
+        self.shard_failures = 0
+        self.messages_in = 0
+        self.messages_out = 0
+        self.commit_latency = Histogram()  # from a client's append to its commit
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.histograms: dict[str, tuple[str, Callable[[], tuple[list[tuple[str, float]], float]]]] = {
+            "antiphon_commit_seconds": ("From a client's append to its commit", self.commit_latency.buckets)
+        }
+
+    def render(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        registry = CollectorRegistry()
+        registry.register(_Samples(self))
+        return generate_latest(registry)
+
+
+_COUNTERS: Final = {
+    "appends": "Batches that clients appended",
+    "append_bytes": "Bytes of batches that clients appended",
+    "append_records": "Records that clients appended",
+    "refusals": "Appends that were refused",
+    "duplicates": "Appends that an earlier try had made already",
+    "fetches": "Fetches by clients",
+    "fetch_bytes": "Bytes that clients fetched",
+    "table_ops": "Operations on tables",
+    "table_reads": "Gets and scans of tables",
+    "elections": "Times that a replica of this node began to lead",
+    "shard_failures": "Replicas that stopped because of a failure",
+    "messages_in": "Replica messages received",
+    "messages_out": "Replica messages sent",
+}
+
+
+class _Samples(Collector):
+    def __init__(self, metrics: NodeMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"antiphon_{name}", text, value=getattr(self._metrics, name))
+        for name, (text, read) in self._metrics.gauges.items():
+            yield GaugeMetricFamily(name, text, value=read())
+        for name, (text, buckets) in self._metrics.histograms.items():
+            found, total = buckets()
+            yield HistogramMetricFamily(name, text, buckets=found, sum_value=total)

@@ -1,0 +1,399 @@
+"""The client's side of one shard: appends, table writes and reads that wait for commits and confirmations.
+
+Everything here runs on the event loop and answers by callbacks, because a task per request would cost more than the
+request. A callback is called exactly once, with the result or with the error that took its place, in log order
+(S1.20).
+
+What may be answered when: an append when it is committed; a duplicate when the original is; a refusal (offset
+mismatch, or a table write of which nothing took effect) when the state it was judged against is committed *and*
+leadership was confirmed after the request came in, for a deposed leader's "no" could contradict what a newer one has
+acknowledged.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from antiphon.errors import (
+    AntiphonError,
+    BatchTooLargeError,
+    InvalidRequestError,
+    NotLeaderError,
+    OffsetMismatchError,
+    OffsetOutOfRangeError,
+    OverloadedError,
+    TimedOutError,
+    WrongKindError,
+)
+from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
+from antiphon.records.batch import BatchHeader, stamp, validate_batch
+from antiphon.replication.actions import ReadFailed, ReadReady
+
+if TYPE_CHECKING:
+    from antiphon.node.shard_host import ShardHost
+
+Done = Callable[[Any], None]
+"""Called with a result or an AntiphonError."""
+
+WAITERS_MAX: Final = 100_000
+ISOLATIONS: Final = ("committed", "uncommitted", "replica")
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+
+
+class Pending(NamedTuple):
+    """An append that waits for its commit. Times are of the event loop's clock, in seconds."""
+
+    next_offset: int
+    done: Done
+    result: Any
+    size_bytes: int
+    since_s: float
+    deadline_s: float
+
+
+class Waiter(NamedTuple):
+    """Something to be done when the log is committed up to `offset`."""
+
+    offset: int
+    order: int
+    deadline_s: float
+    ready: Callable[[], None]
+    failed: Done
+
+
+class ShardClients:
+    """Requests of clients to one shard, on this node."""
+
+    def __init__(self, host: "ShardHost", max_message_bytes: int) -> None:
+        self._host = host
+        self.max_message_bytes = max_message_bytes
+        self._pending: deque[Pending] = deque()
+        self._waiters: list[Waiter] = []
+        self._order = count()
+        self._reads_next: list[Waiter] = []
+        self._reads: dict[int, list[Waiter]] = {}
+        self._read_token = 0
+        self._read_asked = False
+        self._followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Does anybody wait for an answer that a time-out may have to give?"""
+        return bool(self._pending or self._waiters or self._reads or self._reads_next)
+
+    # -- appends ------------------------------------------------------------------------------------------------
+
+    def append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+        """Append one batch; `done` gets an AppendResult or an error. Raises what is known at once.
+
+        The order of the checks is the one that makes retries of successful conditional appends succeed: leadership, producer
+        and duplicate, expected offset, append (S2.12, S2.14).
+        """
+        host = self._host
+        host.check_writable()
+        if host.table is not None:
+            raise WrongKindError(f"shard {host.shard_id} belongs to a table: use puts and deletes")
+        header = validate_batch(batch)
+        if header.is_control or header.is_transactional:
+            raise InvalidRequestError("clients append neither control batches nor parts of transactions")
+        self.check_size(header.size_bytes)
+        duplicate = host.log.producers.check(header)
+        log_start = host.log.log_start
+        if duplicate is not None:
+            host.services.metrics.duplicates += 1
+            result = AppendResult(duplicate.base_offset, duplicate.next_offset, host.term, log_start, True)
+            self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
+            return
+        base = host.log.log_end
+        if expected_offset is not None and expected_offset != base:
+            self._mismatch(expected_offset, base, timeout_s, done)
+            return
+        owned = bytearray(batch)
+        stamp(owned, base, host.term)
+        next_offset = base + header.last_offset_delta + 1
+        result = AppendResult(base, next_offset, host.term, log_start, False)
+        self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
+
+    def stage(
+        self, owned: bytearray, records: int, next_offset: int, result: Any, timeout_s: float, done: Done
+    ) -> None:
+        """Append a stamped batch that ends at `next_offset`; `done(result)` when it is committed."""
+        host = self._host
+        now = host.services.now_s()
+        size = len(owned)
+        host.stage(owned, records)
+        self._pending.append(Pending(next_offset, done, result, size, now, now + timeout_s))
+        host.services.in_flight(size)
+        metrics = host.services.metrics
+        metrics.appends += 1
+        metrics.append_bytes += size
+        metrics.append_records += records
+        if self._followers:
+            self._wake(committed=False)
+
+    def check_size(self, size_bytes: int) -> None:
+        """Raise BatchTooLargeError above the topic's limit."""
+        if size_bytes > self.max_message_bytes:
+            raise BatchTooLargeError(
+                f"a batch of {size_bytes} bytes; this topic takes {self.max_message_bytes} (max.message.bytes)",
+                size_bytes=size_bytes,
+                limit_bytes=self.max_message_bytes,
+            )
+
+    def _mismatch(self, expected: int, actual: int, timeout_s: float, done: Done) -> None:
+        """Refuse, once everything that the refusal was judged against is committed (S2.12, S2.15)."""
+        self._host.services.metrics.refusals += 1
+        error = OffsetMismatchError(
+            f"the append expected to land at offset {expected}, the shard's next offset is {actual}: nothing was appended",
+            expected=expected,
+            actual=actual,
+        )
+        self.when_confirmed(actual, timeout_s, lambda: done(error), done)
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def table_write(self, request: Any, done: Done) -> None:
+        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
+        from antiphon.node.table_shard import write_table
+
+        write_table(self._host, self, request, done)
+
+    def table_get(self, request: Any, done: Done) -> None:
+        """Carry out a TableGet; `done` gets TableRows or an error. Raises what is known at once."""
+        from antiphon.node.table_shard import get_rows
+
+        get_rows(self._host, self, request, done)
+
+    def table_scan(self, request: Any, done: Done) -> None:
+        """Carry out a TableScan; `done` gets TableRows or an error. Raises what is known at once."""
+        from antiphon.node.table_shard import scan_rows
+
+        scan_rows(self._host, self, request, done)
+
+    # -- waiting ------------------------------------------------------------------------------------------------
+
+    def when_committed(self, offset: int, timeout_s: float, ready: Callable[[], None], failed: Done) -> None:
+        """Call `ready` when the log is committed (and applied) up to `offset`, at once if it is."""
+        host = self._host
+        if host.high_watermark >= offset:
+            ready()
+            return
+        if len(self._waiters) >= WAITERS_MAX:
+            raise OverloadedError(f"{WAITERS_MAX} requests wait for commits of shard {host.shard_id}")
+        deadline = host.services.now_s() + timeout_s
+        heapq.heappush(self._waiters, Waiter(offset, next(self._order), deadline, ready, failed))
+        host.services.someone_waits(host)
+
+    def when_confirmed(self, offset: int, timeout_s: float, ready: Callable[[], None], failed: Done) -> None:
+        """Call `ready` when leadership was confirmed after now, and everything up to `offset` and up to the high watermark
+        of now is applied: the moment at which a linearizable answer may be given.
+        """
+        host = self._host
+        if len(self._reads_next) >= WAITERS_MAX:
+            raise OverloadedError(f"{WAITERS_MAX} reads wait for the confirmation of shard {host.shard_id}")
+        deadline = host.services.now_s() + timeout_s
+        self._reads_next.append(Waiter(offset, next(self._order), deadline, ready, failed))
+        if not self._read_asked:
+            self._read_asked = True
+            host.services.turn.for_shard(self._ask_confirmation)
+            host.services.someone_waits(host)
+
+    def _ask_confirmation(self) -> None:
+        """One question to the followers for all reads of this turn."""
+        self._read_asked = False
+        reads, self._reads_next = self._reads_next, []
+        if not reads:
+            return
+        self._read_token += 1
+        token = self._read_token
+        self._reads[token] = reads
+        try:
+            self._host.call(self._host.replica.request_read, token)
+        except AntiphonError as error:
+            for read in self._reads.pop(token, []):
+                read.failed(error)
+
+    def read_ready(self, action: ReadReady) -> None:
+        """Leadership was confirmed for the reads of a turn."""
+        applied = self._host.high_watermark
+        for read in self._reads.pop(action.token, []):
+            offset = max(read.offset, action.offset)
+            if applied >= offset:
+                read.ready()
+            else:
+                heapq.heappush(self._waiters, read._replace(offset=offset))
+
+    def read_failed(self, action: ReadFailed) -> None:
+        """Leadership ended first."""
+        error = self._host.not_leader()
+        for read in self._reads.pop(action.token, []):
+            read.failed(error)
+
+    # -- what happens to the shard ------------------------------------------------------------------------------
+
+    def committed(self, high_watermark: int) -> None:
+        """Answer what waited for this, oldest first, then wake those who follow the log (S0.20, S0.32)."""
+        pending = self._pending
+        if pending:
+            services = self._host.services
+            now = services.now_s()
+            observe = services.metrics.commit_latency.observe
+            freed = 0
+            while pending and pending[0].next_offset <= high_watermark:
+                item = pending.popleft()
+                freed += item.size_bytes
+                observe(now - item.since_s)
+                item.done(item.result)
+            services.in_flight(-freed)
+        waiters = self._waiters
+        while waiters and waiters[0].offset <= high_watermark:
+            heapq.heappop(waiters).ready()
+        if self._followers:
+            self._wake(committed=True)
+
+    def fail_all(self, error: AntiphonError) -> None:
+        """The replica leads no more, or stopped: nobody may be told of success."""
+        pending, self._pending = self._pending, deque()
+        waiters, self._waiters = self._waiters, []
+        reads = [read for group in self._reads.values() for read in group] + self._reads_next
+        self._reads.clear()
+        self._reads_next = []
+        self._host.services.in_flight(-sum(item.size_bytes for item in pending))
+        for item in pending:
+            item.done(error)
+        for waiter in sorted(waiters) + reads:
+            waiter.failed(error)
+        followers, self._followers = self._followers, {}
+        for _, _, wake in followers.values():
+            wake()
+
+    def expire(self, now_s: float) -> None:
+        """Answer what waited too long; whether an append was made is not known then."""
+        if self._pending and any(item.deadline_s <= now_s for item in self._pending):
+            late = [item for item in self._pending if item.deadline_s <= now_s]
+            self._pending = deque(item for item in self._pending if item.deadline_s > now_s)
+            self._host.services.in_flight(-sum(item.size_bytes for item in late))
+            for item in late:
+                item.done(self._timed_out())
+        overdue = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]
+        if overdue:
+            self._waiters = [waiter for waiter in self._waiters if waiter.deadline_s > now_s]
+            heapq.heapify(self._waiters)
+        for token in list(self._reads):
+            overdue += [read for read in self._reads[token] if read.deadline_s <= now_s]
+            self._reads[token] = [read for read in self._reads[token] if read.deadline_s > now_s]
+        for waiter in overdue:
+            waiter.failed(self._timed_out())
+
+    def _timed_out(self) -> TimedOutError:
+        return TimedOutError(
+            f"shard {self._host.shard_id} could not commit in time: is a majority of its replicas up? "
+            "The outcome of a write is unknown unless it is retried with the same producer and sequence",
+            shard_id=self._host.shard_id,
+        )
+
+    # -- following the log --------------------------------------------------------------------------------------
+
+    def follow(self, key: int, offset: int, *, uncommitted: bool, wake: Callable[[], None]) -> bool:
+        """Call `wake` once, when there is data at `offset`. False: there is already, or there is nothing to wait for."""
+        host = self._host
+        end = host.log.log_end if uncommitted else host.high_watermark
+        if offset < end or not host.is_serving:
+            return False
+        self._followers[key] = (offset, uncommitted, wake)
+        return True
+
+    def unfollow(self, key: int) -> None:
+        """Forget about it."""
+        self._followers.pop(key, None)
+
+    def _wake(self, *, committed: bool) -> None:
+        log_end, high_watermark = self._host.log.log_end, self._host.high_watermark
+        found = [
+            key
+            for key, (offset, uncommitted, _) in self._followers.items()
+            if offset < (log_end if uncommitted else high_watermark if committed else -1)
+        ]
+        for key in found:
+            entry = self._followers.pop(key, None)
+            if entry is not None:
+                entry[2]()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def fetch(self, offset: int, max_bytes: int, isolation: str, *, at_least_one: bool) -> FetchResult:
+        """Whole batches from the one that holds `offset`. Isolation `replica` reads what this replica knows to be
+        committed, whoever leads.
+        """
+        host = self._host
+        if isolation not in ISOLATIONS:
+            raise InvalidRequestError(f"isolation is one of {', '.join(ISOLATIONS)}, not {isolation!r}")
+        if isolation != "replica":
+            host.check_serving()
+        log, high_watermark = host.log, host.high_watermark
+        end = log.log_end if isolation == "uncommitted" else high_watermark
+        if not log.log_start <= offset <= log.log_end:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is outside the shard's log, {log.log_start} to {end}",
+                asked=offset,
+                start=log.log_start,
+                end=end,
+            )
+        batches: list[Buffer] = []
+        if offset < end and max_bytes > 0:
+            batches += log.read(offset, max_bytes, end, at_least_one=at_least_one)
+        size = sum(map(len, batches))
+        metrics = host.services.metrics
+        metrics.fetches += 1
+        metrics.fetch_bytes += size
+        return FetchResult(high_watermark, log.log_start, log.log_end, host.term, batches, size)
+
+    def list_offset(self, timestamp_ms: int) -> OffsetResult:
+        """See Gateway.list_offset."""
+        host = self._host
+        host.check_serving()
+        log, high_watermark = host.log, host.high_watermark
+        offset, found_ms = -1, -1
+        if timestamp_ms == LATEST:
+            offset = high_watermark
+        elif timestamp_ms == EARLIEST:
+            offset = log.log_start
+        elif timestamp_ms < MAX_TIMESTAMP:
+            raise InvalidRequestError(f"{timestamp_ms} is no time: ms since 1970, or -1, -2, -3")
+        else:
+            found = (
+                log.offset_of_max_timestamp()
+                if timestamp_ms == MAX_TIMESTAMP
+                else log.offset_for_timestamp(timestamp_ms)
+            )
+            if found is not None and found[0] < high_watermark:
+                offset, found_ms = found
+        return OffsetResult(offset, found_ms, host.term, log.log_start, high_watermark)
+
+
+def producer_header(
+    producer_id: int, epoch: int, sequence: int, records: int, timestamp_ms: int
+) -> BatchHeader:
+    """A header that carries only what the duplicate check looks at, for a batch that is not built yet."""
+    return BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=0,
+        last_offset_delta=max(0, records - 1),
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        record_count=records,
+    )
+
+
+def is_leadership_lost(error: Exception) -> bool:
+    """Is it the error of a shard that is led elsewhere?"""
+    return isinstance(error, NotLeaderError)

@@ -1,0 +1,477 @@
+"""One replica on this node: its log, its protocol, its table, tied together on the event loop.
+
+Theory of operation. The pure replica says what to do (`replication.actions`), the host does it: storage actions go to
+the WAL thread, messages to the transport, reads for followers to the log. Client batches are staged in the log at
+once, which settles their offsets, and proposed together at the end of the loop's turn; before anything else reaches
+the replica, what is staged is proposed, so the replica and the log never disagree about the log's end.
+
+A broken invariant or a failed disk stops this replica for good, and nothing it had underway is acknowledged: the node
+goes on with its other shards and reports this one's state.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from antiphon.errors import (
+    AntiphonError,
+    DamagedLogError,
+    DiskFullError,
+    InternalError,
+    NotLeaderError,
+    NotReadyError,
+    OverloadedError,
+    StorageFailedError,
+    WrongKindError,
+)
+from antiphon.invariants import InvariantError
+from antiphon.node.metrics import NodeMetrics
+from antiphon.node.shard_clients import ShardClients
+from antiphon.node.turn import Turn
+from antiphon.records.batch import read_header
+from antiphon.replication.actions import (
+    Action,
+    AppendLog,
+    Commit,
+    Feed,
+    LeaderReady,
+    PersistTerm,
+    ReadFailed,
+    ReadReady,
+    Repaired,
+    ResetLog,
+    RoleChanged,
+    Send,
+    SendSnapshot,
+    TruncateLog,
+)
+from antiphon.replication.messages import AnyMessage, Entry, Message
+from antiphon.replication.raft import RaftReplica
+from antiphon.replication.replica import Replica
+from antiphon.replication.replica_state import Role
+from antiphon.wire.requests import ReplicaStatus
+
+if TYPE_CHECKING:
+    from antiphon.log.operations import LogOp
+    from antiphon.log.shard_log import ShardLog
+    from antiphon.log.wal_thread import WalThread
+    from antiphon.node.table_shard import TableShard
+
+
+class HostServices(Protocol):
+    """What a host needs of its node."""
+
+    node_id: int
+    turn: Turn
+    metrics: NodeMetrics
+    wal: "WalThread"
+
+    def now_s(self) -> float:
+        """The event loop's clock."""
+        ...
+
+    def send(self, shard_host: "ShardHost", to: int, message: AnyMessage) -> None:
+        """Send to a node, this one included."""
+        ...
+
+    def is_congested(self, to: int) -> bool:
+        """Does more wait to be sent to that node than is good?"""
+        ...
+
+    def in_flight(self, change_bytes: int) -> None:
+        """Bytes of client appends that are not committed have changed by this much."""
+        ...
+
+    def disk_progressed(self) -> None:
+        """Some writes are done: reading may go on where the disk was the bound."""
+        ...
+
+    def needs_ticks(self, host: "ShardHost") -> None:
+        """Call `host.tick()` at every tick until it says that it needs none."""
+        ...
+
+    def someone_waits(self, host: "ShardHost") -> None:
+        """Call `host.clients.expire()` now and then while somebody waits."""
+        ...
+
+    def send_snapshot(self, host: "ShardHost", to: int) -> None:
+        """Stream a snapshot to a follower."""
+        ...
+
+    def host_changed(self, host: "ShardHost") -> None:
+        """Role, term or readiness changed."""
+        ...
+
+    def host_failed(self, host: "ShardHost", *, was_leader: bool) -> None:
+        """The replica stopped for good."""
+        ...
+
+
+class CommitObserver(Protocol):
+    """Who follows a shard's log inside the node (the coordinator follows `__cluster`)."""
+
+    def committed(self, high_watermark: int) -> None:
+        """The log is committed up to here."""
+        ...
+
+    def role_changed(self, role: Role, term: int, leader: int | None) -> None:
+        """The replica changed its role, or learned of a leader."""
+        ...
+
+    def leader_ready(self, term: int) -> None:
+        """The replica leads and may serve."""
+        ...
+
+
+class ShardHost:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        services: HostServices,
+        shard_id: int,
+        log: "ShardLog",
+        replica: Replica | RaftReplica,
+        table: "TableShard | None",
+        max_message_bytes: int,
+    ) -> None:
+        self.services = services
+        self.shard_id = shard_id
+        self.log = log
+        self.replica = replica
+        self.table = table
+        self.clients = ShardClients(self, max_message_bytes)
+        self.observer: CommitObserver | None = None
+        self.failed: AntiphonError | None = None
+        self.closed = False
+        self.high_watermark = replica.high_watermark
+        self.noted_watermark = self.high_watermark  # what the checkpoint file says
+        self.ticking = False
+        self._staged: list[tuple[int, bytearray]] = []
+        self._staged_ops: list[LogOp] = []
+        self._flush_asked = False
+        self._written_id = 0
+        self._written_asked = False
+        self._deferred: dict[int, Feed] = {}
+        self._last_feed: tuple[int, int, int, list[Entry], int] | None = None
+        self._log = structlog.get_logger().bind(shard=shard_id)
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            PersistTerm: self._persist_term,
+            AppendLog: self._append_log,
+            TruncateLog: self._truncate_log,
+            ResetLog: self._reset_log,
+            Send: self._send,
+            Feed: self._feed,
+            SendSnapshot: self._send_snapshot,
+            Commit: self._commit,
+            RoleChanged: self._role_changed,
+            LeaderReady: self._leader_ready,
+            ReadReady: self.clients.read_ready,
+            ReadFailed: self.clients.read_failed,
+            Repaired: self._repaired,
+        }
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        """The term that this replica is in."""
+        return self.replica.term
+
+    @property
+    def is_leader(self) -> bool:
+        """Does this replica lead, ready or not?"""
+        return self.failed is None and self.replica.role is Role.LEADER
+
+    @property
+    def is_serving(self) -> bool:
+        """Does this replica lead, and may it serve clients?"""
+        return self.failed is None and self.replica.role is Role.LEADER and self.replica.ready
+
+    def not_leader(self) -> NotLeaderError:
+        """The error that points to who leads."""
+        leader = None if self.is_leader else self.replica.leader
+        return NotLeaderError(
+            f"node {self.services.node_id} does not lead shard {self.shard_id}, "
+            + (f"node {leader} does" if leader is not None else "nobody is known to"),
+            leader=leader,
+            shard_id=self.shard_id,
+        )
+
+    def check_alive(self) -> None:
+        """Raise unless this replica works."""
+        if self.failed is not None:
+            raise self.failed
+        if self.closed:
+            raise self.not_leader()
+
+    def check_serving(self) -> None:
+        """Raise NotLeaderError or NotReadyError unless this replica may serve clients (S0.8, S1.36)."""
+        self.check_alive()
+        if self.replica.role is not Role.LEADER:
+            raise self.not_leader()
+        if not self.replica.ready:
+            raise NotReadyError(
+                f"shard {self.shard_id} has just got its leader, whose term has no committed entry yet; retry",
+                leader=self.services.node_id,
+            )
+
+    def check_writable(self) -> None:
+        """The same, and there must be room for a write: DiskFullError, OverloadedError."""
+        self.check_serving()
+        wal = self.services.wal
+        if wal.disk_full:
+            raise DiskFullError(
+                f"the disk of node {self.services.node_id} is full: writes are refused until there is room, reads go on"
+            )
+        if wal.overloaded:
+            raise OverloadedError(
+                f"{wal.backlog_bytes} bytes wait for the disk of node {self.services.node_id}; retry"
+            )
+
+    def require_table(self) -> "TableShard":
+        """The table's store; WrongKindError for a plain topic's shard."""
+        if self.table is None:
+            raise WrongKindError(f"shard {self.shard_id} belongs to a topic, not to a table")
+        return self.table
+
+    # -- events into the replica --------------------------------------------------------------------------------
+
+    def call(self, event: Callable[..., Sequence[Action]], *arguments: Any) -> None:
+        """Give the replica an event and do what it says; what is staged is proposed first."""
+        if self.failed is not None or self.closed:
+            return
+        try:
+            if self._staged:
+                self._propose()
+            self._do(event(*arguments))
+        except (InvariantError, StorageFailedError, DamagedLogError) as error:
+            self.fail(error)
+        if not self.ticking and self._wants_ticks():
+            self.ticking = True
+            self.services.needs_ticks(self)
+
+    def _wants_ticks(self) -> bool:
+        return self.failed is None and not self.closed and self.replica.needs_tick
+
+    def receive(self, sender: int, message: AnyMessage) -> None:
+        """A message from another replica, or from the coordinator."""
+        self.call(self.replica.receive, sender, message)
+
+    def tick(self) -> bool:
+        """One tick of time; False when no more are needed."""
+        self.call(self.replica.tick)
+        self.ticking = self._wants_ticks()
+        return self.ticking
+
+    def stage(self, batch: bytearray, records: int) -> None:
+        """Append a stamped client batch to the log; it is proposed at the end of this turn."""
+        self._staged.append((records, batch))
+        self._staged_ops.append(self.log.stage_append([batch]))
+        if not self._flush_asked:
+            self._flush_asked = True
+            self.services.turn.for_shard(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_asked = False
+        if self._staged:
+            self.call(_nothing)
+
+    def _propose(self) -> None:
+        staged, self._staged = self._staged, []
+        self._do(self.replica.propose(staged))
+
+    # -- actions out of the replica -----------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        carry_out = self._carry_out
+        for action in actions:
+            carry_out[type(action)](action)
+
+    def _append_log(self, action: AppendLog) -> None:
+        ops, self._staged_ops = self._staged_ops, []
+        if ops:  # client batches are in the log already
+            wal = self.services.wal
+            for op in ops[:-1]:
+                wal.submit(op)
+            self._submit(ops[-1], action.write_id)
+        else:
+            batches: list[Any] = [entry.data for entry in action.entries]
+            self._submit(self.log.stage_append(batches), action.write_id)
+
+    def _truncate_log(self, action: TruncateLog) -> None:
+        self._log.warning("log_truncated", to=action.to_offset, log_end=self.log.log_end)
+        self._submit(self.log.truncate(action.to_offset), action.write_id)
+
+    def _reset_log(self, action: ResetLog) -> None:
+        self._log.warning("log_reset", at=action.at)
+        self._submit(self.log.reset(action.at), action.write_id)
+
+    def _persist_term(self, action: PersistTerm) -> None:
+        self._submit(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)
+
+    def _submit(self, op: "LogOp", write_id: int) -> None:
+        def finished(error: AntiphonError | None) -> None:
+            if error is None:
+                self._written(write_id)
+            elif not isinstance(error, DiskFullError):  # that one comes only when the node stops
+                self.fail(error)
+
+        self.services.wal.submit(op, finished)
+
+    def _written(self, write_id: int) -> None:
+        """Writes come back in order; the replica hears of the last of a group, once a turn."""
+        self._written_id = write_id
+        if not self._written_asked:
+            self._written_asked = True
+            self.services.turn.for_shard(self._tell_written)
+
+    def _tell_written(self) -> None:
+        self._written_asked = False
+        self.call(self.replica.persisted, self._written_id)
+        self.services.disk_progressed()
+
+    def _send(self, action: Send) -> None:
+        self.services.send(self, action.to, action.message)
+
+    def _feed(self, action: Feed) -> None:
+        """Read entries for a follower; a congested connection gets them when it is free again."""
+        if self.services.is_congested(action.to):
+            self._deferred[action.to] = action
+            return
+        key = (action.from_offset, action.max_bytes, self.log.log_end)
+        if self._last_feed is not None and self._last_feed[:3] == key:
+            entries, size = self._last_feed[3], self._last_feed[4]
+        else:
+            entries, size = self._read_entries(action.from_offset, action.max_bytes)
+            self._last_feed = (*key, entries, size)
+            self.services.turn.for_shard(self._forget_feed)
+        self._do(self.replica.fed(action.to, entries, size))
+
+    def _read_entries(self, from_offset: int, max_bytes: int) -> tuple[list[Entry], int]:
+        log = self.log
+        if not log.log_start <= from_offset < log.log_end:
+            return [], 0
+        entries, size = [], 0
+        for batch in log.read(from_offset, max_bytes, log.log_end):
+            header = read_header(batch)
+            entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch))
+            size += len(batch)
+        return entries, size
+
+    def _forget_feed(self) -> None:
+        self._last_feed = None
+
+    def peer_drained(self, node_id: int) -> None:
+        """The connection to a follower has room again."""
+        feed = self._deferred.pop(node_id, None)
+        if feed is not None:
+            self.call(_given, [feed])
+
+    def _send_snapshot(self, action: SendSnapshot) -> None:
+        self.services.send_snapshot(self, action.to)
+
+    def _commit(self, action: Commit) -> None:
+        """Apply, answer clients, wake readers, in this order (S0.20, S1.20)."""
+        high_watermark = action.high_watermark
+        if self.table is not None:
+            self.table.committed(high_watermark)
+        self.high_watermark = high_watermark
+        self.clients.committed(high_watermark)
+        if self.observer is not None:
+            self.observer.committed(high_watermark)
+
+    def _role_changed(self, action: RoleChanged) -> None:
+        self._log.info("role_changed", role=str(action.role), term=action.term, leader=action.leader)
+        if action.role is Role.LEADER:
+            self.services.metrics.elections += 1
+        else:
+            if self.table is not None:
+                self.table.stop_leading()
+            self._deferred.clear()
+            self.clients.fail_all(self.not_leader())
+        if self.observer is not None:
+            self.observer.role_changed(action.role, action.term, action.leader)
+        self.services.host_changed(self)
+
+    def _leader_ready(self, action: LeaderReady) -> None:
+        if self.table is not None:
+            self.table.lead()
+        self._log.info("leader_ready", term=action.term, log_end=self.log.log_end)
+        if self.observer is not None:
+            self.observer.leader_ready(action.term)
+        self.services.host_changed(self)
+
+    def _repaired(self, _action: Repaired) -> None:
+        self._log.info("log_repaired", log_end=self.log.log_end)
+        self.services.wal.submit(self.log.clear_damage())
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def fail(self, error: Exception) -> None:
+        """Stop this replica for good; nothing that was underway is acknowledged."""
+        if self.failed is not None:
+            return
+        self._log.error("replica_stopped", error=str(error), kind=type(error).__name__, exc_info=error)
+        if isinstance(error, AntiphonError):
+            self.failed = error
+        else:
+            self.failed = InternalError(
+                f"shard {self.shard_id} stopped on this node: {error}", shard_id=self.shard_id
+            )
+        was_leader = self.replica.role is Role.LEADER
+        self.replica.storage_failed()  # silent from now on; its actions have nobody left to carry them out
+        self._staged.clear()
+        self._staged_ops.clear()
+        self._deferred.clear()
+        self.services.metrics.shard_failures += 1
+        if self.table is not None:
+            self.table.stop_leading()
+        self.clients.fail_all(self.failed)
+        self.services.host_failed(self, was_leader=was_leader)
+
+    def close(self) -> None:
+        """Stop serving: the node stops, or the shard is no longer here. The log's files are the caller's to close."""
+        if not self.closed:
+            if self._staged:
+                self.call(_nothing)
+            self.closed = True
+            self._deferred.clear()
+            self.clients.fail_all(self.not_leader())
+
+    def status(self) -> ReplicaStatus:
+        """For status pages."""
+        state = "ok"
+        if self.failed is not None:
+            state = "failed"
+        elif self.log.damaged is not None:
+            state = "damaged"
+        elif self.services.wal.disk_full:
+            state = "disk_full"
+        followers = (
+            tuple((one.node, one.ack_offset) for one in self.replica.followers()) if self.is_leader else ()
+        )
+        return ReplicaStatus(
+            shard_id=self.shard_id,
+            role=str(self.replica.role),
+            term=self.replica.term,
+            log_start=self.log.log_start,
+            high_watermark=self.high_watermark,
+            log_end=self.log.log_end,
+            size_bytes=self.log.size_bytes,
+            followers=followers,
+            state=state,
+            applied=-1 if self.table is None else self.table.state.applied_offset,
+        )
+
+
+def _nothing() -> Sequence[Action]:
+    return ()
+
+
+def _given(actions: Sequence[Action]) -> Sequence[Action]:
+    return actions
+
+
+__all__ = ["CommitObserver", "HostServices", "Message", "ShardHost"]

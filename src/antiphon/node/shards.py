@@ -1,0 +1,339 @@
+"""The replicas on this node: opened, kept in step with the metadata, ticked, trimmed, closed.
+
+Opening a replica touches the disk, so a long list of them is opened a few milliseconds' worth at a time; messages for
+one that is still to be opened are kept until it is. A replica's directory is removed when the metadata shows that its
+shard is gone, or, for one that is found at the start, when the metadata is certainly newer than the shard: it knows a
+later one (ids only rise).
+"""
+
+import shutil
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from antiphon.errors import AntiphonError
+from antiphon.invariants import InvariantError
+from antiphon.log.config import LogConfig
+from antiphon.log.directory import NodeDirectory
+from antiphon.log.disk import Disk
+from antiphon.log.operations import LogOp
+from antiphon.log.shard_log import ShardLog
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_term_start
+from antiphon.records.entry_id import TermIndex
+from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.messages import AnyMessage, Entry
+from antiphon.replication.raft import RaftReplica
+from antiphon.replication.replica import Replica
+from antiphon.wire.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+
+OPEN_SLICE_S = 0.01
+EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
+MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
+CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
+IDLE_TAIL_BYTES = 0
+
+
+class Shards:
+    """See the module's text."""
+
+    def __init__(self, node: "Node", disk: Disk, directory: NodeDirectory) -> None:
+        self._node = node
+        self._disk = disk
+        self._directory = directory
+        self._tables = Path(node.config.dir) / "tables"
+        self._log = structlog.get_logger()
+        self._to_open: deque[int] = deque()
+        self._opening = False
+        self._early: dict[int, list[tuple[int, AnyMessage]]] = {}
+        self._found = directory.shard_ids()
+        self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
+        self._ticking: dict[int, ShardHost] = {}
+        self._waited_for: dict[int, ShardHost] = {}
+
+    # -- following the metadata ---------------------------------------------------------------------------------
+
+    def reconcile(self) -> None:
+        """Open what the metadata places here, close and remove what is gone, take over changed settings."""
+        node, view = self._node, self._node.view
+        wanted: dict[int, tuple[TopicMeta, ShardMeta]] = {}
+        for topic in view.topics.values():
+            for shard in topic.shards:
+                if node.node_id in shard.ensemble:
+                    wanted[shard.shard_id] = (topic, shard)
+        for shard_id in list(node.hosts):
+            if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted:
+                self.remove(shard_id)
+        for shard_id, (topic, _) in wanted.items():
+            host = node.hosts.get(shard_id)
+            if host is not None:
+                self._settings(host, topic)
+            elif shard_id not in self._to_open and shard_id not in self.broken:
+                self._to_open.append(shard_id)
+        self._remove_orphans(view.shard_ids())
+        self._continue_opening()
+
+    def _settings(self, host: ShardHost, topic: TopicMeta) -> None:
+        config = self._log_config(topic)
+        if host.log.config != config:
+            host.log.config = config
+        host.clients.max_message_bytes = _setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES)
+
+    def _remove_orphans(self, known: list[int]) -> None:
+        """Directories of shards that were deleted while this node was down."""
+        if not self._found or not known:
+            return
+        alive = set(known)
+        keep = []
+        for shard_id in self._found:
+            if shard_id == CLUSTER_SHARD_ID or shard_id in alive:
+                continue
+            if shard_id < known[-1]:
+                self._log.info("orphan_removed", shard=shard_id)
+                self._remove_files(shard_id)
+            else:
+                keep.append(shard_id)
+        self._found = keep
+
+    def _continue_opening(self) -> None:
+        if self._to_open and not self._opening:
+            self._opening = True
+            self._open_some()
+
+    def _open_some(self) -> None:
+        deadline = time.monotonic() + OPEN_SLICE_S
+        while self._to_open and time.monotonic() < deadline:
+            shard_id = self._to_open.popleft()
+            found = self._node.view.shard(shard_id)
+            if found is not None and shard_id not in self._node.hosts and not self._node.stopping:
+                self._open(*found)
+        if self._to_open and not self._node.stopping:
+            self._node.loop.call_soon(self._open_some)
+        else:
+            self._opening = False
+
+    def _open(self, topic: TopicMeta, shard: ShardMeta) -> None:
+        try:
+            host = self._open_host(topic, shard)
+        except (AntiphonError, OSError, InvariantError) as error:
+            self._log.error("replica_not_opened", shard=shard.shard_id, error=str(error), exc_info=error)
+            self.broken[shard.shard_id] = (
+                error if isinstance(error, AntiphonError) else AntiphonError(f"cannot open: {error}")
+            )
+            return
+        self._node.hosts[shard.shard_id] = host
+        for sender, message in self._early.pop(shard.shard_id, ()):
+            host.receive(sender, message)
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    def _log_config(self, topic: TopicMeta) -> LogConfig:
+        config = self._node.config
+        retention = -1 if topic.kind is Kind.TABLE else 7 * 24 * 3600 * 1000
+        return LogConfig(
+            segment_bytes=_setting(topic, "segment.bytes", 256 * 1024 * 1024),
+            segment_ms=_setting(topic, "segment.ms", 7 * 24 * 3600 * 1000),
+            retention_ms=_setting(topic, "retention.ms", retention),
+            retention_bytes=_setting(topic, "retention.bytes", -1),
+            flush=topic.config.get("flush", config.flush),
+            flush_interval_ms=config.flush_interval_ms,
+        )
+
+    def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> ShardHost:
+        node = self._node
+        log = self._open_log(shard.shard_id, self._log_config(topic))
+        table = None
+        high_watermark = log.hard_state.high_watermark
+        if topic.kind is Kind.TABLE:
+            from antiphon.node.table_shard import TableShard
+
+            self._tables.mkdir(exist_ok=True)
+            table = TableShard(str(self._tables / str(shard.shard_id)), log)
+            high_watermark = max(high_watermark, table.state.applied_offset)
+        replica = Replica(
+            node_id=node.node_id,
+            shard=shard.shard_id,
+            ensemble=shard.ensemble,
+            terms=_copy_terms(log),
+            term=log.hard_state.term,
+            voted_for=log.hard_state.voted_for,
+            high_watermark=high_watermark,
+            make_term_start=term_start,
+            config=ReplicaConfig(),
+            damaged=log.damaged is not None,
+        )
+        for peer in node.lost_peers():
+            replica.peer_lost(peer)
+        if table is not None:
+            table.catch_up(replica.high_watermark)
+        return ShardHost(
+            node, shard.shard_id, log, replica, table, _setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES)
+        )
+
+    def open_cluster_shard(self) -> ShardHost:
+        """Open this voter's replica of `__cluster`."""
+        node = self._node
+        timings = node.config.timings
+        log = self._open_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
+        low, high = timings.election_min // timings.tick, timings.election_max // timings.tick
+        replica = RaftReplica(
+            node_id=node.node_id,
+            shard=CLUSTER_SHARD_ID,
+            ensemble=node.config.voters,
+            terms=_copy_terms(log),
+            term=log.hard_state.term,
+            voted_for=log.hard_state.voted_for,
+            high_watermark=log.hard_state.high_watermark,
+            make_term_start=term_start,
+            config=ReplicaConfig(),
+            election_timeout_ticks=lambda: node.random.randint(low, high),
+            election=ElectionConfig(heartbeat_ticks=max(1, low // 5), election_ticks_min=low),
+            damaged=log.damaged is not None,
+        )
+        host = ShardHost(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
+        node.hosts[CLUSTER_SHARD_ID] = host
+        host.ticking = True
+        node.needs_ticks(host)
+        return host
+
+    def _open_log(self, shard_id: int, config: LogConfig) -> ShardLog:
+        log = ShardLog.open(self._disk, self._directory.shard_path(shard_id), config)
+        if log.damaged is not None:
+            self._log.error("log_damaged", shard=shard_id, at=log.damaged.offset, reason=log.damaged.reason)
+        elif log.recovery.torn_bytes:
+            self._log.warning("torn_tail_cut", shard=shard_id, bytes=log.recovery.torn_bytes)
+        return log
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def early(self, sender: int, message: AnyMessage) -> None:
+        """A message for a shard that is not open here: kept if the metadata places the shard here, or may soon."""
+        if message.shard in self.broken:
+            return
+        kept = self._early.setdefault(message.shard, [])
+        if len(kept) < EARLY_MESSAGES_MAX and len(self._early) < 10_000:
+            kept.append((sender, message))
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def needs_ticks(self, host: ShardHost) -> None:
+        """See HostServices."""
+        self._ticking[host.shard_id] = host
+
+    def someone_waits(self, host: ShardHost) -> None:
+        """See HostServices."""
+        self._waited_for[host.shard_id] = host
+
+    @property
+    def ticking(self) -> bool:
+        """Does any replica want ticks?"""
+        return bool(self._ticking)
+
+    def tick(self) -> None:
+        """One tick for every replica that wants it."""
+        for host in list(self._ticking.values()):
+            if not host.tick():
+                self._ticking.pop(host.shard_id, None)
+
+    def expire(self, now_s: float) -> None:
+        """Answer what waits for too long."""
+        for host in list(self._waited_for.values()):
+            host.clients.expire(now_s)
+            if not host.clients.waiting:
+                self._waited_for.pop(host.shard_id, None)
+
+    def note_watermarks(self) -> None:
+        """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
+        wal = self._node.wal
+        for host in self._node.hosts.values():
+            if host.failed is not None or host.closed:
+                continue
+            if host.noted_watermark != host.high_watermark:
+                host.noted_watermark = host.high_watermark
+                wal.submit(host.log.hard_state.stage_high_watermark(host.high_watermark))
+            else:
+                host.log.release_memory(IDLE_TAIL_BYTES)
+
+    def apply_retention(self) -> None:
+        """Trim what the topics' settings no longer keep."""
+        now_ms = time.time_ns() // 1_000_000
+        for host in self._node.hosts.values():
+            if host.failed is not None or host.closed or host.shard_id == CLUSTER_SHARD_ID:
+                continue
+            limit = host.high_watermark
+            if host.table is not None:
+                limit = min(limit, host.table.state.durable_offset)
+            op = host.log.apply_retention(now_ms, limit)
+            if op is not None:
+                self._log.info("log_trimmed", shard=host.shard_id, log_start=host.log.log_start)
+                self._node.wal.submit(op)
+                host.call(host.replica.trimmed, host.log.log_start)
+
+    # -- closing ------------------------------------------------------------------------------------------------
+
+    def remove(self, shard_id: int) -> None:
+        """The shard is no longer here: close its replica and remove its files."""
+        host = self._node.hosts.pop(shard_id, None)
+        self._ticking.pop(shard_id, None)
+        self._waited_for.pop(shard_id, None)
+        if host is None:
+            return
+        host.close()
+        if host.table is not None:
+            host.table.state.close()
+        self._log.info("replica_removed", shard=shard_id)
+        # What is queued for the files is carried out first; nothing is submitted for this log any more.
+        barrier = LogOp(host.log.queue, [])
+        self._node.wal.submit(barrier, lambda _error: self._remove_files(shard_id))
+
+    def _remove_files(self, shard_id: int) -> None:
+        self._node.loop.run_in_executor(None, self._remove_now, shard_id)
+
+    def _remove_now(self, shard_id: int) -> None:
+        shutil.rmtree(self._tables / str(shard_id), ignore_errors=True)
+        self._directory.remove_shard(shard_id)
+
+    def close_all(self) -> None:
+        """Stop serving, and note what makes the next start quick; the WAL thread is stopped afterwards."""
+        for host in self._node.hosts.values():
+            host.close()
+            if host.failed is None:
+                self._node.wal.submit(host.log.hard_state.stage_high_watermark(host.high_watermark))
+                self._node.wal.submit(host.log.checkpoint())
+
+    def close_tables(self) -> None:
+        """Close the tables' stores; the last thing of a stop."""
+        for host in self._node.hosts.values():
+            if host.table is not None:
+                try:
+                    host.table.state.close()
+                except AntiphonError as error:
+                    self._log.error("table_not_closed", shard=host.shard_id, error=error.message)
+
+
+def _setting(topic: TopicMeta, name: str, default: int) -> int:
+    """An integer setting of a topic; one that is no number counts as not set (the coordinator refuses those)."""
+    try:
+        return int(topic.config.get(name, default))
+    except ValueError:
+        return default
+
+
+def _copy_terms(log: ShardLog) -> TermIndex:
+    """The replica's own copy of the log's term index."""
+    start = log.terms.start
+    terms = TermIndex(start.offset, start.term)
+    terms.load(log.terms.items(), log.log_end)
+    return terms
+
+
+def term_start(term: int, base_offset: int) -> Entry:
+    """The entry that opens a leadership: a control batch that clients skip."""
+    batch = build_term_start(term, base_offset, time.time_ns() // 1_000_000)
+    return Entry(term, base_offset, base_offset + 1, batch)

@@ -1,0 +1,163 @@
+"""A table's store beside its shard: applied on every commit, judged on by the leader's evaluator.
+
+Followers apply the log's batches blindly; the leader applies the effects that its evaluator kept, which saves it the
+decoding.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import InvalidRequestError, NotReadyError
+from antiphon.invariants import invariant
+from antiphon.node.shard_clients import ShardClients, producer_header
+from antiphon.records.builder import build_batch
+from antiphon.table.evaluator import TableEvaluator, results_from_batch
+from antiphon.table.state import EQUAL, open_state
+from antiphon.wire.requests import TableGet, TableRows, TableScan, TableWrite, TableWritten
+
+if TYPE_CHECKING:
+    from antiphon.log.shard_log import ShardLog
+    from antiphon.node.shard_host import ShardHost
+
+APPLY_BYTES: Final = 1024 * 1024
+READ_TIMEOUT_S: Final = 30.0
+CONSISTENCIES: Final = ("linearizable", "leader", "local")
+
+
+class TableShard:
+    """Store and, while this node leads, evaluator of one table shard."""
+
+    def __init__(self, path: str, log: "ShardLog") -> None:
+        self.path = path
+        self.state = open_state(path)
+        self.evaluator: TableEvaluator | None = None
+        self._log = log
+
+    def committed(self, high_watermark: int) -> None:
+        """Apply the log up to here. Raises StorageFailedError."""
+        if self.evaluator is not None:
+            self.evaluator.committed(high_watermark)
+        else:
+            self.catch_up(high_watermark)
+
+    def catch_up(self, high_watermark: int) -> None:
+        """Apply from the log what is committed and not applied, in pieces."""
+        state = self.state
+        while state.applied_offset < high_watermark:
+            before = state.applied_offset
+            state.apply(self._log.read(before, APPLY_BYTES, high_watermark))
+            invariant(state.applied_offset > before, f"the log holds nothing to apply at {before}")
+
+    def lead(self) -> None:
+        """The replica leads and everything committed is applied: judge from now on."""
+        self.evaluator = TableEvaluator(self.state)
+
+    def stop_leading(self) -> None:
+        """Forget what was judged and not committed."""
+        self.evaluator = None
+
+
+def write_table(
+    host: "ShardHost", clients: ShardClients, request: TableWrite, done: Callable[[Any], None]
+) -> None:
+    """Carry out a TableWrite on the leader; see `table.evaluator` for the order of the steps."""
+    host.check_writable()
+    table = host.require_table()
+    evaluator = table.evaluator
+    if evaluator is None:
+        raise NotReadyError(f"shard {host.shard_id} has just been elected; retry")
+    timeout_s = request.timeout_ms / 1000
+    now_ms = time.time_ns() // 1_000_000
+    host.services.metrics.table_ops += len(request.ops)
+    if request.producer_id >= 0:
+        if request.producer_epoch < 0 or request.sequence < 0:
+            raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
+        header = producer_header(
+            request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
+        )
+        duplicate = host.log.producers.check(header)
+        if duplicate is not None:
+            host.services.metrics.duplicates += 1
+            base, end = duplicate.base_offset, duplicate.next_offset
+
+            def answer_again() -> None:
+                (batch,) = host.log.read(base, 1, end)
+                done(results_from_batch(batch))
+
+            clients.when_committed(end, timeout_s, answer_again, done)
+            return
+    evaluation = evaluator.evaluate(request.ops, now_ms)
+    if not evaluation.records:
+        written = TableWritten(tuple(evaluation.results), -1)
+        clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
+        return
+    base = host.log.log_end
+    batch = build_batch(
+        evaluation.records,
+        base_offset=base,
+        leader_epoch=host.term,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        base_sequence=request.sequence,
+    )
+    clients.check_size(len(batch))
+    evaluator.appended(evaluation, base)
+    written = TableWritten(tuple(evaluation.results), base)
+    records = len(evaluation.records)
+    clients.stage(batch, records, base + records, written, timeout_s, done)
+
+
+def get_rows(
+    host: "ShardHost", clients: ShardClients, request: TableGet, done: Callable[[Any], None]
+) -> None:
+    """Carry out a TableGet; `done` gets TableRows or an error."""
+    state = host.require_table().state
+
+    def read() -> None:
+        if request.comparison == EQUAL:
+            rows = state.get_many(request.keys, include_value=request.include_value)
+        else:
+            rows = [
+                state.find(key, request.comparison, include_value=request.include_value)
+                for key in request.keys
+            ]
+        done(TableRows(tuple(rows)))
+
+    _consistently(host, clients, request.consistency, read, done)
+
+
+def scan_rows(
+    host: "ShardHost", clients: ShardClients, request: TableScan, done: Callable[[Any], None]
+) -> None:
+    """Carry out a TableScan; `done` gets TableRows or an error."""
+    state = host.require_table().state
+
+    def read() -> None:
+        rows, more = state.scan(
+            request.start, request.end, request.limit, include_value=request.include_value
+        )
+        done(TableRows(tuple(rows), more))
+
+    _consistently(host, clients, request.consistency, read, done)
+
+
+def _consistently(
+    host: "ShardHost",
+    clients: ShardClients,
+    consistency: str,
+    read: Callable[[], None],
+    done: Callable[[Any], None],
+) -> None:
+    host.services.metrics.table_reads += 1
+    if consistency == "linearizable":
+        host.check_serving()
+        clients.when_confirmed(0, READ_TIMEOUT_S, read, done)
+    elif consistency == "leader":
+        host.check_serving()
+        read()
+    elif consistency == "local":
+        host.check_alive()
+        read()
+    else:
+        raise InvalidRequestError(f"consistency is one of {', '.join(CONSISTENCIES)}, not {consistency!r}")
