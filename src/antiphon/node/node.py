@@ -1,0 +1,504 @@
+"""A node: one event loop, one WAL thread, and everything between the sockets and the disk.
+
+What runs where: all decisions on the event loop; writes and syncs on the WAL thread; opening, copying and removing of
+directories on threads of the loop's executor. There are no timers per shard: one timer ticks those replicas that have
+something outstanding, one beats for the whole node.
+"""
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
+from antiphon.log.directory import NodeDirectory
+from antiphon.log.disk import RealDisk
+from antiphon.log.wal_thread import WalThread
+from antiphon.node.agent import ClusterAgent
+from antiphon.node.config import NodeConfig, check_config
+from antiphon.node.coordinator_shell import CoordinatorShell
+from antiphon.node.doors import start_http_door, start_kafka_door
+from antiphon.node.gateway_calls import GatewayCalls
+from antiphon.node.logs import open_log
+from antiphon.node.metrics import NodeMetrics
+from antiphon.node.native_door import NativeSession
+from antiphon.node.peers import PeerLink
+from antiphon.node.shard_host import ShardHost
+from antiphon.node.shards import Shards
+from antiphon.node.snapshots import Snapshots
+from antiphon.node.transport import Connection, bound_address, listen
+from antiphon.node.turn import Turn
+from antiphon.replication.messages import AnyMessage, Append, BecomeLeaderReply, NewTermReply, StaleTerm
+from antiphon.wire.cluster import MetadataDelta
+from antiphon.wire.metadata import CLUSTER_SHARD_ID, NodeMeta
+from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
+
+EXPIRE_EVERY_S: Final = 0.25
+SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
+STOP_TIMEOUT_S: Final = 10.0
+
+Sockets = dict[str, socket.socket]
+
+
+class Node(GatewayCalls):
+    """See the module's text. `start()`, then `stop()`; both once, on the node's event loop."""
+
+    def __init__(self, config: NodeConfig, sockets: Sockets | None = None) -> None:
+        super().__init__()
+        self.config = check_config(config)
+        self.node_id = config.node_id
+        self.cluster_id = config.cluster_id
+        self.limits = config.limits
+        self.incarnation = uuid.uuid4().hex
+        self.random = random.Random()
+        self.loop = asyncio.get_running_loop()
+        self.metrics = NodeMetrics()
+        self.turn = Turn(self.loop, self._broken)
+        self.hosts: dict[int, ShardHost] = {}
+        self.sessions: dict[int, NativeSession] = {}
+        self.stopping = False
+        self._sockets = dict(sockets or {})
+        self._log = structlog.get_logger()
+        self._directory = NodeDirectory.open(str(config.dir), config.cluster_id, config.node_id)
+        disk = RealDisk()
+        self.wal = WalThread(
+            disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
+        )
+        self.agent = ClusterAgent(self, config.cluster_id)
+        self.shards = Shards(self, disk, self._directory)
+        self.snapshots = Snapshots(self, Path(config.dir) / "snapshots")
+        self.coordinator: CoordinatorShell | None = None
+        self._links: dict[int, PeerLink] = {}
+        self._lost: set[int] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._doors: list[Any] = []
+        self._addresses: dict[str, str] = {}
+        self._started_s = self.loop.time()
+        self._in_flight_bytes = 0
+        self._holding = False
+        self._holding_peers = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._next: dict[str, float] = {}
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bind, recover, join. Returns when the node serves, which may be before it is part of the cluster.
+
+        Raises PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError.
+        """
+        config = self.config
+        self.wal.start(self.loop)
+        self._add_gauges()
+        server = await listen(
+            self._accept, config.listen_host, config.ports.native, self._sockets.get("native"), "native"
+        )
+        self._servers.append(server)
+        self._addresses["native"] = bound_address(server, config.host_told)
+        await self._start_doors()
+        for member in config.nodes:
+            if member.id != self.node_id:
+                self._add_link(member.id, member.native)
+        if self.node_id in config.voters:
+            host = self.shards.open_cluster_shard()
+            self.coordinator = CoordinatorShell(self, host)
+        for link in self._links.values():
+            link.start()
+        self._beat()
+        self._log.info(
+            "started", node=self.node_id, cluster=self.cluster_id, addresses=self._addresses, pid=os.getpid()
+        )
+
+    async def _start_doors(self) -> None:
+        ports = self.config.ports
+        if ports.kafka >= 0:
+            kafka, self._addresses["kafka"] = await start_kafka_door(self, self._sockets.get("kafka"))
+            self._doors.append(kafka)
+        if ports.http >= 0:
+            http, self._addresses["http"] = await start_http_door(self, self._sockets.get("http"))
+            self._doors.append(http)
+
+    async def joined(self, timeout_s: float) -> bool:
+        """Wait until the coordinator counts on this node; False when that takes longer than `timeout_s`."""
+        try:
+            await asyncio.wait_for(self.agent.registered.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Stop serving, bring everything to disk, let go of the directory."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self._log.info("stopping", node=self.node_id)
+        for timer in (self._tick_timer, self._beat_timer):
+            if timer is not None:
+                timer.cancel()
+        for server in self._servers:
+            server.close()
+        for door in self._doors:
+            await door.stop()
+        if self.coordinator is not None:
+            self.coordinator.stop()
+        self.shards.close_all()
+        for session in list(self.sessions.values()):
+            session.close()
+        for link in self._links.values():
+            await link.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.wal.stop()
+        self.shards.close_tables()
+        self._directory.close()
+        self._log.info("stopped", node=self.node_id)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run a rare piece of work in a task that ends with the node."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _broken(self, error: Exception) -> None:
+        self._log.error("unexpected", error=str(error), exc_info=error)
+
+    def _accept(self) -> Connection:
+        return Connection(NativeSession(self), self.turn, self.limits.connection_write)
+
+    # -- who this is --------------------------------------------------------------------------------------------
+
+    def meta(self) -> NodeMeta:
+        """This node as others should know it."""
+        addresses = self._addresses
+        return NodeMeta(
+            self.node_id,
+            addresses.get("native", ""),
+            addresses.get("kafka", ""),
+            addresses.get("oxia", ""),
+            addresses.get("http", ""),
+            alive=True,
+            incarnation=self.incarnation,
+            disk_id=self._directory.identity.disk_id,
+        )
+
+    def status(self, version: str) -> StatusReply:
+        """State of this node and its replicas."""
+        uptime_ms = int((self.loop.time() - self._started_s) * 1000)
+        return StatusReply(self.meta(), version, uptime_ms, _rss_bytes(), self.replica_statuses())
+
+    def _add_gauges(self) -> None:
+        gauges = self.metrics.gauges
+        gauges["antiphon_replicas"] = ("Replicas on this node", lambda: len(self.hosts))
+        gauges["antiphon_leaders"] = (
+            "Shards that this node leads",
+            lambda: sum(host.is_serving for host in self.hosts.values()),
+        )
+        gauges["antiphon_wal_backlog_bytes"] = (
+            "Bytes that wait for the disk",
+            lambda: self.wal.backlog_bytes,
+        )
+        gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", lambda: self._in_flight_bytes)
+        gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(self.wal.disk_full))
+        gauges["antiphon_resident_bytes"] = ("Resident memory", _rss_bytes)
+        gauges["antiphon_connections"] = ("Native connections", lambda: len(self.sessions))
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """See HostServices."""
+        return self.loop.time()
+
+    def needs_ticks(self, host: ShardHost) -> None:
+        """See HostServices."""
+        self.shards.needs_ticks(host)
+        self._arm_tick()
+
+    def _arm_tick(self) -> None:
+        if self.shards.ticking and self._tick_timer is None and not self.stopping:
+            self._tick_timer = self.loop.call_later(self.config.timings.tick / 1000, self._tick)
+
+    def someone_waits(self, host: ShardHost) -> None:
+        """See HostServices."""
+        self.shards.someone_waits(host)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        self.shards.tick()
+        self._arm_tick()
+
+    def _beat(self) -> None:
+        timings = self.config.timings
+        self._beat_timer = self.loop.call_later(timings.heartbeat / 1000, self._beat)
+        try:
+            self.agent.beat()
+            now = self.loop.time()
+            if self._due("expire", now, EXPIRE_EVERY_S):
+                self.shards.expire(now)
+            if self._due("checkpoint", now, timings.checkpoint / 1000):
+                self.shards.note_watermarks()
+            if self._due("retention", now, timings.retention_check / 1000):
+                self.shards.apply_retention()
+        except AntiphonError as error:
+            self._broken(error)
+
+    def _due(self, what: str, now: float, every_s: float) -> bool:
+        if now < self._next.get(what, now + every_s if what == "retention" else 0.0):
+            self._next.setdefault(what, now + every_s)
+            return False
+        self._next[what] = now + every_s
+        return True
+
+    # -- other nodes --------------------------------------------------------------------------------------------
+
+    def _add_link(self, node_id: int, address: str) -> PeerLink:
+        hello = Hello(
+            PROTOCOL_VERSION, f"antiphon-node/{self.node_id}", self.cluster_id, self.node_id, self.incarnation
+        )
+        link = PeerLink(node_id, address, hello, self.turn, self, self.limits.peer_write)
+        link.reconnect_max_s = self.config.timings.reconnect_max / 1000
+        self._links[node_id] = link
+        self._lost.add(node_id)
+        return link
+
+    def link(self, node_id: int) -> PeerLink:
+        """The connection to a node; UnavailableError for one that is not known."""
+        found = self._links.get(node_id)
+        if found is None:
+            raise UnavailableError(f"node {node_id} is not known to node {self.node_id}")
+        return found
+
+    def lost_peers(self) -> list[int]:
+        """Nodes that are not reached now."""
+        return sorted(self._lost)
+
+    def heard_of(self, node_id: int) -> None:
+        """A node has just connected: it can be reached again."""
+        link = self._links.get(node_id)
+        if link is not None:
+            link.dial_now()
+
+    def peer_up(self, node_id: int) -> None:
+        """See PeerEvents."""
+        self._lost.discard(node_id)
+        for host in list(self.hosts.values()):
+            host.call(host.replica.peer_connected, node_id)
+        if self.coordinator is not None:
+            self.coordinator.peer_up(node_id)
+        if not self.agent.registered.is_set():
+            self.agent.beat()
+
+    def peer_lost(self, node_id: int, *, refused: bool) -> None:
+        """See PeerEvents."""
+        if node_id not in self._lost:
+            self._lost.add(node_id)
+            for host in list(self.hosts.values()):
+                host.call(host.replica.peer_lost, node_id)
+        self.agent.peer_gone(node_id)
+        if refused and self.coordinator is not None:
+            self.coordinator.node_lost(node_id)
+
+    def peer_drained(self, node_id: int) -> None:
+        """See PeerEvents."""
+        for host in self.hosts.values():
+            host.peer_drained(node_id)
+
+    def send(self, _host: ShardHost, to: int, message: AnyMessage) -> None:
+        """See HostServices."""
+        self.send_message(to, message)
+
+    def send_message(self, to: int, message: AnyMessage) -> None:
+        """Send a replica message to a node, this one included; lost when there is no connection."""
+        self.metrics.messages_out += 1
+        if to == self.node_id:
+            self.turn.for_shard(partial(self.deliver, to, message))
+            return
+        link = self._links.get(to)
+        if link is not None:
+            link.send_replica_message(message)
+
+    def is_congested(self, to: int) -> bool:
+        """See HostServices."""
+        link = self._links.get(to)
+        return link is not None and link.congested
+
+    def deliver(self, sender: int, message: AnyMessage) -> None:
+        """A replica message arrived."""
+        self.metrics.messages_in += 1
+        kind = type(message)
+        if kind is NewTermReply or kind is BecomeLeaderReply or kind is StaleTerm:
+            if self.coordinator is not None:
+                self.coordinator.receive(sender, message)
+            if kind is not StaleTerm:
+                return
+        host = self.hosts.get(message.shard)
+        if host is None:
+            self.shards.early(sender, message)
+            return
+        if kind is Append and self.wal.disk_full and message.entries:  # type: ignore[union-attr]  # an Append
+            return  # the leader asks again; there is no room to keep it until then
+        host.receive(sender, message)
+        if self.wal.overloaded and not self._holding_peers:
+            self._holding_peers = True
+            for session in self.sessions.values():
+                session.hold_peer()
+
+    def send_snapshot(self, host: ShardHost, to: int) -> None:
+        """See HostServices."""
+        self.snapshots.send(host, to)
+
+    # -- coordinator --------------------------------------------------------------------------------------------
+
+    def ask_coordinator(self, node_id: int, body: Any, answered: Callable[[Any], None]) -> None:
+        """Send a request to the node that is believed to coordinate."""
+        if node_id == self.node_id:
+            self.coordinator_request(self.node_id, body, answered)
+            return
+        link = self._links.get(node_id)
+        if link is None:
+            answered(UnavailableError(f"node {node_id} is not known to node {self.node_id}"))
+        else:
+            link.request(body, answered)
+
+    def coordinator_request(self, sender: int, body: Any, answered: Callable[[Any], None]) -> None:
+        """A node asks this one as the coordinator."""
+        if self.coordinator is not None:
+            self.coordinator.request(sender, body, answered)
+            return
+        known = self.agent.coordinator()
+        leader = None if known == self.node_id else known
+        answered(NotLeaderError(f"node {self.node_id} does not coordinate", leader=leader))
+
+    def metadata_pushed(self, delta: MetadataDelta) -> None:
+        """The coordinator sent a change of the metadata."""
+        self.agent.apply(delta)
+
+    def metadata_changed(self) -> None:
+        """The metadata moved on: follow it."""
+        nodes = self.view.nodes
+        for node in nodes.values():
+            if node.node_id == self.node_id:
+                continue
+            link = self._links.get(node.node_id)
+            if link is None:
+                self._add_link(node.node_id, node.native).start()
+            else:
+                link.move(node.native)
+        initial = {member.id for member in self.config.nodes}
+        for node_id in [known for known in self._links if known not in nodes and known not in initial]:
+            self._lost.add(node_id)
+            self.spawn(self._links.pop(node_id).close())
+        self.shards.reconcile()
+
+    # -- budgets and failures -----------------------------------------------------------------------------------
+
+    def in_flight(self, change_bytes: int) -> None:
+        """See HostServices."""
+        self._in_flight_bytes += change_bytes
+        limit = self.limits.append_in_flight
+        if not self._holding and self._in_flight_bytes > limit:
+            self._holding = True
+            for session in self.sessions.values():
+                session.hold()
+        elif self._holding and self._in_flight_bytes < limit // 2:
+            self._release()
+
+    def disk_progressed(self) -> None:
+        """See HostServices."""
+        if self._holding_peers and self.wal.backlog_bytes < self.limits.wal_backlog // 2:
+            self._holding_peers = False
+            self._release()
+
+    def _release(self) -> None:
+        self._holding = False
+        for session in self.sessions.values():
+            session.release()
+
+    def host_changed(self, host: ShardHost) -> None:
+        """See HostServices."""
+        if host.shard_id == CLUSTER_SHARD_ID:
+            self.turn.for_shard(self.agent.beat)
+
+    def host_failed(self, host: ShardHost, *, was_leader: bool) -> None:
+        """See HostServices. A shard whose leader stopped gets another one."""
+        if was_leader and host.shard_id != CLUSTER_SHARD_ID and not self.stopping:
+            self.spawn(self._give_up_leadership(host.shard_id))
+
+    async def _give_up_leadership(self, shard_id: int) -> None:
+        try:
+            await self.elect_leader(shard_id)
+        except AntiphonError as error:
+            self._log.error("leadership_not_given_up", shard=shard_id, error=error.message)
+
+
+def _rss_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[], None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    node = Node(config, sockets)
+    try:
+        await node.start()
+        stopped = loop.create_task(stop.wait())
+        joined = loop.create_task(node.joined(config.timings.ready_wait / 1000))
+        await asyncio.wait({stopped, joined}, return_when=asyncio.FIRST_COMPLETED)
+        joined.cancel()
+        gc.collect()
+        gc.freeze()
+        if ready is not None and not stop.is_set():
+            ready()
+        await stopped
+    finally:
+        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
+
+
+def run_node(
+    config: NodeConfig, *, sockets: Sockets | None = None, ready: Callable[[], None] | None = None
+) -> None:
+    """Run a node in this process until SIGTERM or SIGINT; blocking.
+
+    Args:
+        config: what it is told.
+        sockets: already listening sockets by door (`native`, `kafka`, `http`), used in place of the config's ports.
+        ready: called once, when the node is part of the cluster (or has waited long enough for that).
+
+    Raises:
+        PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError, InvalidRequestError: it cannot start.
+    """
+    import uvloop
+
+    Path(config.dir).mkdir(parents=True, exist_ok=True)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(50_000, 20, 50)
+    file = open_log(Path(config.dir), config.log_level, config.node_id)
+    began = time.monotonic()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, sockets, ready))
+    except AntiphonError as error:
+        structlog.get_logger().error("not_started", error=error.message, after_s=time.monotonic() - began)
+        raise
+    finally:
+        file.close()
