@@ -225,7 +225,7 @@ class Coordinator:
             case BecomeLeaderReply():
                 self._elections.leads(sender, message)
             case StaleTerm():
-                self._elections.stale(message.shard, message.term)
+                self._elections.stale(sender, message.shard, message.term)
             case _:
                 invariant(False, f"{type(message).__name__} is not for the coordinator")
         return self._ledger.flush()
@@ -270,7 +270,7 @@ class Coordinator:
         topic = topics.check_delete(self._model, name)
         gone = UnknownTopicError(f"{topic.kind.value} {name!r} was deleted meanwhile", name=name)
         for shard_id in self._model.shards_of[topic.topic_id]:
-            self._elections.forget(shard_id)
+            self._elections.deleted(shard_id)
             self._answer_elect(shard_id, lambda _: gone)
         for creation in self._creations.pop(topic.topic_id, []):
             self._answer_creation(creation, gone)

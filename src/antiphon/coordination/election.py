@@ -45,12 +45,16 @@ class Election:
         }
 
     def heads(self, record: ShardRecord) -> tuple[tuple[NodeId, EntryId], ...]:
-        """What the candidate is told about the others that promised; a damaged log is to be refetched from its start."""
-        return tuple(
-            (node, known_head(self.replies[node]))
-            for node in record.meta.ensemble
-            if node in self.replies and node != self.candidate
-        )
+        """What the candidate is told about the others that promised, in the order of the ensemble.
+
+        A damaged log is to be refetched from its start. Members with a longer log than the candidate's are left out: a
+        replica refuses to lead over a better one, and those are given to it as followers once it leads.
+        """
+        if self.candidate is None:
+            return ()
+        own = self.replies[self.candidate].head
+        heads = ((n, known_head(self.replies[n])) for n in record.meta.ensemble if n in self.replies)
+        return tuple((node, head) for node, head in heads if node != self.candidate and head <= own)
 
 
 def known_head(reply: NewTermReply) -> EntryId:

@@ -27,6 +27,7 @@ GRACE_MS = 250  # for the promises of members that are alive, once there is a ma
 PROMOTE_MS = 1_500
 PROMOTE_MS_MAX = 60_000
 STRANGER_MS = 1_000  # a member that the leader was not told of is fenced and added after this
+REFUSALS_AT_ONCE = 3  # candidates that refuse are asked in a new term at once, so many times in a row
 TIMERS_PER_TICK = 5_000
 
 _Kind = Literal["resend", "grace", "promote"]
@@ -73,6 +74,11 @@ class Elections:
         record = self._model.shards.get(shard_id)
         if record is not None:
             self.followers.forget(shard_id, record.meta.ensemble)
+
+    def deleted(self, shard_id: int) -> None:
+        """The shard is about to be deleted."""
+        self.forget(shard_id)
+        self._failures.pop(shard_id, None)
 
     def resume(self, now_ms: int) -> None:
         """Take over from a coordinator that is gone: finish what it left open, leave alone what works."""
@@ -168,6 +174,10 @@ class Elections:
             heads=election.heads(record),
         )
         self._ledger.send(candidate, message)
+        told = {node for node, _ in message.heads}
+        for node, reply in election.replies.items():
+            if node not in told:
+                self.followers.promised(node, reply, candidate, now_ms, known=False)
         wait_ms = min(PROMOTE_MS << min(self._failures.get(election.shard_id, 0), 10), PROMOTE_MS_MAX)
         self._timers.add(now_ms + wait_ms, ("promote", election))
 
@@ -217,11 +227,24 @@ class Elections:
         self._failures.pop(reply.shard, None)
         self._set(record, status=ShardStatus.ONLINE, leader=sender, live=live)
 
-    def stale(self, shard_id: int, term: int) -> None:
-        """A replica knows a higher term than was ever decided here: go above it."""
+    def stale(self, sender: NodeId, shard_id: int, term: int) -> None:
+        """A replica refused something: it knows a higher term than was ever decided here, or it does not (any more) lead.
+
+        A candidate that was restarted in between refuses to lead in this term, a leader that was refuses to feed. They get a
+        new term at once, but who keeps refusing waits for the time-out.
+        """
         record = self._model.shards.get(shard_id)
-        if record is not None and term > record.meta.term:
+        if record is None or term < record.meta.term:
+            return
+        if term > record.meta.term:
             self.begin(shard_id, above=term)
+            return
+        election = self._open.get(shard_id)
+        refused = election is not None and election.promoted and election.candidate == sender
+        if refused or (election is None and has_leader(record.meta) and record.meta.leader == sender):
+            failures = self._failures[shard_id] = self._failures.get(shard_id, 0) + 1
+            if failures <= REFUSALS_AT_ONCE:
+                self.begin(shard_id)
 
     def live_set(self, sender: NodeId, report: LiveSet, now_ms: int) -> None:
         """A leader's word on its followers: who keeps up is trusted again, whom it does not know is brought back."""

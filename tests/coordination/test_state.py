@@ -1,0 +1,186 @@
+"""The fold of `__cluster`, its deltas, and a node's view of them."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.coordination import state as state_module
+from antiphon.coordination.state import (
+    ClusterRecord,
+    ClusterState,
+    ShardRecord,
+    cluster_record,
+    counter_record,
+    node_record,
+    shard_gone,
+    shard_record,
+    topic_gone,
+    topic_record,
+)
+from antiphon.invariants import InvariantError
+from antiphon.wire.cluster import MetadataDelta, MetadataView
+from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+
+if TYPE_CHECKING:
+    from antiphon.coordination.actions import Record
+
+
+def topic(name: str, number: int, **config: str) -> TopicMeta:
+    return TopicMeta(name, bytes([number]) * 16, Kind.TOPIC, 3, "oxia", (), config)
+
+
+def shard(number: int, of: int, index: int = 0, leader: int = -1) -> ShardRecord:
+    status = ShardStatus.ONLINE if leader >= 0 else ShardStatus.ELECTION
+    return ShardRecord(bytes([of]) * 16, ShardMeta(number, index, (0, 1, 2), leader, 1, status))
+
+
+def delta(state: ClusterState, base: int) -> MetadataDelta:
+    return state.delta(base, cluster_id="c", controller=1, coordinator_term=1)
+
+
+def view_equals(view: MetadataView, state: ClusterState) -> None:
+    cluster = view.cluster()
+    assert cluster.version == state.version
+    assert {node.node_id: node for node in cluster.nodes} == state.nodes
+    assert {t.name: t for t in cluster.topics} == {
+        name: state.topic_with_shards(name) for name in state.topics
+    }
+    assert view.shard_ids() == sorted(state.shards)
+    for shard_id, record in state.shards.items():
+        found = view.shard(shard_id)
+        assert found is not None
+        assert found[1] == record.meta
+        assert found[0].topic_id == record.topic_id
+
+
+def test_fold_and_look_ups() -> None:
+    state = ClusterState()
+    state.apply(
+        [cluster_record(ClusterRecord("c")), node_record(NodeMeta(1, "h:1")), counter_record("shard", 3)], 1
+    )
+    state.apply(
+        [topic_record(topic("t", 7)), shard_record(shard(1, 7)), shard_record(shard(2, 7, 1, leader=2))], 4
+    )
+    assert (state.version, state.counters, state.led_by) == (4, {"shard": 3}, {2: 1})
+    assert [s.shard_id for s in state.topic_with_shards("t").shards] == [1, 2]
+    assert list(state.shards_on[0]) == [1, 2]
+    state.apply([topic_gone("t")], 3)
+    assert "t" in state.topics, "an old batch is ignored"
+    state.apply([shard_gone(1), shard_gone(2), topic_gone("t")], 5)
+    assert not state.topics
+    assert not state.shards
+    assert state.led_by == {2: 0}
+    assert state.preferred_on == {0: 0}
+    assert list(state.shards_on[0]) == []
+
+
+def test_unknown_records_are_refused() -> None:
+    with pytest.raises(InvariantError):
+        ClusterState().apply([(b"what/1", b"")], 1)
+    with pytest.raises(InvariantError):
+        ClusterState().apply([(b"counter/x", None)], 1)
+    with pytest.raises(msgspec.DecodeError):
+        ClusterState().apply([(b"node/1", b"\xff")], 1)
+
+
+def test_clone_goes_its_own_way() -> None:
+    state = ClusterState()
+    state.apply([topic_record(topic("t", 7)), shard_record(shard(1, 7, leader=0))], 1)
+    other = state.clone()
+    other.drop_topic("t")
+    assert "t" in state.topics
+    assert list(state.shards_on[0]) == [1]
+    assert state.led_by == {0: 1}
+
+
+def test_delta_of_a_topic_that_was_created_again() -> None:
+    state, view = ClusterState(), MetadataView("c")
+    state.apply([topic_record(topic("t", 1)), shard_record(shard(1, 1))], 1)
+    assert view.apply(delta(state, -1))
+    state.apply([topic_gone("t"), shard_gone(1)], 2)
+    state.apply([topic_record(topic("t", 2)), shard_record(shard(2, 2))], 3)
+    change = delta(state, 1)
+    assert change.base_version == 1
+    assert change.gone_topics == (bytes([1]) * 16,)
+    assert view.apply(change)
+    view_equals(view, state)
+    assert view.shard(1) is None
+    assert view.topic_by_id(bytes([1]) * 16) is None
+
+
+def test_view_refuses_what_does_not_fit() -> None:
+    state, view = ClusterState(), MetadataView("c")
+    state.apply([node_record(NodeMeta(1, "h:1"))], 1)
+    first = delta(state, -1)
+    state.apply([node_record(NodeMeta(2, "h:2"))], 2)
+    second = delta(state, 1)
+    assert not view.apply(second), "a gap"
+    assert not view.apply(msgspec.structs.replace(first, cluster_id="other"))
+    assert view.apply(first)
+    assert view.apply(second)
+    assert not view.apply(first), "old"
+    view_equals(view, state)
+    assert not view.apply(delta(state, 99)) or view.version == 2
+
+
+def test_view_keeps_the_newer_coordinator() -> None:
+    state, view = ClusterState(), MetadataView("c")
+    state.apply([node_record(NodeMeta(1, "h:1"))], 1)
+    assert view.apply(state.delta(-1, cluster_id="c", controller=5, coordinator_term=9))
+    assert view.apply(state.delta(1, cluster_id="c", controller=4, coordinator_term=8))
+    assert view.cluster().controller == 5
+    assert view.apply(state.delta(1, cluster_id="c", controller=6, coordinator_term=10))
+    assert view.cluster().controller == 6
+
+
+def test_journal_is_bounded_and_then_everything_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "JOURNAL_ENTRIES_MAX", 3)
+    state = ClusterState()
+    for version in range(1, 11):
+        state.apply([node_record(NodeMeta(version, "h:1"))], version)
+    assert len(delta(state, 8).nodes) == 2
+    assert delta(state, 7).base_version == 7
+    full = delta(state, 5)
+    assert full.base_version == -1
+    assert len(full.nodes) == 10
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_deltas_from_any_version_lead_to_the_same_view(data: st.DataObject) -> None:
+    state = ClusterState()
+    views = {0: MetadataView("c")}
+    views[0].apply(delta(state, -1))
+    alive: dict[str, int] = {}
+    shards = 0
+    for version in range(1, data.draw(st.integers(1, 12)) + 1):
+        records: list[Record] = []
+        for _ in range(data.draw(st.integers(0, 3))):
+            match data.draw(st.sampled_from(["node", "create", "drop", "lead"])):
+                case "node":
+                    records.append(
+                        node_record(NodeMeta(data.draw(st.integers(0, 3)), "h:1", incarnation=str(version)))
+                    )
+                case "create":
+                    name = data.draw(st.sampled_from("ab"))
+                    if name not in alive:
+                        shards += 1
+                        alive[name] = shards
+                        records += [topic_record(topic(name, shards)), shard_record(shard(shards, shards))]
+                case "drop" if alive:
+                    name = data.draw(st.sampled_from(sorted(alive)))
+                    records += [shard_gone(alive.pop(name)), topic_gone(name)]
+                case _ if alive:
+                    number = alive[data.draw(st.sampled_from(sorted(alive)))]
+                    records.append(shard_record(shard(number, number, leader=data.draw(st.integers(0, 2)))))
+        state.apply(records, version)
+        views[version] = MetadataView("c")
+        views[version].apply(delta(state, -1))
+    decoder = msgspec.msgpack.Decoder(MetadataDelta)
+    for base, view in views.items():
+        change = decoder.decode(msgspec.msgpack.encode(delta(state, base)))
+        assert view.apply(change)
+        view_equals(view, state)
