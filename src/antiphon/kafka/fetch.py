@@ -1,0 +1,130 @@
+"""Fetch: read every partition that was asked for, wait for data where there is too little, answer with the log's own bytes.
+
+Consumers see what is committed, up to the high watermark. A response is limited by the request's byte limits, except that
+the first batch of the first partition that has any is always sent, however large (KIP-74): a consumer always gets on.
+"""
+
+import asyncio
+from typing import Final
+
+from antiphon.errors import AntiphonError, NotLeaderError, UnknownTopicError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.connection import Answer
+from antiphon.kafka.fetch_codec import (
+    FetchRequest,
+    PartitionFetched,
+    PartitionWanted,
+    TopicFetched,
+    TopicWanted,
+    encode_fetch,
+)
+from antiphon.kafka.framing import RequestHeader
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import TopicMeta
+
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+WAIT_MS_MAX: Final = 300_000
+ISOLATION: Final = "committed"
+
+
+class FetchHandler:
+    """Carries out Fetch requests."""
+
+    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+        self._gateway = gateway
+        self._view = view
+
+    async def run(self, header: RequestHeader, request: FetchRequest, answer: Answer) -> None:
+        """Read, wait if there is less than asked for, read again, answer."""
+        if request.session_id != 0:
+            answer.send(*encode_fetch(header, code.FETCH_SESSION_ID_NOT_FOUND, [], []))
+            return
+        deadline = asyncio.get_running_loop().time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        sweep = _Sweep(self._gateway, self._view, request)
+        await sweep.read()
+        left_s = deadline - asyncio.get_running_loop().time()
+        if sweep.must_wait and left_s > 0:
+            await self._gateway.wait_for_data(sweep.positions, ISOLATION, left_s, max(1, request.min_bytes))
+            sweep = _Sweep(self._gateway, self._view, request)
+            await sweep.read()
+        hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
+        endpoints = self._view.endpoints_of(hints) if hints else []
+        answer.send(*encode_fetch(header, 0, sweep.topics, endpoints, isolation=request.isolation))
+
+
+class _Sweep:
+    """One pass over the partitions of a request."""
+
+    def __init__(self, gateway: Gateway, view: ClusterView, request: FetchRequest) -> None:
+        self._gateway = gateway
+        self._view = view
+        self._request = request
+        self._bytes_left = min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
+        self._found_bytes = 0
+        self._failed = False
+        self.topics: list[TopicFetched] = []
+        self.positions: list[tuple[int, int]] = []
+
+    @property
+    def must_wait(self) -> bool:
+        """Less was found than the client wants at least, and nothing went wrong that it should know at once."""
+        return self._found_bytes < self._request.min_bytes and not self._failed and bool(self.positions)
+
+    async def read(self) -> None:
+        for wanted in self._request.topics:
+            fetched = TopicFetched(wanted.name, wanted.topic_id, [])
+            self.topics.append(fetched)
+            topic, missing = self._topic_of(wanted)
+            for partition in wanted.partitions:
+                if topic is None:
+                    self._failed = True
+                    fetched.partitions.append(PartitionFetched(partition.partition, missing))
+                else:
+                    fetched.partitions.append(await self._read_partition(topic, partition))
+
+    def _topic_of(self, wanted: TopicWanted) -> tuple[TopicMeta | None, int]:
+        try:
+            if wanted.name is not None:
+                return self._gateway.topic(wanted.name), 0
+            return self._gateway.topic_by_id(wanted.topic_id or bytes(16)), 0
+        except UnknownTopicError:
+            by_name = wanted.name is not None
+            return None, code.UNKNOWN_TOPIC_OR_PARTITION if by_name else code.UNKNOWN_TOPIC_ID
+
+    async def _read_partition(self, topic: TopicMeta, wanted: PartitionWanted) -> PartitionFetched:
+        shard = self._view.shard_at(topic, wanted.partition)
+        if shard is None:
+            self._failed = True
+            return PartitionFetched(wanted.partition, code.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            found = await self._gateway.fetch(
+                shard.shard_id,
+                wanted.offset,
+                max(0, min(wanted.max_bytes, self._bytes_left)),
+                ISOLATION,
+                at_least_one=self._found_bytes == 0,
+            )
+        except AntiphonError as error:
+            self._failed = True
+            hint = (
+                self._view.hint(topic.name, wanted.partition) if isinstance(error, NotLeaderError) else None
+            )
+            return PartitionFetched(wanted.partition, code.code_of(error), leader=hint)
+        mismatch = epoch_mismatch(wanted.leader_epoch, found.term)
+        if mismatch:
+            self._failed = True
+            return PartitionFetched(wanted.partition, mismatch)
+        self._bytes_left -= found.size_bytes
+        self._found_bytes += found.size_bytes
+        self.positions.append((shard.shard_id, wanted.offset))
+        return PartitionFetched(
+            wanted.partition, 0, found.high_watermark, found.log_start, found.batches, found.size_bytes
+        )
+
+
+def epoch_mismatch(asked: int, current: int) -> int:
+    """The error for a client that knows an older (74) or newer (75) leader epoch than this leader's; 0: it matches."""
+    if asked < 0 or asked == current:
+        return code.NONE
+    return code.FENCED_LEADER_EPOCH if asked < current else code.UNKNOWN_LEADER_EPOCH

@@ -1,0 +1,237 @@
+"""Consumer groups that this node coordinates: those whose shard of `__groups` it leads.
+
+Holds the groups' state machines, gives them the time, and hands their answers to the requests that wait. A group's state
+belongs to one term of its shard's leadership: when the metadata shows another leader or term, the state is dropped, whoever
+waits is told to find the coordinator, and the members join anew where it is now.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+import structlog
+
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    OverloadedError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.group_offsets import shard_of_group
+from antiphon.kafka.group_types import GroupConfig, Join, Joined, Sync, Synced
+from antiphon.kafka.groups import Group
+from antiphon.kafka.topic_config import GROUPS_TABLE
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import Kind, ShardMeta
+from antiphon.wire.requests import CreateTopic
+
+GROUPS_MAX: Final = 20_000
+CREATE_WAIT_S: Final = 5.0
+WATCH_S: Final = 60.0
+
+
+class _Hosted(NamedTuple):
+    group: Group
+    shard_id: int
+    term: int
+
+
+class GroupCoordinator:
+    """The groups of this node. Methods raise NotLeaderError where another node coordinates."""
+
+    def __init__(self, gateway: Gateway, config: GroupConfig, *, table_shards: int) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._table_shards = table_shards
+        self._hosted: dict[str, _Hosted] = {}
+        self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._creating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch who leads the shards of the table."""
+        self._watch = asyncio.get_running_loop().create_task(self._watch_leaders(), name="group leaders")
+
+    async def stop(self) -> None:
+        """Stop all timers; whoever waits is told to look for another coordinator."""
+        tasks = [task for task in (self._watch, self._creating) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for group_id in list(self._hosted):
+            self._drop(group_id)
+
+    # -- where a group lives --------------------------------------------------------------------------------------
+
+    async def locate(self, group_id: str) -> ShardMeta:
+        """The shard of a group, whoever leads it; makes the table when it is asked for first."""
+        try:
+            return shard_of_group(self._gateway, group_id)
+        except UnknownTopicError:
+            if self._creating is None or self._creating.done():
+                work = self._create_table()
+                self._creating = asyncio.get_running_loop().create_task(work, name="create group table")
+            await asyncio.wait([self._creating], timeout=CREATE_WAIT_S)
+        return shard_of_group(self._gateway, group_id)
+
+    async def _create_table(self) -> None:
+        request = CreateTopic(GROUPS_TABLE, Kind.TABLE, shards=self._table_shards, internal=True)
+        try:
+            await self._gateway.create_topic(request)
+        except TopicExistsError:
+            return
+        except AntiphonError as error:
+            structlog.get_logger().warning("group table not created", reason=error.message)
+
+    def home(self, group_id: str) -> ShardMeta:
+        """The shard of a group that this node coordinates."""
+        shard = shard_of_group(self._gateway, group_id)
+        if shard.leader != self._gateway.node_id:
+            raise NotLeaderError(f"node {shard.leader} coordinates group {group_id!r}", leader=shard.leader)
+        return shard
+
+    def led_shards(self) -> list[ShardMeta]:
+        """Shards of the table that this node leads; none while there is no table."""
+        try:
+            shards = self._gateway.topic(GROUPS_TABLE).shards
+        except UnknownTopicError:
+            return []
+        return [shard for shard in shards if shard.leader == self._gateway.node_id]
+
+    def find(self, group_id: str) -> Group | None:
+        """The group's state, if it has members here."""
+        shard = self.home(group_id)
+        hosted = self._hosted.get(group_id)
+        if hosted is not None and (hosted.shard_id, hosted.term) != (shard.shard_id, shard.term):
+            self._drop(group_id)
+            hosted = None
+        return hosted.group if hosted else None
+
+    def hosted(self) -> list[Group]:
+        """All groups with members here, by name."""
+        return [found for group_id in sorted(self._hosted) if (found := self._found(group_id)) is not None]
+
+    def _found(self, group_id: str) -> Group | None:
+        try:
+            return self.find(group_id)
+        except AntiphonError:
+            return None
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: Join) -> Joined:
+        """JoinGroup."""
+        group = self.find(group_id)
+        if group is None:
+            if request.member_id:
+                return Joined(code.UNKNOWN_MEMBER_ID, request.member_id)
+            group = self._host(group_id)
+        token: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
+        group.join(_now_ms(), request, token)
+        self._settle(group)
+        joined = await token
+        return joined if isinstance(joined, Joined) else Joined(code.UNKNOWN_SERVER_ERROR, request.member_id)
+
+    async def sync(self, group_id: str, request: Sync) -> Synced:
+        """SyncGroup."""
+        group = self.find(group_id)
+        if group is None:
+            return Synced(code.UNKNOWN_MEMBER_ID)
+        token: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
+        group.sync(_now_ms(), request, token)
+        self._settle(group)
+        synced = await token
+        return synced if isinstance(synced, Synced) else Synced(code.UNKNOWN_SERVER_ERROR)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Heartbeat."""
+        group = self.find(group_id)
+        if group is None:
+            return code.UNKNOWN_MEMBER_ID
+        return group.heartbeat(_now_ms(), member_id, instance_id, generation)
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
+        """LeaveGroup of one member."""
+        group = self.find(group_id)
+        if group is None:
+            return code.UNKNOWN_MEMBER_ID
+        error = group.leave(_now_ms(), member_id, instance_id)
+        self._settle(group)
+        return error
+
+    def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """May this member commit offsets?"""
+        group = self.find(group_id)
+        if group is None:
+            return code.NONE if generation < 0 else code.ILLEGAL_GENERATION
+        return group.check_commit(_now_ms(), member_id, instance_id, generation)
+
+    # -- time and answers -----------------------------------------------------------------------------------------
+
+    def _host(self, group_id: str) -> Group:
+        if len(self._hosted) >= GROUPS_MAX:
+            raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
+        shard = self.home(group_id)
+        group = Group(group_id, self._config)
+        self._hosted[group_id] = _Hosted(group, shard.shard_id, shard.term)
+        return group
+
+    def _settle(self, group: Group) -> None:
+        """After a group changed: answer whom it answers, forget it when it is empty, wake up when it wants to."""
+        _deliver(group)
+        if group.is_forgettable:
+            self._drop(group.group_id)
+            return
+        deadline_ms = group.deadline_ms()
+        if deadline_ms is None:
+            return
+        timer = self._timers.get(group.group_id)
+        if timer is not None and timer[0] <= deadline_ms:
+            return
+        self._arm(group.group_id, deadline_ms)
+
+    def _arm(self, group_id: str, deadline_ms: int) -> None:
+        timer = self._timers.pop(group_id, None)
+        if timer is not None:
+            timer[1].cancel()
+        loop = asyncio.get_running_loop()
+        delay_s = max(0, deadline_ms - _now_ms()) / 1000
+        self._timers[group_id] = (deadline_ms, loop.call_later(delay_s, self._tick, group_id))
+
+    def _tick(self, group_id: str) -> None:
+        self._timers.pop(group_id, None)
+        group = self._found(group_id)
+        if group is not None:
+            group.tick(_now_ms())
+            self._settle(group)
+
+    def _drop(self, group_id: str) -> None:
+        hosted = self._hosted.pop(group_id, None)
+        timer = self._timers.pop(group_id, None)
+        if timer is not None:
+            timer[1].cancel()
+        if hosted is not None:
+            hosted.group.dissolve(code.NOT_COORDINATOR)
+            _deliver(hosted.group)
+
+    async def _watch_leaders(self) -> None:
+        """Drop groups whose shard is led elsewhere now, so that whoever waits is answered."""
+        version = self._gateway.metadata.version
+        while True:
+            meta = await self._gateway.wait_metadata(version, WATCH_S)
+            version = meta.version
+            for group_id in list(self._hosted):
+                if self._found(group_id) is None:
+                    self._drop(group_id)
+
+
+def _deliver(group: Group) -> None:
+    for answer in group.take_answers():
+        token = answer.token
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_result(answer.result)
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

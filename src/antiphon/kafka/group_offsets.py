@@ -1,0 +1,165 @@
+"""Committed offsets of consumer groups, in the internal table `__groups`.
+
+A row is `offset/<group>/<topic>/<partition>`; a slash or percent sign in a group's name is written as %2F or %25. All rows
+of a group are in one shard of the table, chosen by the hash of the group's name, and the leader of that shard is the group's
+coordinator. A commit is answered when it is committed in that shard, so it survives what any acknowledged write survives.
+
+The topic's id is kept with the offset: when a topic is deleted and made again, offsets of the old one do not apply.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from antiphon.errors import UnavailableError, UnknownTopicError
+from antiphon.kafka.topic_config import GROUPS_TABLE
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import ShardMeta, shard_of_hash
+from antiphon.wire.requests import DeleteRange, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
+
+OPS_MAX: Final = 500  # operations in one write or read of the table
+SCAN_ROWS: Final = 1_000
+_PREFIX: Final = b"offset/"
+_AFTER_PREFIX: Final = b"offset0"  # "0" is the byte after "/"
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True):
+    """A row's value. `offset` is the next one to read; `topic_id` is the topic's at the time of the commit."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    topic_id: bytes
+
+
+class OffsetAt(NamedTuple):
+    """A committed offset and the partition it is for."""
+
+    topic: str
+    partition: int
+    committed: Committed
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Committed)
+
+
+def shard_of_group(gateway: Gateway, group: str) -> ShardMeta:
+    """The shard that holds the group; raises UnknownTopicError while there is no such table."""
+    shards = gateway.topic(GROUPS_TABLE).shards
+    hash32 = xxh3_64_intdigest(group.encode()) & 0xFFFF_FFFF
+    wanted = shard_of_hash(hash32, len(shards))
+    found = next((shard for shard in shards if shard.index == wanted), None)
+    if found is None:
+        raise UnavailableError(f"{GROUPS_TABLE} has no shard {wanted} yet")
+    return found
+
+
+class GroupOffsets:
+    """Reads and writes rows. Methods raise what the gateway's table calls raise."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def commit(self, group: str, offsets: Sequence[OffsetAt]) -> None:
+        """Store offsets; returns when they are committed."""
+        puts = [Put(_key(group, at.topic, at.partition), _ENCODER.encode(at.committed)) for at in offsets]
+        await self._write(group, puts)
+
+    async def fetch(self, group: str, wanted: Sequence[tuple[str, int]]) -> list[Committed | None]:
+        """Offsets of partitions in the order asked for; None where nothing was committed for the topic as it is now."""
+        shard_id = shard_of_group(self._gateway, group).shard_id
+        found: list[Committed | None] = []
+        for at in range(0, len(wanted), OPS_MAX):
+            part = wanted[at : at + OPS_MAX]
+            keys = tuple(_key(group, topic, partition) for topic, partition in part)
+            reply = await self._gateway.table_get(TableGet(shard_id, keys))
+            for (topic, _), row in zip(part, reply.rows, strict=True):
+                committed = _DECODER.decode(row.value or b"") if row is not None else None
+                found.append(committed if committed and self._is_current(topic, committed) else None)
+        return found
+
+    async def fetch_all(self, group: str) -> list[OffsetAt]:
+        """Every offset of the group, by topic and partition."""
+        shard_id = shard_of_group(self._gateway, group).shard_id
+        start, end = _range(group)
+        found = [
+            OffsetAt(topic, partition, _DECODER.decode(row.value or b""))
+            for row in await self._scan(shard_id, start, end)
+            for _, topic, partition in (_split(row.key),)
+        ]
+        found = [at for at in found if self._is_current(at.topic, at.committed)]
+        return sorted(found, key=lambda at: (at.topic, at.partition))
+
+    async def delete(self, group: str) -> None:
+        """Forget all offsets of the group."""
+        await self._write(group, [DeleteRange(*_range(group))])
+
+    async def delete_some(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget some offsets; those that are not there are no error."""
+        ops: list[TableOp] = []
+        for topic, partition in partitions:
+            key = _key(group, topic, partition)
+            ops.append(DeleteRange(key, key + b"\x00"))
+        await self._write(group, ops)
+
+    async def groups_of(self, shard_id: int) -> list[str]:
+        """Names of all groups with offsets in a shard: one look-up a group, however many offsets it has."""
+        names: list[str] = []
+        start = _PREFIX
+        while True:
+            scan = TableScan(shard_id, start, _AFTER_PREFIX, limit=1, include_value=False)
+            rows = [row for row in (await self._gateway.table_scan(scan)).rows if row is not None]
+            if not rows:
+                return names
+            group, _, _ = _split(rows[0].key)
+            names.append(group)
+            start = _range(group)[1]
+
+    async def _write(self, group: str, ops: Sequence[TableOp]) -> None:
+        shard_id = shard_of_group(self._gateway, group).shard_id
+        for part in _chunks(ops):
+            written = await self._gateway.table_write(TableWrite(shard_id, part))
+            if any(result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND} for result in written.results):
+                raise UnavailableError(f"{GROUPS_TABLE} refused a write without conditions")
+
+    async def _scan(self, shard_id: int, start: bytes, end: bytes) -> list[Row]:
+        rows: list[Row] = []
+        while True:
+            reply = await self._gateway.table_scan(TableScan(shard_id, start, end, limit=SCAN_ROWS))
+            rows.extend(row for row in reply.rows if row is not None)
+            if not reply.more or not reply.rows:
+                return rows
+            start = rows[-1].key + b"\x00"
+
+    def _is_current(self, topic: str, committed: Committed) -> bool:
+        try:
+            return self._gateway.topic(topic).topic_id == committed.topic_id
+        except UnknownTopicError:
+            return False
+
+
+def _chunks(ops: Sequence[TableOp]) -> Iterator[tuple[TableOp, ...]]:
+    for at in range(0, len(ops), OPS_MAX):
+        yield tuple(ops[at : at + OPS_MAX])
+
+
+def _key(group: str, topic: str, partition: int) -> bytes:
+    return f"offset/{_escape(group)}/{topic}/{partition}".encode()
+
+
+def _range(group: str) -> tuple[bytes, bytes]:
+    """From the group's first possible key to the one after its last."""
+    return f"offset/{_escape(group)}/".encode(), f"offset/{_escape(group)}0".encode()
+
+
+def _split(key: bytes) -> tuple[str, str, int]:
+    _, group, topic, partition = key.decode().split("/")
+    return group.replace("%2F", "/").replace("%25", "%"), topic, int(partition)
+
+
+def _escape(group: str) -> str:
+    return group.replace("%", "%25").replace("/", "%2F")

@@ -1,0 +1,118 @@
+"""What goes into a consumer group's state machine and what comes out of it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+Token = object
+
+
+class GroupState(StrEnum):
+    """Kafka's names, as its tools show them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+TRANSITIONS: Final = frozenset({
+    (GroupState.EMPTY, GroupState.PREPARING),  # the first member joins
+    (GroupState.PREPARING, GroupState.COMPLETING),  # everybody has joined, or time is up
+    (GroupState.PREPARING, GroupState.EMPTY),  # nobody is left
+    (GroupState.COMPLETING, GroupState.STABLE),  # the leader handed in the assignments
+    (GroupState.COMPLETING, GroupState.PREPARING),  # somebody came or went
+    (GroupState.STABLE, GroupState.PREPARING),
+})  # fmt: skip
+
+
+class GroupConfig(NamedTuple):
+    """Bounds and delays in ms."""
+
+    initial_delay_ms: int = 150  # how long the first member waits for company
+    session_ms_min: int = 100
+    session_ms_max: int = 1_800_000
+    rebalance_ms_max: int = 1_800_000
+    members_max: int = 1_000
+
+
+DEFAULT_GROUP_CONFIG: Final = GroupConfig()
+
+
+class Join(NamedTuple):
+    """A JoinGroup request. `new_member_id` is used if the member needs one; `id_first`: it must come back with it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    new_member_id: str
+    id_first: bool = False
+    can_skip_assignment: bool = False
+
+
+class Joined(NamedTuple):
+    """Answer to a JoinGroup. `members`, for the leader: (member id, instance id, metadata for the chosen protocol)."""
+
+    error_code: int
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+
+
+class Sync(NamedTuple):
+    """A SyncGroup request. `assignments` are from the leader only."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+class Synced(NamedTuple):
+    """Answer to a SyncGroup."""
+
+    error_code: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class GroupAnswer(NamedTuple):
+    """The answer for the request that brought `token`."""
+
+    token: Token
+    result: Joined | Synced
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. It is not timed out while an answer to it is held back."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    expires_ms: int
+    assignment: bytes = b""
+    join_token: Token | None = None
+    sync_token: Token | None = None
+    owes_sync: bool = False
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member said about itself for `protocol`."""
+        return next((data for name, data in self.protocols if name == protocol), b"")

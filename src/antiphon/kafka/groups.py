@@ -1,0 +1,424 @@
+"""A consumer group of the classic protocol, as a pure state machine: no clock, socket or randomness of its own.
+
+A group goes round: members join (PreparingRebalance), the coordinator forms a generation and tells the member that leads it
+who is in, the leader hands in the assignments (CompletingRebalance), everybody works (Stable) until somebody joins, leaves
+or falls silent. Answers to JoinGroup and SyncGroup wait for others; each is named by a token that its request brought, and
+comes out through `take_answers` when it is due. Times are integer milliseconds of one clock that never goes back.
+
+Nothing of this is stored: when the coordinator changes, its members are unknown to the new one and join again. Committed
+offsets are stored (see `group_offsets`), so a group that starts over goes on where it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from antiphon.invariants import invariant
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.group_types import (
+    DEFAULT_GROUP_CONFIG,
+    TRANSITIONS,
+    GroupAnswer,
+    GroupConfig,
+    GroupState,
+    Join,
+    Joined,
+    Member,
+    Sync,
+    Synced,
+    Token,
+)
+
+
+@dataclass(slots=True)
+class Group:
+    """One group. Every method takes the time, may produce answers, and leaves a state that `deadline_ms` describes."""
+
+    group_id: str
+    config: GroupConfig = DEFAULT_GROUP_CONFIG
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    _static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
+    _promised: dict[str, int] = field(default_factory=dict)  # ids given out, not yet used -> when they lapse
+    _join_deadline_ms: int = 0
+    _sync_deadline_ms: int = 0
+    _first_round: bool = False  # the first member waits for company, whoever has joined
+    _round_began_ms: int = 0
+    _answers: list[GroupAnswer] = field(default_factory=list)
+
+    # -- what comes out -------------------------------------------------------------------------------------------
+
+    def take_answers(self) -> list[GroupAnswer]:
+        """Answers that are due; each is given once."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Nobody is in the group or about to join it."""
+        return not self.members and not self._promised
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest, if nothing else happens."""
+        times = [m.expires_ms for m in self.members.values() if m.join_token is None and m.sync_token is None]
+        times.extend(self._promised.values())
+        if self.state is GroupState.PREPARING:
+            times.append(self._join_deadline_ms)
+        elif any(m.owes_sync for m in self.members.values()):
+            times.append(self._sync_deadline_ms)
+        return min(times, default=None)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def join(self, now_ms: int, request: Join, token: Token) -> None:
+        """JoinGroup; answered when the generation is formed, or at once with an error."""
+        error = self._refuse_join(request)
+        if error:
+            self._answer_join(token, Joined(error, request.member_id))
+        elif not request.member_id:
+            self._join_unknown(now_ms, request, token)
+        elif request.member_id in self._promised:
+            del self._promised[request.member_id]
+            self._add(now_ms, request, request.member_id, token)
+        else:
+            self._join_known(now_ms, request, token)
+
+    def sync(self, now_ms: int, request: Sync, token: Token) -> None:
+        """SyncGroup; answered when the leader has handed in the assignments."""
+        error = self._refuse(request.member_id, request.instance_id, request.generation)
+        if not error and not self._same_protocol(request.protocol_type, request.protocol_name):
+            error = code.INCONSISTENT_GROUP_PROTOCOL
+        if not error and self.state is GroupState.PREPARING:
+            error = code.REBALANCE_IN_PROGRESS
+        if error:
+            self._answers.append(GroupAnswer(token, Synced(error)))
+            return
+        member = self.members[request.member_id]
+        member.expires_ms = now_ms + member.session_ms
+        member.owes_sync = False
+        if self.state is GroupState.STABLE:
+            self._answer_sync(member, token)
+            return
+        self._release_sync(now_ms, member, code.REBALANCE_IN_PROGRESS)
+        member.sync_token = token
+        if request.member_id == self.leader:
+            self._assign(now_ms, dict(request.assignments))
+
+    def heartbeat(self, now_ms: int, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Heartbeat; the error code, REBALANCE_IN_PROGRESS to call the member to a rebalance."""
+        error = self._refuse(member_id, instance_id, generation)
+        if error:
+            return error
+        member = self.members[member_id]
+        member.expires_ms = now_ms + member.session_ms
+        return code.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else code.NONE
+
+    def leave(self, now_ms: int, member_id: str, instance_id: str | None) -> int:
+        """LeaveGroup of one member, by its id or, where that is empty, its instance id; the error code."""
+        if member_id in self._promised:
+            del self._promised[member_id]
+            self._complete_if_all_joined(now_ms)
+            return code.NONE
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is None:
+                return code.UNKNOWN_MEMBER_ID
+            if member_id and member_id != known:
+                return code.FENCED_INSTANCE_ID
+            member_id = known
+        if member_id not in self.members:
+            return code.UNKNOWN_MEMBER_ID
+        self._remove(now_ms, [self.members[member_id]])
+        return code.NONE
+
+    def check_commit(self, now_ms: int, member_id: str, instance_id: str | None, generation: int) -> int:
+        """May this member commit offsets? A generation below 0 comes from outside the group: only while it is empty."""
+        if generation < 0 and not self.members:
+            return code.NONE
+        error = self._refuse(member_id, instance_id, generation)
+        if error:
+            return error
+        if self.state is GroupState.COMPLETING:
+            return code.REBALANCE_IN_PROGRESS
+        member = self.members[member_id]
+        member.expires_ms = now_ms + member.session_ms
+        return code.NONE
+
+    def tick(self, now_ms: int) -> None:
+        """Time passed: drop the silent, end a round whose time is up."""
+        for member_id in [known for known, lapses_ms in self._promised.items() if lapses_ms <= now_ms]:
+            del self._promised[member_id]
+        silent = [
+            m for m in self.members.values()
+            if m.join_token is None and m.sync_token is None and m.expires_ms <= now_ms
+        ]  # fmt: skip
+        if self.state is not GroupState.PREPARING and now_ms >= self._sync_deadline_ms:
+            silent.extend(m for m in self.members.values() if m.owes_sync and m not in silent)
+        if silent:
+            self._remove(now_ms, silent)
+        if self.state is not GroupState.PREPARING:
+            return
+        if now_ms >= self._join_deadline_ms:
+            self._first_round = False
+            self._form_generation(now_ms)
+        else:
+            self._complete_if_all_joined(now_ms)
+
+    def dissolve(self, error_code: int) -> None:
+        """Answer everybody who waits with an error: this node coordinates the group no longer."""
+        for member in self.members.values():
+            if member.join_token is not None:
+                self._answer_join(member.join_token, Joined(error_code, member.member_id))
+            if member.sync_token is not None:
+                self._answers.append(GroupAnswer(member.sync_token, Synced(error_code)))
+            member.join_token = member.sync_token = None
+
+    # -- joining --------------------------------------------------------------------------------------------------
+
+    def _refuse_join(self, request: Join) -> int:
+        config = self.config
+        if not config.session_ms_min <= request.session_ms <= config.session_ms_max:
+            return code.INVALID_SESSION_TIMEOUT
+        known = request.member_id in self.members or request.member_id in self._promised
+        if not known and len(self.members) + len(self._promised) >= config.members_max:
+            return code.GROUP_MAX_SIZE_REACHED
+        if not request.protocol_type or not request.protocols:
+            return code.INCONSISTENT_GROUP_PROTOCOL
+        others = [m for m in self.members.values() if m.member_id != request.member_id]
+        if others and (
+            request.protocol_type != self.protocol_type
+            or not _common_protocols([m.protocols for m in others] + [request.protocols])
+        ):
+            return code.INCONSISTENT_GROUP_PROTOCOL
+        return code.NONE
+
+    def _join_unknown(self, now_ms: int, request: Join, token: Token) -> None:
+        new_id = request.new_member_id
+        if request.instance_id is not None and request.instance_id in self._static:
+            self._replace_static(now_ms, request, token)
+        elif request.instance_id is None and request.id_first:
+            self._promised[new_id] = now_ms + request.session_ms
+            self._answer_join(token, Joined(code.MEMBER_ID_REQUIRED, new_id))
+        else:
+            self._add(now_ms, request, new_id, token)
+
+    def _join_known(self, now_ms: int, request: Join, token: Token) -> None:
+        error = self._refuse(request.member_id, request.instance_id, self.generation)
+        if error:
+            self._answer_join(token, Joined(error, request.member_id))
+            return
+        member = self.members[request.member_id]
+        unchanged = member.protocols == request.protocols
+        stays = unchanged and (
+            self.state is GroupState.COMPLETING
+            or (self.state is GroupState.STABLE and member.member_id != self.leader)
+        )
+        if stays:  # a lost answer was asked for again
+            member.expires_ms = now_ms + member.session_ms
+            self._answer_join(token, self._joined(member))
+            return
+        self._update(member, request)
+        self._wait_to_join(now_ms, member, token)
+
+    def _add(self, now_ms: int, request: Join, member_id: str, token: Token) -> None:
+        member = Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_ms,
+            request.rebalance_ms,
+            request.protocols,
+            now_ms + request.session_ms,
+        )
+        self.members[member_id] = member
+        self.protocol_type = request.protocol_type
+        if request.instance_id is not None:
+            self._static[request.instance_id] = member_id
+        self._wait_to_join(now_ms, member, token)
+
+    def _replace_static(self, now_ms: int, request: Join, token: Token) -> None:
+        """A static member came back under a new id. The old id is fenced; a stable group need not rebalance for it."""
+        invariant(request.instance_id is not None, "only a static member is replaced")
+        old = self.members.pop(self._static[str(request.instance_id)])
+        self._release_join(old, code.FENCED_INSTANCE_ID)
+        self._release_sync(now_ms, old, code.FENCED_INSTANCE_ID)
+        unchanged = old.protocols == request.protocols
+        old_id, old.member_id = old.member_id, request.new_member_id
+        self._update(old, request)
+        old.expires_ms = now_ms + request.session_ms
+        self.members[old.member_id] = old
+        self._static[str(request.instance_id)] = old.member_id
+        was_leader = self.leader == old_id
+        if was_leader:
+            self.leader = old.member_id
+        if self.state is not GroupState.STABLE or not unchanged:
+            self._wait_to_join(now_ms, old, token)
+            return
+        joined = self._joined(old)
+        if request.can_skip_assignment:
+            joined = joined._replace(skip_assignment=was_leader)
+        elif was_leader:
+            # It must not compute assignments that nobody waits for: to it, somebody else leads.
+            joined = joined._replace(leader=old_id, members=())
+        self._answer_join(token, joined)
+
+    def _update(self, member: Member, request: Join) -> None:
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.session_ms, member.rebalance_ms = request.session_ms, request.rebalance_ms
+        member.protocols = request.protocols
+
+    def _wait_to_join(self, now_ms: int, member: Member, token: Token) -> None:
+        self._release_join(member, code.REBALANCE_IN_PROGRESS)
+        self._prepare(now_ms)
+        member.join_token = token
+        if self._first_round:
+            latest = self._round_began_ms + self._rebalance_ms()
+            self._join_deadline_ms = min(now_ms + self.config.initial_delay_ms, latest)
+        self._complete_if_all_joined(now_ms)
+
+    # -- rounds ---------------------------------------------------------------------------------------------------
+
+    def _go(self, state: GroupState) -> None:
+        invariant((self.state, state) in TRANSITIONS, f"group {self.group_id}: {self.state} -> {state}")
+        self.state = state
+
+    def _rebalance_ms(self) -> int:
+        longest = max((m.rebalance_ms for m in self.members.values()), default=0)
+        return min(max(longest, 0), self.config.rebalance_ms_max)
+
+    def _prepare(self, now_ms: int) -> None:
+        """Begin a rebalance, unless one has begun."""
+        if self.state is GroupState.PREPARING:
+            return
+        for member in self.members.values():
+            self._release_sync(now_ms, member, code.REBALANCE_IN_PROGRESS)
+            member.owes_sync = False
+        self._first_round = self.state is GroupState.EMPTY
+        self._round_began_ms = now_ms
+        self._join_deadline_ms = now_ms + self._rebalance_ms()
+        self._go(GroupState.PREPARING)
+
+    def _complete_if_all_joined(self, now_ms: int) -> None:
+        if self.state is not GroupState.PREPARING or self._first_round or self._promised:
+            return
+        if all(m.join_token is not None for m in self.members.values()):
+            self._form_generation(now_ms)
+
+    def _form_generation(self, now_ms: int) -> None:
+        """Everybody who matters has joined: choose a protocol and a leader, and tell them."""
+        gone = [m for m in self.members.values() if m.join_token is None and m.instance_id is None]
+        for member in gone:
+            self._forget(member)
+        waiting = [m for m in self.members.values() if m.join_token is not None]
+        if (
+            self.members and not waiting
+        ):  # only silent static members: they may come back until their session ends
+            self._join_deadline_ms = now_ms + max(self._rebalance_ms(), 1)
+            return
+        self.generation += 1
+        if not self.members:
+            self.protocol_name = self.leader = None
+            self._go(GroupState.EMPTY)
+            return
+        self.protocol_name = self._choose_protocol()
+        leader = self.members.get(self.leader or "")
+        if leader is None or leader.join_token is None:
+            self.leader = waiting[0].member_id
+        self._sync_deadline_ms = now_ms + max(self._rebalance_ms(), 1)
+        self._go(GroupState.COMPLETING)
+        for member in waiting:
+            token, member.join_token = member.join_token, None
+            member.owes_sync, member.assignment = True, b""
+            member.expires_ms = now_ms + member.session_ms
+            self._answer_join(token, self._joined(member))
+
+    def _choose_protocol(self) -> str:
+        """Each member votes for its first protocol that all can follow; most votes win, ties go to the earliest."""
+        offers = [m.protocols for m in self.members.values()]
+        common = _common_protocols(offers)
+        invariant(common, "members without a common protocol are not let in")
+        votes = dict.fromkeys(common, 0)
+        for protocols in offers:
+            votes[next(name for name, _ in protocols if name in votes)] += 1
+        return max(votes, key=lambda name: votes[name])
+
+    def _joined(self, member: Member) -> Joined:
+        members: tuple[tuple[str, str | None, bytes], ...] = ()
+        if member.member_id == self.leader:
+            members = tuple(
+                (m.member_id, m.instance_id, m.metadata(self.protocol_name)) for m in self.members.values()
+            )
+        return Joined(
+            code.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol_name,
+            self.leader or "",
+            skip_assignment=False,
+            members=members,
+        )
+
+    def _assign(self, now_ms: int, assignments: dict[str, bytes]) -> None:
+        self._go(GroupState.STABLE)
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_token is not None:
+                token, member.sync_token = member.sync_token, None
+                member.expires_ms = now_ms + member.session_ms
+                self._answer_sync(member, token)
+
+    def _remove(self, now_ms: int, members: Sequence[Member]) -> None:
+        for member in members:
+            self._forget(member)
+        if self.state in {GroupState.STABLE, GroupState.COMPLETING}:
+            self._prepare(now_ms)
+        self._complete_if_all_joined(now_ms)
+
+    def _forget(self, member: Member) -> None:
+        self._release_join(member, code.UNKNOWN_MEMBER_ID)
+        if member.sync_token is not None:
+            self._answers.append(GroupAnswer(member.sync_token, Synced(code.UNKNOWN_MEMBER_ID)))
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+
+    # -- small parts ----------------------------------------------------------------------------------------------
+
+    def _refuse(self, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Is this a member of this generation?"""
+        if instance_id is not None and instance_id in self._static and self._static[instance_id] != member_id:
+            return code.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return code.UNKNOWN_MEMBER_ID
+        return code.NONE if generation == self.generation else code.ILLEGAL_GENERATION
+
+    def _same_protocol(self, protocol_type: str | None, protocol_name: str | None) -> bool:
+        return protocol_type in {None, self.protocol_type} and protocol_name in {None, self.protocol_name}
+
+    def _answer_join(self, token: Token, joined: Joined) -> None:
+        self._answers.append(GroupAnswer(token, joined))
+
+    def _answer_sync(self, member: Member, token: Token) -> None:
+        synced = Synced(code.NONE, self.protocol_type, self.protocol_name, member.assignment)
+        self._answers.append(GroupAnswer(token, synced))
+
+    def _release_join(self, member: Member, error_code: int) -> None:
+        if member.join_token is not None:
+            token, member.join_token = member.join_token, None
+            self._answer_join(token, Joined(error_code, member.member_id))
+
+    def _release_sync(self, now_ms: int, member: Member, error_code: int) -> None:
+        if member.sync_token is not None:
+            token, member.sync_token = member.sync_token, None
+            member.expires_ms = now_ms + member.session_ms
+            self._answers.append(GroupAnswer(token, Synced(error_code)))
+
+
+def _common_protocols(offers: Sequence[tuple[tuple[str, bytes], ...]]) -> list[str]:
+    """Names that every offer has, in the order of the first."""
+    return [name for name, _ in offers[0] if all(any(name == n for n, _ in offer) for offer in offers)]

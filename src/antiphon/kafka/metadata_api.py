@@ -1,0 +1,196 @@
+"""ApiVersions, Metadata, DescribeCluster and InitProducerId.
+
+Metadata is what every client asks for often, for every topic at once after each change of a leader. Its encoded bodies
+are kept by (version of the API, topics asked for) until the cluster's metadata changes.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.apis import API_VERSIONS, APIS
+from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
+from antiphon.kafka.messages import cluster as m
+from antiphon.kafka.primitives import ZERO_UUID
+from antiphon.kafka.schema import encode
+from antiphon.kafka.topic_config import name_problem
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.wire.requests import CreateTopic
+
+CACHED_MAX: Final = 256
+AUTO_CREATE_WAIT_S: Final = 3.0
+AUTO_CREATE_TIMEOUT_S: Final = 30.0
+CONDITIONAL_APPEND_FEATURE: Final = "antiphon.conditional_append"
+BROKERS: Final = 1  # endpoint type of DescribeCluster
+
+_Wanted = tuple[tuple[str | None, bytes], ...] | None
+
+
+def api_versions(error_code: int = 0) -> m.ApiVersionsResponse:
+    """The ranges that are served, and the feature by which a client knows conditional appends (KIP-27)."""
+    ranges = [
+        m.ApiVersionRange(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+        for api in APIS.values()
+        if error_code == 0 or api.key == API_VERSIONS
+    ]
+    feature = m.SupportedFeature(name=CONDITIONAL_APPEND_FEATURE, min_version=1, max_version=1)
+    return m.ApiVersionsResponse(error_code=error_code, api_keys=ranges, supported_features=[feature])
+
+
+class MetadataApi:
+    """Answers from the gateway's metadata."""
+
+    def __init__(
+        self, gateway: Gateway, view: ClusterView, *, auto_create: bool, shards_default: int
+    ) -> None:
+        self._gateway = gateway
+        self._view = view
+        self._auto_create = auto_create
+        self._shards_default = shards_default
+        self._cached_for: ClusterMeta | None = None
+        self._cached: dict[tuple[int, _Wanted], bytes] = {}
+        self._creating: dict[str, asyncio.Task[None]] = {}
+
+    # -- Metadata -------------------------------------------------------------------------------------------------
+
+    async def metadata(self, request: m.MetadataRequest, version: int, *, flexible: bool) -> bytes:
+        """The encoded body of a Metadata response. Creates topics that are missing where both sides want that."""
+        wanted = self._wanted(request, version)
+        if wanted is not None and self._auto_create and request.allow_auto_topic_creation:
+            await self._create_missing([name for name, _ in wanted if name is not None])
+        meta = self._gateway.metadata
+        if self._cached_for is not meta or len(self._cached) >= CACHED_MAX:
+            self._cached_for = meta
+            self._cached = {}
+        key = (version, wanted)
+        body = self._cached.get(key)
+        if body is None:
+            body = bytes(encode(self._response(meta, wanted), version, flexible=flexible))
+            self._cached[key] = body
+        return body
+
+    def _wanted(self, request: m.MetadataRequest, version: int) -> _Wanted:
+        if request.topics is None or (version == 0 and not request.topics):
+            return None
+        return tuple((topic.name, topic.topic_id) for topic in request.topics)
+
+    def _response(self, meta: ClusterMeta, wanted: _Wanted) -> m.MetadataResponse:
+        if wanted is None:
+            topics = [self._topic(topic) for topic in meta.topics]
+        else:
+            topics = [self._wanted_topic(name, topic_id) for name, topic_id in wanted]
+        return m.MetadataResponse(
+            brokers=[
+                m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port)
+                for node in self._view.endpoints.values()
+            ],
+            cluster_id=meta.cluster_id,
+            controller_id=self._view.controller,
+            topics=topics,
+        )
+
+    def _wanted_topic(self, name: str | None, topic_id: bytes) -> m.MetadataTopic:
+        try:
+            found = self._gateway.topic(name) if name is not None else self._gateway.topic_by_id(topic_id)
+        except UnknownTopicError:
+            if name is None:
+                return m.MetadataTopic(error_code=code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            error = code.INVALID_TOPIC_EXCEPTION if name_problem(name) else code.UNKNOWN_TOPIC_OR_PARTITION
+            if name in self._creating:
+                error = code.LEADER_NOT_AVAILABLE
+            return m.MetadataTopic(error_code=error, name=name, topic_id=ZERO_UUID)
+        return self._topic(found)
+
+    def _topic(self, topic: TopicMeta) -> m.MetadataTopic:
+        return m.MetadataTopic(
+            error_code=code.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.internal,
+            partitions=[self._partition(shard) for shard in topic.shards],
+        )
+
+    def _partition(self, shard: ShardMeta) -> m.MetadataPartition:
+        leader = self._view.leader_of(shard)
+        reachable = self._view.endpoints
+        live = shard.live or shard.ensemble
+        return m.MetadataPartition(
+            error_code=code.LEADER_NOT_AVAILABLE if leader == UNKNOWN_LEADER else code.NONE,
+            partition_index=shard.index,
+            leader_id=leader,
+            leader_epoch=shard.term,
+            replica_nodes=list(shard.ensemble),
+            isr_nodes=[node for node in live if node in reachable],
+            offline_replicas=[node for node in shard.ensemble if node not in reachable],
+        )
+
+    # -- topics that come into being when they are asked for --------------------------------------------------------
+
+    async def _create_missing(self, names: list[str]) -> None:
+        """Start creating what is missing and wait a little; a client that asks too early is told to ask again."""
+        tasks = []
+        for name in names:
+            try:
+                self._gateway.topic(name)
+            except UnknownTopicError:
+                if name_problem(name) is None:
+                    tasks.append(self._creating.get(name) or self._start_creating(name))
+        if tasks:
+            await asyncio.wait(tasks, timeout=AUTO_CREATE_WAIT_S)
+
+    def _start_creating(self, name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._create(name), name=f"create topic {name}")
+        self._creating[name] = task
+        task.add_done_callback(lambda _: self._creating.pop(name, None))
+        return task
+
+    async def _create(self, name: str) -> None:
+        try:
+            request = CreateTopic(name=name, shards=self._shards_default)
+            await self._gateway.create_topic(request, AUTO_CREATE_TIMEOUT_S)
+        except TopicExistsError:
+            return
+        except AntiphonError as error:
+            structlog.get_logger().warning("topic not created on demand", topic=name, reason=error.message)
+
+    async def stop(self) -> None:
+        """Give up what is being created."""
+        tasks = list(self._creating.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- the others -----------------------------------------------------------------------------------------------
+
+    def describe_cluster(self, request: m.DescribeClusterRequest) -> m.DescribeClusterResponse:
+        """Nodes and controller."""
+        if request.endpoint_type != BROKERS:
+            return m.DescribeClusterResponse(
+                error_code=code.UNSUPPORTED_VERSION,
+                error_message="only brokers can be described: every node is one",
+                endpoint_type=request.endpoint_type,
+            )
+        return m.DescribeClusterResponse(
+            cluster_id=self._gateway.cluster_id,
+            controller_id=self._view.controller,
+            brokers=[
+                m.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port)
+                for node in self._view.endpoints.values()
+            ],
+        )
+
+    async def init_producer_id(self, request: m.InitProducerIdRequest) -> m.InitProducerIdResponse:
+        """A fresh producer id at epoch 0; a transactional one is refused for good."""
+        if request.transactional_id is not None:
+            return m.InitProducerIdResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        try:
+            producer_id = await self._gateway.new_producer_id()
+        except InvalidRequestError:
+            return m.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
+        except AntiphonError:
+            return m.InitProducerIdResponse(error_code=code.COORDINATOR_NOT_AVAILABLE)
+        return m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

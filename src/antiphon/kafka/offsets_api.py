@@ -1,0 +1,106 @@
+"""ListOffsets and OffsetForLeaderEpoch."""
+
+from typing import Final
+
+from antiphon.errors import AntiphonError, NotReadyError, UnknownTopicError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.fetch import epoch_mismatch
+from antiphon.kafka.messages import offsets as m
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import ShardMeta
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+LARGEST_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4  # tiered storage's "earliest on the broker's own disk": everything is
+LATEST_TIERED: Final = -5  # the last offset that is elsewhere: none is
+UNKNOWN: Final = -1
+FIRST_OFFSET_NOT_AVAILABLE: Final = 5
+
+
+class OffsetsApi:
+    """Answers about positions in shards that this node leads."""
+
+    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+        self._gateway = gateway
+        self._view = view
+
+    def _shard(self, topic: str, index: int) -> ShardMeta | None:
+        try:
+            return self._view.shard_at(self._gateway.topic(topic), index)
+        except UnknownTopicError:
+            return None
+
+    async def list_offsets(self, request: m.ListOffsetsRequest, version: int) -> m.ListOffsetsResponse:
+        """Offsets by timestamp or by name."""
+        topics = []
+        for topic in request.topics:
+            found = [await self._list_one(topic.name, wanted, version) for wanted in topic.partitions]
+            topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
+        return m.ListOffsetsResponse(topics=topics)
+
+    async def _list_one(self, topic: str, wanted: m.ListOffsetsPartition, version: int) -> m.ListedOffset:
+        index = wanted.partition_index
+        shard = self._shard(topic, index)
+        if shard is None:
+            return m.ListedOffset(partition_index=index, error_code=code.UNKNOWN_TOPIC_OR_PARTITION)
+        if wanted.timestamp < LATEST_TIERED:
+            return m.ListedOffset(partition_index=index, error_code=code.INVALID_REQUEST)
+        timestamp = EARLIEST if wanted.timestamp in {EARLIEST_LOCAL, LATEST_TIERED} else wanted.timestamp
+        try:
+            found = await self._gateway.list_offset(shard.shard_id, timestamp)
+        except NotReadyError:
+            # The new leader's high watermark may still be behind what consumers have seen (KIP-207).
+            late = version >= FIRST_OFFSET_NOT_AVAILABLE
+            error = code.OFFSET_NOT_AVAILABLE if late else code.LEADER_NOT_AVAILABLE
+            return m.ListedOffset(partition_index=index, error_code=error)
+        except AntiphonError as error:
+            return m.ListedOffset(partition_index=index, error_code=code.code_of(error))
+        mismatch = epoch_mismatch(wanted.current_leader_epoch, found.term)
+        if mismatch:
+            return m.ListedOffset(partition_index=index, error_code=mismatch)
+        if wanted.timestamp == LATEST_TIERED:
+            return m.ListedOffset(partition_index=index, error_code=code.NONE, leader_epoch=UNKNOWN)
+        by_name = wanted.timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL}
+        return m.ListedOffset(
+            partition_index=index,
+            error_code=code.NONE,
+            timestamp=UNKNOWN if by_name else found.timestamp_ms,
+            offset=found.offset,
+            leader_epoch=found.term if found.offset >= 0 else UNKNOWN,
+        )
+
+    def ends_of_epochs(self, request: m.OffsetForLeaderEpochRequest) -> m.OffsetForLeaderEpochResponse:
+        """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
+        return m.OffsetForLeaderEpochResponse(
+            topics=[
+                m.EpochEndTopic(
+                    topic=topic.topic,
+                    partitions=[self._end_of_epoch(topic.topic, wanted) for wanted in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _end_of_epoch(self, topic: str, wanted: m.EpochPartition) -> m.EpochEnd:
+        def answer(error: int, epoch: int = UNKNOWN, end: int = UNKNOWN) -> m.EpochEnd:
+            return m.EpochEnd(
+                partition=wanted.partition, error_code=error, leader_epoch=epoch, end_offset=end
+            )
+
+        shard = self._shard(topic, wanted.partition)
+        if shard is None:
+            return answer(code.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            newest, _ = self._gateway.end_of_term(shard.shard_id, (1 << 31) - 1)
+            term, end = self._gateway.end_of_term(shard.shard_id, max(0, wanted.leader_epoch))
+        except AntiphonError as error:
+            return answer(code.code_of(error))
+        mismatch = epoch_mismatch(wanted.current_leader_epoch, newest)
+        if mismatch:
+            return answer(mismatch)
+        if not 0 <= wanted.leader_epoch <= newest:
+            return answer(code.NONE)
+        # Where retention removed the epoch, everything that is left is newer: it ended where the log starts.
+        return answer(code.NONE, term if term > 0 else wanted.leader_epoch, end)

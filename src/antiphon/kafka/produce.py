@@ -1,0 +1,221 @@
+"""Produce: check each batch's outside, append it, answer when everything is committed.
+
+Batches of one connection are handed to the gateway in the order in which they came, each as its own append, before the
+next request is looked at; so pipelined requests of one producer keep their order. There is no task per request: an
+answer is put together by the callback of its last append.
+
+The base offset of a produced batch carries the condition of a conditional append (KIP-27): 0, which every client sends, is
+no condition; `~expected` (that is -1 - expected) asks for exactly that offset. Kafka itself refuses anything but 0.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.apis import PRODUCE_MIN_SERVED
+from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.connection import Answer
+from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.produce_codec import (
+    PartitionBatch,
+    PartitionProduced,
+    ProduceRequest,
+    encode_produce,
+)
+from antiphon.node.gateway import AppendResult, Gateway
+from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
+from antiphon.wire.metadata import Kind, TopicMeta
+
+ALL_REPLICAS: Final = -1
+NO_ANSWER: Final = 0
+FIRST_ZSTD: Final = 7  # Produce version from which clients that cannot read zstd are out of the game
+ZSTD: Final = 4
+OWN_PRODUCER_IDS: Final = 1 << 61  # ids from here on are for the native client's tables and jobs
+TIMEOUT_S_MAX: Final = 300.0
+TIMEOUT_S_MIN: Final = 0.1
+
+Outcomes = list[tuple[str, list[PartitionProduced]]]
+
+
+class ProduceHandler:
+    """Carries out Produce requests."""
+
+    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+        self._gateway = gateway
+        self._view = view
+
+    def start(self, header: RequestHeader, request: ProduceRequest, answer: Answer) -> None:
+        """Begin every append of the request; `answer` is sent when the last one is committed or refused."""
+        work = _Work(self, header, request.acks, answer)
+        problem = _refuse_request(header, request)
+        for name, batches in request.topics:
+            work.begin_topic(name)
+            for batch in batches:
+                if problem is not None:
+                    work.outcome(PartitionProduced(batch.partition, *problem))
+                    continue
+                try:
+                    work.wait_for(batch.partition, self._append(header, request, name, batch))
+                except AntiphonError as error:
+                    work.outcome(self.refused(name, batch.partition, error))
+                except _RefusedBatchError as refused:
+                    work.outcome(_produced(batch.partition, refused.error_code, refused.reason))
+        work.all_begun()
+
+    def _append(
+        self, header: RequestHeader, request: ProduceRequest, name: str, batch: PartitionBatch
+    ) -> "asyncio.Future[AppendResult]":
+        topic = self._gateway.topic(name)
+        shard = self._view.shard_at(topic, batch.partition)
+        if shard is None:
+            raise _RefusedBatchError(
+                code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {batch.partition}"
+            )
+        _refuse_topic(topic)
+        expected = _check_batch(header.version, request.acks, batch.records)
+        return asyncio.ensure_future(
+            self._gateway.append(
+                shard.shard_id,
+                batch.records or b"",
+                expected_offset=expected,
+                timeout_s=min(max(request.timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX),
+            )
+        )
+
+    def refused(self, topic: str, partition: int, error: BaseException) -> PartitionProduced:
+        """The outcome that an error stands for."""
+        if not isinstance(error, AntiphonError):
+            structlog.get_logger().error("append failed", topic=topic, partition=partition, exc_info=error)
+            return _produced(partition, code.UNKNOWN_SERVER_ERROR, "the node failed; its log says how")
+        hint = self._view.hint(topic, partition) if isinstance(error, NotLeaderError) else None
+        return _produced(partition, code.code_of(error), error.message, hint)
+
+    def encode(self, header: RequestHeader, outcomes: Outcomes) -> bytearray:
+        """The response frame."""
+        hints = [done.leader for _, parts in outcomes for done in parts if done.leader is not None]
+        return encode_produce(header, outcomes, self._view.endpoints_of(hints) if hints else [])
+
+
+class _Work:
+    """One request under way: a place for each partition's outcome, filled as appends end."""
+
+    __slots__ = ("_acks", "_answer", "_handler", "_header", "_outcomes", "_waiting")
+
+    def __init__(self, handler: ProduceHandler, header: RequestHeader, acks: int, answer: Answer) -> None:
+        self._handler = handler
+        self._header = header
+        self._acks = acks
+        self._answer = answer
+        self._outcomes: Outcomes = []
+        self._waiting = 1  # `all_begun` is waited for, too
+
+    def begin_topic(self, name: str) -> None:
+        self._outcomes.append((name, []))
+
+    def outcome(self, done: PartitionProduced) -> None:
+        self._outcomes[-1][1].append(done)
+
+    def wait_for(self, partition: int, append: "asyncio.Future[AppendResult]") -> None:
+        name, places = self._outcomes[-1]
+        at = len(places)
+        places.append(PartitionProduced(partition))
+        self._waiting += 1
+
+        def ended(append: "asyncio.Future[AppendResult]") -> None:
+            error = asyncio.CancelledError() if append.cancelled() else append.exception()
+            if error is None:
+                result = append.result()
+                places[at] = PartitionProduced(partition, 0, result.base_offset, result.log_start)
+            else:
+                places[at] = self._handler.refused(name, partition, error)
+            self._end_one()
+
+        append.add_done_callback(ended)
+
+    def all_begun(self) -> None:
+        self._end_one()
+
+    def _end_one(self) -> None:
+        self._waiting -= 1
+        if self._waiting:
+            return
+        if self._acks != NO_ANSWER:
+            self._answer.send(self._handler.encode(self._header, self._outcomes))
+            return
+        self._answer.send()
+        if any(done.error_code for _, places in self._outcomes for done in places):
+            # The only way to tell a client that wants no answer; it will look for the leader again.
+            self._answer.connection.close()
+
+
+class _RefusedBatchError(Exception):
+    """A batch that no log would take, with the code that tells its client to give up on it."""
+
+    def __init__(self, error_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.error_code = error_code
+        self.reason = reason
+
+
+def _produced(
+    partition: int, error_code: int, message: str, leader: tuple[int, int] | None = None
+) -> PartitionProduced:
+    return PartitionProduced(partition, error_code, -1, -1, message, leader)
+
+
+def _refuse_request(header: RequestHeader, request: ProduceRequest) -> tuple[int, int, int, str] | None:
+    """What is wrong with the request as a whole: the rest of a PartitionProduced."""
+    if header.version < PRODUCE_MIN_SERVED:
+        return code.UNSUPPORTED_VERSION, -1, -1, "message formats before RecordBatch v2 are not stored"
+    if request.acks not in {-1, 0, 1}:
+        return code.INVALID_REQUIRED_ACKS, -1, -1, f"acks={request.acks}; -1 (all), 0 and 1 are served"
+    if request.transactional_id is not None:
+        reason = "transactions are not served"
+        return code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1, reason
+    return None
+
+
+def _refuse_topic(topic: TopicMeta) -> None:
+    if topic.kind is Kind.TABLE or topic.internal:
+        raise _RefusedBatchError(
+            code.POLICY_VIOLATION,
+            f"{topic.name} is a table: its log is written by the table's own operations, and can be read here",
+        )
+
+
+def _check_batch(version: int, acks: int, records: memoryview | None) -> int | None:
+    """Check what Kafka checks of a batch before its content; returns the expected offset of a conditional append."""
+    if records is None or len(records) < HEADER_BYTES:
+        raise _RefusedBatchError(code.INVALID_RECORD, "a partition's records must be one whole record batch")
+    header = read_header(records)
+    if header.magic != MAGIC:
+        raise _RefusedBatchError(
+            code.INVALID_RECORD, f"record batch has magic {header.magic}, only {MAGIC} is stored"
+        )
+    if HEADER_BYTES <= header.size_bytes < len(records):
+        raise _RefusedBatchError(code.INVALID_RECORD, "more than one record batch for one partition")
+    if header.is_control:
+        raise _RefusedBatchError(code.INVALID_RECORD, "clients cannot write control batches")
+    if header.is_transactional:
+        raise _RefusedBatchError(code.INVALID_TXN_STATE, "transactions are not served")
+    if header.codec == ZSTD and version < FIRST_ZSTD:
+        raise _RefusedBatchError(
+            code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {FIRST_ZSTD} or newer"
+        )
+    if header.producer_id >= OWN_PRODUCER_IDS:
+        raise _RefusedBatchError(
+            code.INVALID_RECORD, f"producer id {header.producer_id} was not given out to clients"
+        )
+    if header.base_offset == 0:
+        return None
+    if header.base_offset > 0:
+        raise _RefusedBatchError(
+            code.INVALID_RECORD,
+            f"base offset {header.base_offset} must be 0, or ~expected (-1 - expected) for a conditional append",
+        )
+    if acks != ALL_REPLICAS:
+        raise _RefusedBatchError(code.INVALID_RECORD, "a conditional append needs acks=all")
+    return ~header.base_offset

@@ -1,0 +1,295 @@
+"""confluent-kafka (librdkafka), unchanged, against the door."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from antiphon.errors import NotLeaderError, TimedOutError
+from antiphon.wire.metadata import Kind
+from tests.kafka.served import Served, serve
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve() as running:
+        yield running
+
+
+def producer(served: Served, **settings: Any) -> Any:
+    return Producer({"bootstrap.servers": served.address, "enable.idempotence": True, **settings})
+
+
+def consumer(served: Served, group: str, **settings: Any) -> Any:
+    return Consumer({
+        "bootstrap.servers": served.address,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 6000,
+        **settings,
+    })  # fmt: skip
+
+
+def consume(client: Any, count: int, polls: int = 600) -> list[Any]:
+    """Poll until `count` records came, or too often."""
+    found: list[Any] = []
+    for _ in range(polls):
+        for message in client.consume(500, timeout=0.1):
+            if message.error():
+                raise KafkaException(message.error())
+            found.append(message)
+        if len(found) >= count:
+            break
+    return found
+
+
+def send(client: Any, topic: str, values: range, **how: Any) -> list[Any]:
+    reports: list[Any] = []
+    for value in values:
+        client.produce(
+            topic, value=str(value).encode(), on_delivery=lambda err, msg: reports.append((err, msg)), **how
+        )
+    assert client.flush(20) == 0
+    return reports
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_idempotent_produce_and_group_consume(served: Served, codec: str) -> None:
+    topic = f"codec-{codec}"
+    reports = send(producer(served, **{"compression.type": codec}), topic, range(1000))
+    assert [err for err, _ in reports if err] == []
+    assert sorted(msg.offset() for _, msg in reports) == list(range(1000))
+    reader = consumer(served, f"group-{codec}")
+    reader.subscribe([topic])
+    found = consume(reader, 1000)
+    assert [m.value() for m in found] == [str(v).encode() for v in range(1000)]
+    assert {m.leader_epoch() for m in found} == {7}
+    reader.commit(asynchronous=False)
+    reader.close()
+    again = consumer(served, f"group-{codec}")
+    assert again.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 1000
+    again.subscribe([topic])
+    send(producer(served), topic, range(1000, 1005))
+    assert [m.value() for m in consume(again, 5)] == [str(v).encode() for v in range(1000, 1005)]
+    again.close()
+
+
+def test_large_messages_and_many_partitions(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("wide", shards=6))
+    writer = producer(served, **{"message.max.bytes": 1_000_000})
+    values = [bytes([n % 251]) * 300_000 for n in range(24)]
+    for n, value in enumerate(values):
+        writer.produce("wide", value=value, partition=n % 6, headers={"n": str(n)})
+    assert writer.flush(20) == 0
+    reader = consumer(served, "wide")
+    reader.assign([TopicPartition("wide", p, OFFSET_BEGINNING) for p in range(6)])
+    found = consume(reader, 24)
+    assert {int(dict(m.headers())["n"]): m.value() for m in found} == dict(enumerate(values))
+    reader.close()
+
+
+def test_two_members_share_and_one_takes_over(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("shared", shards=4))
+    group = f"shared-{uuid.uuid4()}"
+    both = [consumer(served, group, **{"heartbeat.interval.ms": 100}) for _ in range(2)]
+    for reader in both:
+        reader.subscribe(["shared"])
+
+    def shares() -> list[int]:
+        for reader in both:
+            reader.poll(0.05)
+        return sorted(len(reader.assignment()) for reader in both)
+
+    for _ in range(200):
+        if shares() == [2, 2]:
+            break
+    assert shares() == [2, 2]
+    admin = AdminClient({"bootstrap.servers": served.address})
+    described = admin.describe_consumer_groups([group])[group].result(10)
+    assert described.state.name == "STABLE"
+    assert len(described.members) == 2
+    gone = both.pop()
+    gone.close()
+    for _ in range(200):
+        if shares() == [4]:
+            break
+    assert shares() == [4]
+    both[0].close()
+
+
+def test_retriable_errors_are_retried_without_duplicates(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("bumpy"))
+    served.do(
+        lambda: served.gateway.fail_appends.extend([
+            NotLeaderError("not here", leader=None), TimedOutError("too slow"), NotLeaderError("no", leader=1),
+        ])
+    )  # fmt: skip
+    reports = send(producer(served, **{"retry.backoff.ms": 10}), "bumpy", range(50))
+    assert [err for err, _ in reports if err] == []
+    assert sorted(msg.offset() for _, msg in reports) == list(range(50))
+
+
+def test_errors_that_cannot_succeed_are_told(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("atable", kind=Kind.TABLE))
+    (err, _), *_ = send(producer(served), "atable", range(1))
+    assert err.code() == KafkaError.POLICY_VIOLATION
+    served.do(lambda: served.gateway.add_topic("small"))
+    limit = served.gateway.max_message_bytes
+    served.gateway.max_message_bytes = 1000
+    try:
+        client = producer(served, **{"enable.idempotence": False})
+        reports: list[Any] = []
+        client.produce("small", value=bytes(5000), on_delivery=lambda err, msg: reports.append(err))
+        assert client.flush(20) == 0
+    finally:
+        served.gateway.max_message_bytes = limit
+    assert reports[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acks(served: Served, acks: str) -> None:
+    topic = f"acks-{acks}"
+    served.do(lambda: served.gateway.add_topic(topic))
+    client = producer(served, **{"enable.idempotence": False, "acks": acks})
+    reports = send(client, topic, range(20))
+    assert [err for err, _ in reports if err] == []
+    reader = consumer(served, "acks")
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    assert len(consume(reader, 20)) == 20
+    reader.close()
+
+
+def test_offsets_by_timestamp(served: Served) -> None:
+    client = producer(served)
+    for n in range(10):
+        client.produce("timed", value=b"x", timestamp=1_000_000 + n * 1000)
+        client.flush(10)
+    reader = consumer(served, "timed")
+    assert reader.get_watermark_offsets(TopicPartition("timed", 0), timeout=10) == (0, 10)
+    found = reader.offsets_for_times([TopicPartition("timed", 0, 1_003_500)], timeout=10)
+    assert found[0].offset == 4
+    beyond = reader.offsets_for_times([TopicPartition("timed", 0, 9_000_000)], timeout=10)
+    assert beyond[0].offset == -1
+    admin = AdminClient({"bootstrap.servers": served.address})
+    partition = TopicPartition("timed", 0)
+    listed = admin.list_offsets({partition: OffsetSpec.max_timestamp()})[partition].result(10)
+    assert (listed.offset, listed.timestamp, listed.leader_epoch) == (9, 1_009_000, 7)
+    reader.close()
+
+
+def test_topics_are_administered(served: Served) -> None:
+    admin = AdminClient({"bootstrap.servers": served.address})
+    made = admin.create_topics([NewTopic("made", 3, 1, config={"retention.ms": "60000"})])
+    assert made["made"].result(10) is None
+    with pytest.raises(KafkaException) as twice:
+        admin.create_topics([NewTopic("made", 3, 1)])["made"].result(10)
+    assert twice.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    for wrong, error in (
+        (NewTopic("a b", 1, 1), KafkaError.TOPIC_EXCEPTION),
+        (NewTopic("x", 1, 9), KafkaError.INVALID_REPLICATION_FACTOR),
+        (NewTopic("x", 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
+        (NewTopic("x", 1, 1, config={"no.such": "1"}), KafkaError.INVALID_CONFIG),
+    ):
+        with pytest.raises(KafkaException) as refused:
+            admin.create_topics([wrong])[wrong.topic].result(10)
+        assert refused.value.args[0].code() == error
+    admin.create_partitions([NewPartitions("made", 5)])["made"].result(10)
+    assert len(admin.list_topics("made", timeout=10).topics["made"].partitions) == 5
+    with pytest.raises(KafkaException):
+        admin.create_partitions([NewPartitions("made", 2)])["made"].result(10)
+    admin.delete_topics(["made"])["made"].result(10)
+    assert "made" not in admin.list_topics(timeout=10).topics
+
+
+def test_settings_are_described_and_altered(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("settings"))
+    admin = AdminClient({"bootstrap.servers": served.address})
+
+    def described() -> Any:
+        resource = ConfigResource(ResourceType.TOPIC, "settings")
+        return admin.describe_configs([resource])[resource].result(10)
+
+    assert described()["retention.ms"].value == "-1"
+    entry = ConfigEntry("retention.ms", "1234", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, "settings", incremental_configs=[entry])
+    admin.incremental_alter_configs([change])[change].result(10)
+    found = described()["retention.ms"]
+    assert found.value == "1234"
+    assert ConfigSource(found.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    wrong = ConfigEntry("retention.ms", "x", incremental_operation=AlterConfigOpType.SET)
+    refused = ConfigResource(ResourceType.TOPIC, "settings", incremental_configs=[wrong])
+    with pytest.raises(KafkaException):
+        admin.incremental_alter_configs([refused])[refused].result(10)
+
+
+def test_cluster_is_described(served: Served) -> None:
+    admin = AdminClient({"bootstrap.servers": served.address})
+    cluster = admin.describe_cluster().result(10)
+    assert (cluster.cluster_id, cluster.controller.id) == ("memory", 1)
+    assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [served.address]
+
+
+def test_groups_are_listed_and_deleted(served: Served) -> None:
+    send(producer(served), "kept", range(5))
+    names = sorted(f"dept/50%/{n}" for n in range(9))
+    for name in names:
+        reader = consumer(served, name)
+        reader.commit(offsets=[TopicPartition("kept", 0, 3)], asynchronous=False)
+        reader.close()
+    admin = AdminClient({"bootstrap.servers": served.address})
+    listed = {group.group_id for group in admin.list_consumer_groups().result(10).valid}
+    assert set(names) <= listed
+    assert admin.describe_consumer_groups([names[0]])[names[0]].result(10).state.name == "EMPTY"
+    admin.delete_consumer_groups([names[0]])[names[0]].result(10)
+    reader = consumer(served, names[0])
+    assert reader.committed([TopicPartition("kept", 0)], timeout=10)[0].offset == -1001
+    reader.close()
+    with pytest.raises(KafkaException) as unknown:
+        admin.delete_consumer_groups([names[0]])[names[0]].result(10)
+    assert unknown.value.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
+
+
+def test_an_offset_of_a_deleted_topic_does_not_apply_to_its_successor(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("reborn"))
+    reader = consumer(served, "reborn")
+    reader.commit(offsets=[TopicPartition("reborn", 0, 42)], asynchronous=False)
+    assert reader.committed([TopicPartition("reborn", 0)], timeout=10)[0].offset == 42
+    served.call(lambda: served.gateway.delete_topic("reborn"))
+    served.do(lambda: served.gateway.add_topic("reborn"))
+    assert reader.committed([TopicPartition("reborn", 0)], timeout=10)[0].offset == -1001
+    reader.close()
+
+
+def test_transactions_are_refused_for_good(served: Served) -> None:
+    client = Producer({"bootstrap.servers": served.address, "transactional.id": "t"})
+    with pytest.raises(KafkaException) as refused:
+        client.init_transactions(10)
+    assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_a_consumer_waits_for_data_and_gets_it_at_once(served: Served) -> None:
+    served.do(lambda: served.gateway.add_topic("awaited"))
+    reader = consumer(served, "awaited", **{"fetch.wait.max.ms": 20_000})
+    reader.assign([TopicPartition("awaited", 0, OFFSET_BEGINNING)])
+    reader.poll(0.2)
+    writer = producer(served)
+    timer = threading.Timer(0.2, lambda: (writer.produce("awaited", value=b"now"), writer.flush(10)))
+    timer.start()
+    assert [m.value() for m in consume(reader, 1)] == [b"now"]
+    timer.join()
+    reader.close()
