@@ -110,6 +110,8 @@ WRITE_ERRORS: list[tuple[dict[str, str], bool, str]] = [
     ({**BASE, "topic": "a,b"}, False, "one topic"),
     ({**BASE, "startingOffsets": "latest"}, True, "does not apply to a write"),
     ({**BASE, "txnId": "x"}, True, "does not apply to a stream"),
+    ({**BASE, "txnVersion": "1"}, False, "give that too"),
+    ({**BASE, "txnAppId": "x"}, False, "use txnId"),
     ({**BASE, "compression": "lzma"}, True, "there is none, gzip"),
     ({**TABLE, "compression": "zstd"}, True, "does not apply to a table"),
     ({**BASE, "batchRow": "3"}, True, "did you mean batchRows?"),

@@ -13,8 +13,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from antiphon.client.hashing import shard_of_table_key
 from antiphon.errors import InvalidRequestError, UnknownShardError
-from antiphon.spark.rows import Cutter, Router, RowData, check_columns, rows_of, table_shard
+from antiphon.spark.rows import Cutter, Router, RowData, check_columns, rows_of
 
 
 def _row(key: bytes | None = None, value: bytes | None = b"v", shard: int | None = None) -> RowData:
@@ -60,7 +61,7 @@ def test_keys_choose_as_kafkas_clients_do() -> None:
     for number in range(60):
         key = f"{'N' * (number % 9)}{number}".encode()
         assert router.shard(_row(key)) == (murmur2(key) & 0x7FFF_FFFF) % 7
-        assert table.shard(_row(key)) == table_shard(key, 7)
+        assert table.shard(_row(key)) == shard_of_table_key(key, 7)
     assert router.shard(_row(b"")) == (murmur2(b"") & 0x7FFF_FFFF) % 7
 
 

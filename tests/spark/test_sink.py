@@ -258,3 +258,39 @@ def test_mistakes_are_named(
             servers=antiphon_reader.servers, timeoutMs="3000", **options
         ).save()
     assert message in str(caught.value)
+
+
+def test_running_counts_in_a_table(server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path) -> None:
+    import antiphon.spark
+
+    shards = server.create("counts", 2, Kind.TABLE)
+    (tmp_path / "in").mkdir()
+    counts = (
+        antiphon_reader.spark.readStream.format("text")
+        .option("maxFilesPerTrigger", 1)
+        .load(str(tmp_path / "in"))
+        .groupBy("value")
+        .count()
+        .selectExpr("value as key", "cast(count as string) as value")
+    )
+
+    def run() -> None:
+        query = (
+            counts.writeStream.outputMode("update")
+            .foreachBatch(antiphon.spark.upserts(server.address, "counts", timeoutMs="5000"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(50)
+
+    for number in range(2):
+        _files(tmp_path / "in", f"{number}", 0, 30)
+        server.faults.drop_after_append = 1
+        run()
+    newest = max(int(f.name) for f in (tmp_path / "checkpoint" / "commits").iterdir() if f.name.isdigit())
+    (tmp_path / "checkpoint" / "commits" / str(newest)).unlink()
+    run()
+    rows = {key: value for shard in shards for key, (value, _) in shard.rows.items()}
+    assert rows == {str(n).encode(): b"2" for n in range(30)}
+    assert len(_records(*shards)) == 60

@@ -6,13 +6,14 @@ have this package the format is found by itself, through the top-level module `p
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.spark.foreach_batch import upserts
 from antiphon.spark.java import Java, JavaNotFoundError, find_java
 from antiphon.spark.spark_session import session
 
 if TYPE_CHECKING:
     from antiphon.spark.source import AntiphonDataSource
 
-__all__ = ["AntiphonDataSource", "Java", "JavaNotFoundError", "find_java", "session"]
+__all__ = ["AntiphonDataSource", "Java", "JavaNotFoundError", "find_java", "session", "upserts"]
 
 
 def __getattr__(name: str) -> Any:

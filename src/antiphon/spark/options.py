@@ -21,7 +21,7 @@ _READ: Final = (
     "mode", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger",
     "minPartitions", "failOnDataLoss", "includeHeaders", "isolation", "asOfOffset", "asOfTimestamp", "fetchBytes",
 )  # fmt: skip
-_WRITE: Final = ("txnId", "batchRows", "batchBytes", "compression")
+_WRITE: Final = ("txnId", "txnVersion", "batchRows", "batchBytes", "compression")
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname", "outputmode")
 
 # What people who come from other connectors try first.
@@ -38,6 +38,7 @@ _HINTS: Final = {
     "endingoffsetsbytimestamp": "endingTimestamp, in ms",
     "kafka.isolation.level": "isolation",
     "kafka.group.id": "nothing: progress is in the query's checkpoint",
+    "txnappid": "txnId",
     "versionasof": "asOfOffset",
     "timestampasof": "asOfTimestamp, in ms",
 }
@@ -110,6 +111,7 @@ class WriteOptions:
 
     target: Target
     txn_id: str | None
+    txn_version: int
     batch_rows: int
     batch_bytes: int
     compression: str
@@ -360,12 +362,16 @@ def parse_write(raw: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     options = _Options(raw, _COMMON + _WRITE, _READ, "a write")
     target = options.target(several=False)
     if streaming:
-        _refuse(options, "a stream, which is known by its query id", ("txnId",))
+        _refuse(options, "a stream, which is known by its query id", ("txnId", "txnVersion"))
+    txn_id, txn_version = options.text("txnId") or None, options.number("txnVersion", None, low=0)
+    if txn_version is not None and txn_id is None:
+        raise InvalidRequestError("option txnVersion counts the writes of one txnId; give that too")
     if target.is_table:
         _refuse(options, "a table", ("compression",))
     return WriteOptions(
         target=target,
-        txn_id=options.text("txnId") or None,
+        txn_id=txn_id,
+        txn_version=txn_version or 0,
         batch_rows=options.number("batchRows", BATCH_ROWS_DEFAULT, high=100_000) or 0,
         batch_bytes=options.number("batchBytes", BATCH_BYTES_DEFAULT, low=1024, high=32 * 1024 * 1024) or 0,
         compression=options.choice("compression", "none", COMPRESSIONS),

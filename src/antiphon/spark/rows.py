@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
 from antiphon.errors import InvalidRequestError, UnknownShardError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Router:
     def __init__(self, name: str, shards: int, *, table: bool) -> None:
         self._name = name
         self._shards = shards
-        self._by_key = table_shard if table else topic_shard
+        self._by_key = shard_of_table_key if table else shard_of_topic_key
         self._known: dict[bytes, int] = {}
         self._row = 0
 
@@ -138,22 +139,6 @@ class Router:
 
 
 KNOWN_KEYS_MAX: Final = 100_000
-
-
-def table_shard(key: bytes, shards: int) -> int:
-    """Shard of a table's key, as every client computes it."""
-    import xxhash
-
-    from antiphon.wire.metadata import shard_of_hash
-
-    return shard_of_hash(xxhash.xxh3_64_intdigest(key) & 0xFFFF_FFFF, shards)
-
-
-def topic_shard(key: bytes, shards: int) -> int:
-    """Shard of a topic's key, as Kafka's clients compute it."""
-    from antiphon.spark.murmur import shard_of_key
-
-    return shard_of_key(key, shards)
 
 
 class Cutter:

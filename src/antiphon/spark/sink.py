@@ -14,7 +14,7 @@ and Kafka do that; after a shuffle the order is anybody's, so sort there: `df.re
   go; do it while no epoch is unfinished.
 - **Tables**: columns key and value; a null value deletes the key. Rows of one key keep their order only within a partition.
 - **Batch writes** are one epoch; the option `txnId` gives it a name, under which a job that is run again writes nothing
-  twice. Without it every run is a new one. Only `mode("append")`.
+  twice. `txnVersion` counts on under one name (a later one bars the earlier). Without a name every run is a new one. Only `mode("append")`.
 """
 
 import time
@@ -126,7 +126,9 @@ class BatchSink(DataSourceArrowWriter):
         """Write a task's rows."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
-        return write_rows(self.options, Job(self.txn_id, 0, partition), self.planned, iterator)
+        return write_rows(
+            self.options, Job(self.txn_id, self.options.txn_version, partition), self.planned, iterator
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing is left to do: every row is committed in its shard."""
@@ -136,9 +138,11 @@ class BatchSink(DataSourceArrowWriter):
 
 
 def _check(options: WriteOptions, schema: Any, *, overwrite: bool) -> None:
-    if overwrite:
-        what = "a table's rows are replaced by key" if options.target.is_table else "a log only grows"
+    if overwrite and options.target.is_table:
         raise InvalidRequestError(
-            f'{what}: write with mode("append") or outputMode("append") or outputMode("update")'
+            'a table\'s rows are replaced by key: write with mode("append"); a stream in update or complete mode '
+            "goes through foreachBatch(antiphon.spark.upserts(...))"
         )
+    if overwrite:
+        raise InvalidRequestError('a log only grows: write with mode("append") or outputMode("append")')
     check_columns(schema, table=options.target.is_table)
