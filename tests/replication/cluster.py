@@ -5,7 +5,7 @@ Node 0 is the coordinator: what is sent to it is kept in `Cluster.told`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
@@ -179,8 +179,8 @@ class Cluster:
         nodes: int | Sequence[NodeId] = 3,
         *,
         raft: bool = False,
-        logs: dict[NodeId, Sequence[Entry]] | None = None,
-        terms: dict[NodeId, int] | None = None,
+        logs: Mapping[NodeId, Sequence[Entry]] | None = None,
+        terms: Mapping[NodeId, int] | None = None,
         config: ReplicaConfig | None = None,
         election: ElectionConfig | None = None,
         timeout: Callable[[NodeId], int] = lambda node: 10 + node,

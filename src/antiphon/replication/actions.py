@@ -120,6 +120,7 @@ class ReadFailed:
 class Repaired:
     """A log that was opened as damaged holds, durably, everything that is committed again: it may vote from now on.
 
+    That can be known only in a term that began after the damage was found; an election brings it about.
     The surroundings keep the mark of the damage across restarts until this action removes it.
     """
 

@@ -48,7 +48,7 @@ class ReplicaCore:
         make_term_start: makes the entry that opens a leadership: (term, base offset) -> Entry.
         config: settings.
         damaged: the log was found damaged in its middle; `terms` covers the sound part before the damage. Until it is
-            whole again it neither votes nor counts as a candidate's head.
+            whole again, in a later term, it neither votes nor counts as a candidate's head.
     """
 
     def __init__(
@@ -297,15 +297,17 @@ class ReplicaCore:
             self._held.append((log.write_id, Send(to, message)))
 
     def _check_repair(self, out: list[Action]) -> None:
-        """A damaged log is sound again once it has, durably, an entry that was committed in the current term.
+        """A damaged log is sound again once it has, durably, an entry that was committed in a term begun since the damage.
 
-        Everything that was committed before, and so everything that the lost part could have been counted for, is in the
-        prefix of that entry.
+        Everything that was committed in older terms, and so everything that the lost part could have been counted for, is
+        in the prefix of that entry. Within the term of the loss itself nothing proves it: an Append from before may come
+        late, with a high watermark of then. So whoever wants the replica to vote again sees to a new election.
         """
         log = self._log
         mark = log.high_watermark
         if (
-            mark > log.terms.log_start
+            self.term > self._loaded_term
+            and mark > log.terms.log_start
             and log.durable_end >= mark
             and log.terms.term_before(mark) == self.term
         ):
