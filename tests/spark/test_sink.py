@@ -121,10 +121,15 @@ class Stream:
         return query
 
     def forget_commit(self) -> None:
-        """What a driver leaves that dies after the sink's commit and before it noted that."""
-        newest = max(int(f.name) for f in (self.checkpoint / "commits").iterdir() if f.name.isdigit())
-        (self.checkpoint / "commits" / str(newest)).unlink()
-        (self.checkpoint / "commits" / f".{newest}.crc").unlink(missing_ok=True)
+        forget_commit(self.checkpoint)
+
+
+def forget_commit(checkpoint: Path) -> None:
+    """What a driver leaves that dies after the sink's commit and before it noted that."""
+    commits = checkpoint / "commits"
+    newest = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    (commits / str(newest)).unlink()
+    (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
 def test_a_stream_survives_what_can_fail(
@@ -288,8 +293,7 @@ def test_running_counts_in_a_table(server: "NativeServer", antiphon_reader: "Rea
         _files(tmp_path / "in", f"{number}", 0, 30)
         server.faults.drop_after_append = 1
         run()
-    newest = max(int(f.name) for f in (tmp_path / "checkpoint" / "commits").iterdir() if f.name.isdigit())
-    (tmp_path / "checkpoint" / "commits" / str(newest)).unlink()
+    forget_commit(tmp_path / "checkpoint")
     run()
     rows = {key: value for shard in shards for key, (value, _) in shard.rows.items()}
     assert rows == {str(n).encode(): b"2" for n in range(30)}

@@ -14,7 +14,8 @@ and Kafka do that; after a shuffle the order is anybody's, so sort there: `df.re
   go; do it while no epoch is unfinished.
 - **Tables**: columns key and value; a null value deletes the key. Rows of one key keep their order only within a partition.
 - **Batch writes** are one epoch; the option `txnId` gives it a name, under which a job that is run again writes nothing
-  twice. `txnVersion` counts on under one name (a later one bars the earlier). Without a name every run is a new one. Only `mode("append")`.
+  twice. `txnVersion` counts on under one name (a later one bars the earlier). Without a name every run is a new
+  one. Only `mode("append")`.
 """
 
 import time
