@@ -1,0 +1,466 @@
+"""The coordinator's surroundings: the replica of `__cluster` on one side, the node's connections on the other.
+
+Every voter folds the committed records of `__cluster` as they are committed. Where the replica leads and is ready, a
+`Coordinator` is made from the fold; its proposals are batches of that log, its messages go out over the node's
+connections, always after the metadata that they rest on. When the replica stops leading, the coordinator is dropped and
+whoever waits is told to ask the next one.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from antiphon.coordination.actions import Action, Answer, MetadataChanged, Propose, Record, SendTo
+from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
+from antiphon.coordination.membership import Silence
+from antiphon.coordination.state import ClusterState
+from antiphon.errors import (
+    AntiphonError,
+    InternalError,
+    InvalidRequestError,
+    NotLeaderError,
+    NotReadyError,
+    OverloadedError,
+    TimedOutError,
+    UnavailableError,
+)
+from antiphon.invariants import InvariantError
+from antiphon.node.config import NodeConfig
+from antiphon.node.peers import PeerLink
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.batch import iter_batches
+from antiphon.records.builder import build_batch
+from antiphon.records.decode import decode_records
+from antiphon.replication.messages import AnyMessage
+from antiphon.replication.replica_state import Role
+from antiphon.wire.cluster import (
+    Command,
+    CommandDone,
+    Heartbeat,
+    HeartbeatReply,
+    MetadataDelta,
+    Register,
+    ReserveProducerIds,
+)
+
+TICK_S: Final = 0.05
+READ_BYTES: Final = 1024 * 1024
+REQUESTS_WAITING_MAX: Final = 10_000
+SHORT_TIMEOUT_MS: Final = 10_000  # registrations, producer ids
+AFTER_START_EXTRA_MS: Final = 800  # a node needs this long to find a new coordinator
+RESTART_PAUSE_S: Final = 1.0
+
+Answered = Callable[[Any], None]
+"""Called once with a reply's body or an AntiphonError."""
+
+
+class Surroundings(Protocol):
+    """What the shell needs of its node."""
+
+    node_id: int
+    cluster_id: str
+    config: NodeConfig
+    loop: asyncio.AbstractEventLoop
+
+    def link(self, node_id: int) -> PeerLink:
+        """The connection to another node; UnavailableError for one that is not known yet."""
+        ...
+
+    def send_message(self, to: int, message: AnyMessage) -> None:
+        """Send a replica message to a node, this one included."""
+        ...
+
+    def metadata_pushed(self, delta: MetadataDelta) -> None:
+        """Give this node itself a change of the metadata."""
+        ...
+
+
+class _Waiting(NamedTuple):
+    deadline_ms: int
+    answered: Answered
+    reply: Callable[[Any], Any]  # from the coordinator's result to the body that is sent
+
+
+class CoordinatorShell:
+    """See the module's text. Made by the node for its replica of `__cluster`; follows it as its `CommitObserver`."""
+
+    def __init__(self, node: Surroundings, host: ShardHost) -> None:
+        self._node = node
+        self._host = host
+        self._config = CoordinatorConfig(
+            cluster_id=node.cluster_id,
+            initial_nodes=len(node.config.nodes),
+            silence=Silence(
+                dead_after_ms=node.config.timings.node_dead,
+                after_start_ms=node.config.timings.node_dead + AFTER_START_EXTRA_MS,
+            ),
+        )
+        self._log = structlog.get_logger().bind(part="coordinator")
+        self.state = ClusterState()
+        self._folded = host.log.log_start
+        self._coordinator: Coordinator | None = None
+        self._proposed: deque[tuple[int, int]] = (
+            deque()
+        )  # (end in the log, token), of the current coordinator
+        self._forsaken_end = 0  # proposals of a coordinator that broke down end here
+        self._waiting: dict[int, _Waiting] = {}
+        self._tokens = 0
+        self._refused: set[int] = set()  # nodes where nobody listens, as far as is known
+        self._pushed: dict[int, int] = {}  # node -> metadata version that was sent there
+        self._pushed_at_beat: dict[int, int] = {}
+        self._actions: deque[Action] = deque()
+        self._acting = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        host.observer = self
+        self._fold(host.high_watermark)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Does this node coordinate the cluster now?"""
+        return self._coordinator is not None
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """The coordinator, where there is one."""
+        return self._coordinator
+
+    def stop(self) -> None:
+        """The node stops."""
+        self._stopped = True
+        self._drop(UnavailableError(f"node {self._node.node_id} is stopping"))
+
+    # -- the log (CommitObserver) ---------------------------------------------------------------------------------
+
+    def committed(self, high_watermark: int) -> None:
+        """Fold what was committed, then tell the coordinator which of its proposals are among it."""
+        try:
+            self._fold(high_watermark)
+        except AntiphonError as error:
+            self._host.fail(error)
+            self._drop(error)
+            return
+        proposed = self._proposed
+        while proposed and proposed[0][0] <= high_watermark:
+            end, token = proposed.popleft()
+            coordinator = self._coordinator
+            if coordinator is not None:
+                self._drive(coordinator.committed, token, end, self._now_ms())
+        if self._coordinator is not None and self._pushed.get(self._node.node_id, -1) < self.state.version:
+            self._push()
+
+    def role_changed(self, role: Role, _term: int, _leader: int | None) -> None:
+        """The replica stopped leading, or leads but is not ready."""
+        if self._coordinator is not None or role is not Role.LEADER:
+            self._drop(self._not_here())
+
+    def leader_ready(self, _term: int) -> None:
+        """The replica leads and everything before its term is committed: coordinate."""
+        self._forsaken_end = 0
+        self._start()
+
+    def _fold(self, high_watermark: int) -> None:
+        log = self._host.log
+        end = min(high_watermark, log.log_end)
+        while self._folded < end:
+            batches = log.read(self._folded, READ_BYTES, end)
+            if not batches:
+                return
+            for chunk in batches:
+                for header, batch in iter_batches(chunk):
+                    records: list[Record] = [
+                        (record.key or b"", record.value) for record in decode_records(batch)
+                    ]
+                    self.state.apply(records, header.next_offset)
+                    self._folded = header.next_offset
+
+    # -- life of a coordinator ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._stopped or self._coordinator is not None or not self._host.is_serving:
+            return
+        # Whoever does not have all of this yet asks for it when it is sent what comes after.
+        self._pushed = dict.fromkeys(self.state.nodes, self.state.version)
+        self._pushed_at_beat = dict(self._pushed)
+        self._proposed.clear()
+        self._coordinator = Coordinator(self._config, self.state)
+        self._log.info("coordinator_started", term=self._host.term, version=self.state.version)
+        self._announce()
+        refused = tuple(sorted(self._refused))
+        self._drive(self._coordinator.start, self._now_ms(), refused)
+        self._arm()
+
+    def _drop(self, error: AntiphonError) -> None:
+        if self._coordinator is not None:
+            self._log.info("coordinator_stopped", term=self._host.term, reason=error.message)
+        self._coordinator = None
+        self._proposed.clear()
+        self._actions.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            one.answered(error)
+
+    def _broke_down(self, error: Exception) -> None:
+        """A bug: start over from what is committed, once everything that was proposed is."""
+        self._log.error("coordinator_broke_down", error=str(error), exc_info=error)
+        self._forsaken_end = self._proposed[-1][0] if self._proposed else 0
+        self._drop(InternalError(f"the coordinator on node {self._node.node_id} had to start over: {error}"))
+        self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
+
+    def _restart(self) -> None:
+        self._timer = None
+        if self._stopped or not self._host.is_serving:
+            return
+        if self._folded < self._forsaken_end:
+            self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
+            return
+        self._start()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._coordinator is not None and not self._stopped:
+            self._timer = self._node.loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        if not self._host.is_serving:
+            self._drop(self._not_here())
+            return
+        now_ms = self._now_ms()
+        for token in [token for token, one in self._waiting.items() if one.deadline_ms <= now_ms]:
+            self._waiting.pop(token).answered(
+                TimedOutError("the coordinator took the command and did not finish it in time")
+            )
+        self._drive(coordinator.tick, now_ms)
+        self._arm()
+
+    def _now_ms(self) -> int:
+        return int(self._node.loop.time() * 1000)
+
+    # -- events into the coordinator ------------------------------------------------------------------------------
+
+    def receive(self, sender: int, message: AnyMessage) -> None:
+        """A replica answers the coordinator."""
+        if self._coordinator is not None:
+            self._drive(self._coordinator.receive, sender, message, self._now_ms())
+
+    def node_lost(self, node_id: int) -> None:
+        """Nobody listens at the node's address: its process is gone."""
+        self._refused.add(node_id)
+        if self._coordinator is not None:
+            self._drive(self._coordinator.node_lost, node_id, self._now_ms())
+
+    def peer_up(self, node_id: int) -> None:
+        """Messages reach the node from now on."""
+        self._refused.discard(node_id)
+        if self._coordinator is not None:
+            self._push_to(node_id)
+
+    def request(self, sender: int, body: Any, answered: Answered) -> None:
+        """A node's request; answered with a body or an AntiphonError."""
+        coordinator = self._coordinator
+        if coordinator is None or not self._host.is_serving:
+            answered(self._not_here())
+            return
+        now_ms = self._now_ms()
+        match body:
+            case Heartbeat() if body.node_id != sender:
+                answered(InvalidRequestError(f"node {sender} sends the heartbeat of node {body.node_id}"))
+            case Heartbeat():
+                self._heartbeat(coordinator, body, answered, now_ms)
+            case Register():
+                self._register(coordinator, sender, body, answered, now_ms)
+            case Command():
+                self._wait_for(coordinator.command, answered, now_ms + body.timeout_ms, body.request)
+            case ReserveProducerIds():
+                self._wait_for(coordinator.command, answered, now_ms + SHORT_TIMEOUT_MS, body)
+            case _:
+                answered(InvalidRequestError(f"{type(body).__name__} is no request for the coordinator"))
+
+    def _register(
+        self, coordinator: Coordinator, sender: int, body: Register, answered: Answered, now_ms: int
+    ) -> None:
+        node_id = body.node.node_id
+        if node_id != sender:
+            answered(InvalidRequestError(f"node {sender} registers as node {node_id}"))
+            return
+        self._refused.discard(node_id)
+        self._pushed[node_id] = body.known_version
+
+        def reply(_result: CommandDone) -> HeartbeatReply:
+            self._log.info("node_registered", node=node_id, incarnation=body.node.incarnation)
+            return self._reply(node_id, body.known_version)
+
+        deadline_ms = now_ms + SHORT_TIMEOUT_MS
+        self._wait_for(coordinator.register, answered, deadline_ms, body, now_ms, reply=reply)
+
+    def _heartbeat(self, coordinator: Coordinator, body: Heartbeat, answered: Answered, now_ms: int) -> None:
+        registered: list[bool] = []
+
+        def beat() -> list[Action]:
+            known, actions = coordinator.heartbeat(body, now_ms)
+            registered.append(known)
+            return actions
+
+        self._drive(beat)
+        if self._coordinator is None or not registered:
+            answered(self._not_here())
+        elif not registered[0]:
+            term = self._host.term
+            answered(HeartbeatReply(self._node.node_id, term, registered=False))
+        else:
+            answered(self._reply_to_beat(body))
+
+    def _reply_to_beat(self, body: Heartbeat) -> HeartbeatReply:
+        """With metadata only when what was pushed before the last heartbeat has still not arrived, or nothing was."""
+        node_id = body.node_id
+        missed = body.known_version < self._pushed_at_beat.get(node_id, 0)
+        unpushed = self._pushed.get(node_id, -1) < self.state.version
+        self._pushed_at_beat[node_id] = self._pushed.get(node_id, -1)
+        if missed or (unpushed and body.known_version < self.state.version):
+            return self._reply(node_id, body.known_version)
+        return HeartbeatReply(self._node.node_id, self._host.term, registered=True)
+
+    def _reply(self, node_id: int, known_version: int) -> HeartbeatReply:
+        self._pushed[node_id] = max(self.state.version, self._pushed.get(node_id, -1))
+        delta = self._delta(known_version)
+        return HeartbeatReply(self._node.node_id, self._host.term, registered=True, delta=delta)
+
+    def _wait_for(
+        self,
+        event: Callable[..., list[Action]],
+        answered: Answered,
+        deadline_ms: int,
+        *arguments: Any,
+        reply: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if len(self._waiting) >= REQUESTS_WAITING_MAX:
+            answered(OverloadedError(f"{len(self._waiting)} requests wait for the coordinator; retry"))
+            return
+        self._tokens += 1
+        self._waiting[self._tokens] = _Waiting(deadline_ms, answered, reply or _same)
+        self._drive(event, self._tokens, *arguments)
+
+    def _not_here(self) -> AntiphonError:
+        """Who to ask instead."""
+        host = self._host
+        if host.failed is None and host.is_leader:
+            return NotReadyError(f"node {self._node.node_id} is about to coordinate; retry")
+        leader = host.replica.leader if host.failed is None else None
+        if leader == self._node.node_id:
+            leader = None
+        return NotLeaderError(f"node {self._node.node_id} does not coordinate", leader=leader)
+
+    # -- actions out of the coordinator ---------------------------------------------------------------------------
+
+    def _drive(self, event: Callable[..., Sequence[Action]], *arguments: Any) -> None:
+        """Give the coordinator an event and do what it says; what that causes meanwhile is done after it."""
+        try:
+            self._actions.extend(event(*arguments))
+        except InvariantError as error:
+            self._broke_down(error)
+            return
+        if self._acting:
+            return
+        self._acting = True
+        try:
+            while self._actions:
+                self._act(self._actions.popleft())
+        finally:
+            self._acting = False
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case SendTo(to, messages):
+                for message in messages:
+                    self._node.send_message(to, message)
+            case MetadataChanged():
+                self._push()
+            case Propose(token, records):
+                self._propose(token, records)
+            case Answer(token, result):
+                waiting = self._waiting.pop(token, None)
+                if waiting is not None:
+                    is_error = isinstance(result, AntiphonError)
+                    waiting.answered(result if is_error else waiting.reply(result))
+
+    def _propose(self, token: int, records: Sequence[Record]) -> None:
+        host = self._host
+        if not host.is_serving:
+            return  # it has just been deposed, and is about to be told
+        now_ms = time.time_ns() // 1_000_000
+        batch = build_batch(
+            [(key, value, (), now_ms) for key, value in records],
+            base_offset=host.log.log_end,
+            leader_epoch=host.term,
+        )
+        self._proposed.append((host.log.log_end + len(records), token))
+        host.stage(batch, len(records))
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    def _delta(self, base_version: int) -> MetadataDelta:
+        return self.state.delta(
+            base_version,
+            cluster_id=self._node.cluster_id,
+            controller=self._node.node_id,
+            coordinator_term=self._host.term,
+        )
+
+    def _announce(self) -> None:
+        """Tell every node who coordinates now."""
+        delta = self._delta(self.state.version)
+        for node_id in self.state.nodes:
+            if node_id == self._node.node_id:
+                self._node.metadata_pushed(delta)
+            elif (link := self._link(node_id)) is not None:
+                link.send(delta)
+
+    def _push(self) -> None:
+        """Send the committed metadata to every node that is connected, this one last: it has the most to do with it."""
+        deltas: dict[int, MetadataDelta] = {}
+        own = self._node.node_id
+        for node_id in [*(n for n in self.state.nodes if n != own), own]:
+            self._push_to(node_id, deltas)
+
+    def _push_to(self, node_id: int, deltas: dict[int, MetadataDelta] | None = None) -> None:
+        known = self.state.nodes.get(node_id)
+        own = node_id == self._node.node_id
+        base = self._pushed.get(node_id, -1)
+        if base >= self.state.version or (not own and (known is None or not known.alive)):
+            return
+        link = None if own else self._link(node_id)
+        if not own and link is None:
+            return
+        delta = deltas.get(base) if deltas is not None else None
+        if delta is None:
+            delta = self._delta(base)
+            if deltas is not None:
+                deltas[base] = delta
+        self._pushed[node_id] = self.state.version
+        if link is None:
+            self._node.metadata_pushed(delta)
+        else:
+            link.send(delta)
+
+    def _link(self, node_id: int) -> PeerLink | None:
+        try:
+            link = self._node.link(node_id)
+        except UnavailableError:
+            return None
+        return link if link.up else None
+
+
+def _same(result: Any) -> Any:
+    return result
