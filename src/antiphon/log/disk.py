@@ -6,6 +6,7 @@ directory. Every method may raise OSError.
 """
 
 import contextlib
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer
 
 OPEN_FILES_MAX: Final = 256
+FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
 _IOV_MAX: Final = 1024
 _WRITE_ROUNDS_MAX: Final = 1_000_000
 

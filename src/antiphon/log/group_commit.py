@@ -9,22 +9,20 @@ Pure of threads, so that tests and the simulator can run it step by step; `WalTh
   queue and is tried again later. Trims (which make room) overtake the appends that wait.
 """
 
-import errno
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import Disk, File
+from antiphon.log.disk import FULL_DISK, Disk, File
 from antiphon.log.index import entry_position
-from antiphon.log.operations import CallStep, LogOp, OpQueue, WriteStep
+from antiphon.log.operations import APPEND, TRIM, CallStep, LogOp, OpQueue, WriteStep
 
 if TYPE_CHECKING:
     from antiphon.records.batch import Buffer
 
 RUN_BYTES_MAX: Final = 8 * 1024 * 1024
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 Completion = tuple[LogOp, AntiphonError | None]
 
 
@@ -126,7 +124,7 @@ class GroupCommitter:
             try:
                 run.file.pwritev(run.buffers, run.first.position)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in FULL_DISK:
                     run.file.truncate(run.first.position)
                 raise
 
@@ -159,13 +157,13 @@ class GroupCommitter:
     def _run_trims(self, queue: OpQueue, done: list[Completion]) -> None:
         """Let trims overtake appends that wait for room; nothing else may be overtaken."""
         for op in list(queue.ops):
-            if op.is_trim:
+            if op.kind == TRIM:
                 for step in op.steps:
                     if isinstance(step, CallStep):
                         step.run()
                 queue.ops.remove(op)
                 done.append((op, None))
-            elif not all(isinstance(step, WriteStep) for step in op.steps):
+            elif op.kind != APPEND:
                 return
 
     def sync_dirty(self) -> list[Completion]:
@@ -198,7 +196,7 @@ class GroupCommitter:
         try:
             call()
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL_DISK:
                 queue.blocked = True
             else:
                 self._fail(queue, _storage_failed(queue, "write", error), done)
@@ -226,6 +224,8 @@ def _next_unit(queue: OpQueue) -> _Run | CallStep | None:
         return step
     run = _Run(step)
     for op in queue.ops:
+        if op.next_step >= len(op.steps):  # nothing to write, but it must not be overtaken
+            return run
         for later in op.steps[op.next_step :]:
             if not isinstance(later, WriteStep) or (run.ops and not run.takes(later)):
                 return run

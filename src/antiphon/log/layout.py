@@ -2,7 +2,7 @@
 
 import os
 
-from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.disk import FULL_DISK, Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header
 from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_of, offsets_of
 from antiphon.log.snapshot import START_NAME, LogStart, Snapshot, decode_snapshot, encode_start
@@ -49,6 +49,7 @@ def create_segment(disk: Disk, directory: str, base_offset: int) -> None:
     index = disk.open(file_of(directory, base_offset, INDEX_SUFFIX), create=True)
     index.truncate(0)
     index.pwritev([pack_index_header(base_offset)], 0)
+    index.fdatasync()
     disk.fsync_dir(directory)
 
 
@@ -73,12 +74,27 @@ def cut_files(disk: Disk, directory: str, to_offset: int, kept: tuple[int, int, 
 
 
 def trim_files(disk: Disk, directory: str, start: LogStart, gone: list[int]) -> None:
-    """Let the log start later, and remove the segments that `gone` names by their first offsets."""
-    replace_file(disk, os.path.join(directory, START_NAME), encode_start(start))
-    for base_offset in gone:
+    """Let the log start later, and remove the segments that `gone` names by their first offsets.
+
+    Where the disk is too full even for the start file, all but one of them go first: a crash right then leaves a log that
+    starts later than it says, but never one that forgot where it ends.
+    """
+    path = os.path.join(directory, START_NAME)
+    try:
+        replace_file(disk, path, encode_start(start))
+    except OSError as error:
+        if error.errno not in FULL_DISK or len(gone) < 2:
+            raise
+        _remove_all(disk, directory, gone[:-1])
+        replace_file(disk, path, encode_start(start))
+    _remove_all(disk, directory, gone)
+
+
+def _remove_all(disk: Disk, directory: str, bases: list[int]) -> None:
+    for base_offset in bases:
         disk.remove(file_of(directory, base_offset, INDEX_SUFFIX))
         disk.remove(file_of(directory, base_offset, DATA_SUFFIX))
-    if gone:
+    if bases:
         disk.fsync_dir(directory)
 
 

@@ -6,7 +6,7 @@ every step can be repeated (after the disk was full) with the same result.
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, StorageFailedError
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from antiphon.records.batch import Buffer
 
 Callback = Callable[[AntiphonError | None], None]
+
+APPEND: Final = "append"
+TRIM: Final = "trim"  # may overtake appends that wait for room
+OTHER: Final = "other"
 
 
 class OpQueue:
@@ -62,17 +66,17 @@ class LogOp:
     `settle` is the log's own bookkeeping, `callback` the submitter's; both run on the event loop, in this order.
     """
 
-    __slots__ = ("callback", "is_trim", "next_step", "queue", "settle", "size_bytes", "steps")
+    __slots__ = ("callback", "kind", "next_step", "queue", "settle", "size_bytes", "steps")
 
     def __init__(
-        self, queue: OpQueue, steps: list[Step], *, settle: Callback | None = None, is_trim: bool = False
+        self, queue: OpQueue, steps: list[Step], *, settle: Callback | None = None, kind: str = OTHER
     ) -> None:
         self.queue = queue
         self.steps = steps
         self.next_step = 0
         self.settle = settle
         self.callback: Callback | None = None
-        self.is_trim = is_trim
+        self.kind = kind
         self.size_bytes = sum(step.size_bytes for step in steps if isinstance(step, WriteStep))
 
     def finish(self, error: AntiphonError | None) -> None:

@@ -95,9 +95,13 @@ def load_damage(disk: Disk, directory: str) -> DamageReport | None:
 
 def recover(disk: Disk, directory: str) -> RecoveredLog:
     """Open the log in `directory`, mending what a crash may leave. Reads only; cuts only the torn tail."""
-    for name in disk.listdir(directory):
+    names = disk.listdir(directory)
+    for name in names:
         if name.endswith(".tmp"):
             disk.remove(os.path.join(directory, name))
+    if names:
+        # A process that was killed may have left names that are not durable; whoever reads them relies on them.
+        disk.fsync_dir(directory)
     start = load_start(disk, directory) or LogStart(0, 0, False)
     if start.resetting:
         wipe(disk, directory, EntryId(start.start_term, start.log_start))
@@ -233,17 +237,18 @@ class _Recovery:
         segment = scan.segment
         index = self.disk.open(segment.index_path, create=True)
         data = self.disk.open(segment.data_path)
-        dirty = scan.missing_entries or scan.problem is not None
+        dirty = bool(scan.missing_entries) or scan.problem is not None
+        if dirty:
+            data.truncate(segment.size_bytes)
+        if dirty or self.terms.log_end != self.snapshot_offset:
+            data.fdatasync()  # before the index: an entry says that its batch is durable
         if not dirty and index.size() == entry_position(segment.count):
             return
         index.pwritev([pack_index_header(segment.base_offset)], 0)
         if scan.missing_entries:
             index.pwritev([b"".join(scan.missing_entries)], entry_position(scan.entries_from))
         index.truncate(entry_position(segment.count))
-        data.truncate(segment.size_bytes)
-        data.fdatasync()
         index.fdatasync()
-        self.disk.fsync_dir(self.directory)
 
     def _trim(self) -> None:
         """Let the log start where the start file says, not where its first segment does."""

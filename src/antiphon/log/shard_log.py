@@ -39,7 +39,7 @@ from antiphon.log.config import LogConfig
 from antiphon.log.disk import Disk
 from antiphon.log.hard_state import HardState
 from antiphon.log.index import IndexEntry, find_entry, pack_entry, read_entry
-from antiphon.log.operations import Callback, CallStep, LogOp, OpQueue, Step, WriteStep
+from antiphon.log.operations import APPEND, TRIM, Callback, CallStep, LogOp, OpQueue, Step, WriteStep
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.reader import DiskRead, SegmentView
 from antiphon.log.recovery import DamageReport, RecoveredLog, recover, save_damage
@@ -191,7 +191,7 @@ class ShardLog:
         if self._since_snapshot >= self._config.snapshot_bytes:
             steps.append(self._snapshot_step())
         self._tail.evict(self._config.tail_bytes_max, self.durable_end)
-        return LogOp(self.queue, steps, settle=self._settle_at(self.terms.log_end))
+        return LogOp(self.queue, steps, settle=self._settle_at(self.terms.log_end), kind=APPEND)
 
     def _place(self, segment: Segment, write: WriteStep, header: BatchHeader, batch: Buffer) -> None:
         position, size = segment.size_bytes, len(batch)
@@ -329,7 +329,7 @@ class ShardLog:
         self._removals += 1
         start = LogStart(log_start, self.terms.start.term, False)
         step = CallStep(functools.partial(layout.trim_files, self._disk, self.path, start, gone))
-        return LogOp(self.queue, [step], is_trim=True)
+        return LogOp(self.queue, [step], kind=TRIM)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> LogOp | None:
         """Trim what `retention.ms` and `retention.bytes` no longer keep; never above `high_watermark`."""

@@ -1,0 +1,161 @@
+"""A node's data directory: whose it is, who has it open, and where its shards are.
+
+`identity.json` says format, cluster, node and disk; it is written once and never changes. A directory of another cluster or
+node is refused, one of a later format too. `disk_id` is drawn at random when the directory is made: a disk that comes back
+empty or swapped has another one, and is not taken for the one that remembers its votes. `lock` is held with flock while the
+node runs. `shards/<id>/` holds one replica each (`ShardLog`).
+"""
+
+import fcntl
+import os
+import shutil
+import uuid
+from typing import Final
+
+import msgspec
+
+from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
+from antiphon.log.disk import Disk, RealDisk, read_whole, replace_file
+
+FORMAT: Final = 1
+IDENTITY_NAME: Final = "identity.json"
+LOCK_NAME: Final = "lock"
+SHARDS_NAME: Final = "shards"
+_REMOVED_SUFFIX: Final = ".removed"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Content of `identity.json`."""
+
+    format: int
+    cluster_id: str
+    node_id: int
+    disk_id: str
+
+
+class NodeDirectory:
+    """An open data directory; `close` it (or let the process end) to let another process have it."""
+
+    def __init__(self, path: str, identity: Identity, lock_fd: int) -> None:
+        self.path = path
+        self.identity = identity
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def open(cls, path: str, cluster_id: str, node_id: int, *, disk: Disk | None = None) -> "NodeDirectory":
+        """Open the directory of this node of this cluster; make it where there is none.
+
+        Raises:
+            DirectoryInUseError: another process has it open; `details` has its pid where that is known.
+            ForeignDirectoryError: it belongs to another cluster or node, or holds files that are not ours.
+            NewerFormatError: a later version of Antiphon wrote it.
+        """
+        path = os.path.abspath(path)
+        disk = disk or RealDisk()
+        disk.makedirs(path)
+        lock_fd = _lock(path)
+        try:
+            identity = _load_identity(disk, path)
+            if identity is None:
+                _refuse_strange_files(path)
+                identity = Identity(FORMAT, cluster_id, node_id, uuid.uuid4().hex)
+                replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
+            if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
+                raise ForeignDirectoryError(
+                    f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
+                    f"not to node {node_id} of cluster {cluster_id}; give each node its own directory",
+                    path=path,
+                    found_cluster=identity.cluster_id,
+                    found_node=identity.node_id,
+                )
+            disk.makedirs(os.path.join(path, SHARDS_NAME))
+            directory = cls(path, identity, lock_fd)
+            directory._sweep()
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return directory
+
+    @staticmethod
+    def read_identity(path: str) -> Identity | None:
+        """Whose directory this is, without opening it; None where it is nobody's yet."""
+        return _load_identity(RealDisk(), os.path.abspath(path))
+
+    def shard_path(self, shard_id: int) -> str:
+        """Where the replica of a shard lives."""
+        return os.path.join(self.path, SHARDS_NAME, str(shard_id))
+
+    def shard_ids(self) -> list[int]:
+        """Shards that have a replica here, rising."""
+        names = os.listdir(os.path.join(self.path, SHARDS_NAME))
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def remove_shard(self, shard_id: int) -> None:
+        """Remove a replica with all its files. Blocking. Its log must not be in use any more."""
+        doomed = self.shard_path(shard_id) + _REMOVED_SUFFIX
+        shutil.rmtree(doomed, ignore_errors=True)
+        try:
+            os.rename(self.shard_path(shard_id), doomed)
+        except FileNotFoundError:
+            return
+        RealDisk().fsync_dir(os.path.join(self.path, SHARDS_NAME))
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def close(self) -> None:
+        """Give up the lock."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _sweep(self) -> None:
+        """Finish removals that a crash interrupted."""
+        shards = os.path.join(self.path, SHARDS_NAME)
+        for name in sorted(os.listdir(shards)):
+            if name.endswith(_REMOVED_SUFFIX):
+                shutil.rmtree(os.path.join(shards, name), ignore_errors=True)
+
+
+def _lock(path: str) -> int:
+    fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "?"
+        os.close(fd)
+        raise DirectoryInUseError(
+            f"{path} is in use by process {holder}; stop that node first", path=path, pid=holder
+        ) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd
+
+
+def _load_identity(disk: Disk, path: str) -> Identity | None:
+    file = os.path.join(path, IDENTITY_NAME)
+    data = read_whole(disk, file)
+    if data is None:
+        return None
+    try:
+        # The format first: a later one may hold other fields.
+        found = msgspec.json.decode(data, type=dict[str, object]).get("format")
+        if isinstance(found, int) and found > FORMAT:
+            raise NewerFormatError(
+                f"{path} has format {found}, this version knows up to {FORMAT}; "
+                "start the newer version of Antiphon that wrote it",
+                path=path,
+                found=found,
+                known=FORMAT,
+            )
+        return msgspec.json.decode(data, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise ForeignDirectoryError(f"{file} is not a node's identity: {error}", path=path) from error
+
+
+def _refuse_strange_files(path: str) -> None:
+    """A new node starts in an empty directory (its log file, config and lock may be there already)."""
+    if os.path.isdir(os.path.join(path, SHARDS_NAME)) and os.listdir(os.path.join(path, SHARDS_NAME)):
+        raise ForeignDirectoryError(
+            f"{path} holds shards but no {IDENTITY_NAME}: the file was lost, or the directory is somebody else's; "
+            "restore it, or move the directory away to let the node start empty",
+            path=path,
+        )

@@ -1,0 +1,92 @@
+"""Whose directory it is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
+from antiphon.log.directory import NodeDirectory
+
+
+def test_a_directory_is_made_once_and_known_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "a" / "node-1")
+    assert NodeDirectory.read_identity(path) is None
+    first = NodeDirectory.open(path, "c1", 1)
+    assert first.shard_ids() == []
+    first.close()
+    first.close()
+    second = NodeDirectory.open(path, "c1", 1)
+    assert second.identity == first.identity
+    assert len(second.identity.disk_id) == 32
+    assert NodeDirectory.read_identity(path) == second.identity
+    second.close()
+
+
+def test_an_emptied_disk_has_another_identity(tmp_path: Path) -> None:
+    ids = set()
+    for name in ("x", "y"):
+        directory = NodeDirectory.open(str(tmp_path / name), "c1", 1)
+        ids.add(directory.identity.disk_id)
+        directory.close()
+    assert len(ids) == 2
+
+
+def test_foreign_directories_are_refused_and_unlocked_again(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    NodeDirectory.open(path, "c1", 1).close()
+    for cluster, node in (("c2", 1), ("c1", 2)):
+        with pytest.raises(ForeignDirectoryError, match="c1"):
+            NodeDirectory.open(path, cluster, node)
+    NodeDirectory.open(path, "c1", 1).close()
+    (tmp_path / "identity.json").write_text("{not json")
+    with pytest.raises(ForeignDirectoryError):
+        NodeDirectory.open(path, "c1", 1)
+
+
+def test_shards_without_an_identity_are_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / "shards" / "1").mkdir(parents=True)
+    with pytest.raises(ForeignDirectoryError):
+        NodeDirectory.open(str(tmp_path), "c1", 1)
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    NodeDirectory.open(str(tmp_path), "c1", 1).close()
+    (tmp_path / "identity.json").write_text(json.dumps({"format": 2, "new": True}))
+    with pytest.raises(NewerFormatError):
+        NodeDirectory.open(str(tmp_path), "c1", 1)
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    code = (
+        "import sys; from antiphon.log.directory import NodeDirectory; "
+        "d = NodeDirectory.open(sys.argv[1], 'c1', 1); print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(DirectoryInUseError, match=str(other.pid)):
+            NodeDirectory.open(str(tmp_path), "c1", 1)
+        other.kill()
+    NodeDirectory.open(str(tmp_path), "c1", 1).close()
+
+
+def test_shards_are_listed_and_removed(tmp_path: Path) -> None:
+    directory = NodeDirectory.open(str(tmp_path), "c1", 1)
+    for shard_id in (10, 2):
+        Path(directory.shard_path(shard_id)).mkdir()
+        (Path(directory.shard_path(shard_id)) / "file").write_text("x")
+    assert directory.shard_ids() == [2, 10]
+    directory.remove_shard(10)
+    directory.remove_shard(10)
+    assert directory.shard_ids() == [2]
+    assert not Path(directory.shard_path(10)).exists()
+    (tmp_path / "shards" / "3.removed").mkdir()  # a crash came in between
+    directory.close()
+    directory = NodeDirectory.open(str(tmp_path), "c1", 1)
+    assert not (tmp_path / "shards" / "3.removed").exists()
+    directory.close()

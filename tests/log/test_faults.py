@@ -1,0 +1,263 @@
+"""Full disks, failing disks and rotten bits."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from antiphon.errors import AntiphonError, DamagedLogError, DiskFullError, StorageFailedError
+from antiphon.log.config import LogConfig
+from antiphon.log.shard_log import ShardLog
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.wal_thread import WalThread
+from antiphon.records.entry_id import EntryId
+from tests.log.helpers import Runner, batch_at, joined
+
+DIRECTORY = "/shard"
+SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=200)
+
+
+def new_log(config: LogConfig = SMALL) -> tuple[SimulatedDisk, ShardLog, Runner]:
+    disk = SimulatedDisk(Random(1))
+    return disk, ShardLog.open(disk, DIRECTORY, config), Runner(disk)
+
+
+def test_a_full_disk_holds_appends_and_resumes_them_in_order() -> None:
+    disk, log, runner = new_log()
+    runner.run(log.stage_append([batch_at(0)]))
+    used = disk.used_bytes()
+    disk.capacity_bytes = used + 150
+    runner.submit(log.stage_append([batch_at(1, size=300)]), log.stage_append([batch_at(2)]))
+    for _ in range(3):
+        assert runner.commit() == []
+        assert runner.committer.disk_full
+        assert disk.used_bytes() == used  # cut back to the last good size
+    assert log.durable_end == 1
+    assert joined(log.read(0, 10**6, 3)).startswith(batch_at(0))  # reads go on
+    disk.capacity_bytes = None
+    assert runner.commit() == [None, None]
+    assert not runner.committer.disk_full
+    assert log.durable_end == 3
+    assert ShardLog.open(disk.crash(), DIRECTORY, SMALL).log_end == 3
+
+
+def test_trims_make_room_on_a_full_disk() -> None:
+    disk, log, runner = new_log()
+    for at in range(20):
+        runner.run(log.stage_append([batch_at(at, size=100)]))
+    disk.capacity_bytes = disk.used_bytes()
+    runner.submit(log.stage_append([batch_at(20, size=100)]))
+    assert runner.commit() == []
+    runner.submit(log.trim(15))
+    assert runner.commit() == [None, None]
+    assert (log.log_start, log.durable_end) == (15, 21)
+
+
+def test_other_shards_are_not_held_up_by_one_that_waits_for_room() -> None:
+    disk, log, runner = new_log()
+    other = ShardLog.open(disk, "/other", SMALL)
+    runner.run(log.stage_append([batch_at(0)]), other.stage_append([batch_at(0)]))
+    disk.capacity_bytes = disk.used_bytes() + 200
+    runner.submit(log.stage_append([batch_at(1, size=500)]), other.stage_append([batch_at(1)]))
+    assert runner.commit() == [None]
+    assert (log.durable_end, other.durable_end) == (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["write", "fdatasync"])
+def test_a_failed_write_or_fsync_is_final(kind: str) -> None:
+    disk, log, runner = new_log()
+    runner.run(log.stage_append([batch_at(0)]))
+    disk.fail_kind, disk.fail_after, disk.fail_calls = kind, disk.calls, 2
+    first, second = log.stage_append([batch_at(1)]), log.stage_append([batch_at(2)])
+    runner.submit(first, second)
+    errors = runner.commit()
+    assert [type(error) for error in errors] == [StorageFailedError] * 2
+    assert log.storage_error is errors[0]
+    disk.fail_after = None
+    syncs = runner.committer.syncs
+    runner.submit(log.stage_append([batch_at(3)]), log.hard_state.stage(9, None))
+    assert [type(error) for error in runner.commit()] == [StorageFailedError] * 2
+    assert runner.committer.syncs == syncs  # never tried again
+    assert log.durable_end == 1
+
+
+def test_enospc_from_fsync_is_final_too() -> None:
+    disk, log, runner = new_log()
+    runner.run(log.stage_append([batch_at(0)]))
+    disk.fail_kind, disk.fail_after, disk.fail_errno = "fdatasync", disk.calls, errno.ENOSPC
+    runner.submit(log.stage_append([batch_at(1)]))
+    assert [type(error) for error in runner.commit()] == [StorageFailedError]
+
+
+def test_a_failing_shard_leaves_the_others_alone() -> None:
+    disk, log, runner = new_log()
+    other = ShardLog.open(disk, "/other", SMALL)
+    runner.run(log.stage_append([batch_at(0)]), other.stage_append([batch_at(0)]))
+    disk.fail_kind, disk.fail_after, disk.fail_calls = "fdatasync", disk.calls, 3
+    runner.submit(log.stage_append([batch_at(1)]), other.stage_append([batch_at(1)]))
+    assert [type(error) for error in runner.commit()] == [StorageFailedError, type(None)]
+    assert (log.durable_end, other.durable_end) == (1, 2)
+
+
+def test_disk_full_is_signalled_on_the_loop_and_passes() -> None:
+    async def run() -> None:
+        disk, log, _ = new_log()
+        wal = WalThread(disk, retry_full_ms=5)
+        loop = asyncio.get_running_loop()
+        wal.start(loop)
+        disk.capacity_bytes = 300
+        done: list[AntiphonError | None] = []
+        wal.submit(log.stage_append([batch_at(0, size=500)]), done.append)
+        async with asyncio.timeout(20):
+            await until(lambda: wal.disk_full)
+            assert done == []
+            disk.capacity_bytes = None
+            await until(lambda: bool(done))
+        assert done == [None]
+        full_after: bool = wal.disk_full
+        assert not full_after
+        await wal.stop()
+
+    asyncio.run(run())
+
+
+def test_stopping_while_the_disk_is_full_says_so() -> None:
+    async def run() -> None:
+        disk, log, _ = new_log()
+        wal = WalThread(disk, retry_full_ms=5)
+        wal.start(asyncio.get_running_loop())
+        disk.capacity_bytes = 0
+        done: list[AntiphonError | None] = []
+        wal.submit(log.stage_append([batch_at(0)]), done.append)
+        await wal.stop()
+        assert [type(error) for error in done] == [DiskFullError]
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for is a plain attribute, as the node reads it
+        await asyncio.sleep(0.001)
+
+
+def filled(batches: int = 12, config: LogConfig = SMALL) -> SimulatedDisk:
+    disk, log, runner = new_log(config)
+    for at in range(batches):
+        runner.run(log.stage_append([batch_at(at, size=100, term=1 + at // 4)]))
+    return disk
+
+
+def test_every_flipped_bit_is_found_at_recovery_or_when_read() -> None:
+    config = LogConfig()
+    clean = filled(3, config)
+    path = f"{DIRECTORY}/{0:020d}.log"
+    size = clean.open(path).size()
+    for bit in range(0, size * 8, 5):
+        disk = filled(3, config)
+        disk.flip_bit(path, bit)
+        log = ShardLog.open(disk, DIRECTORY, config)
+        at = bit // 8 // (size // 3)
+        assert log.damaged is not None, bit
+        assert (log.damaged.offset, log.log_end) == (at, at)
+        assert log.end.term == (1 if at else 0)
+
+
+def test_flips_in_closed_segments_are_found_when_read() -> None:
+    disk = filled()
+    log = ShardLog.open(disk, DIRECTORY, SMALL)
+    assert log.verify() == 12
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * 13)  # the leader epoch, which no CRC of the batch covers
+    log = ShardLog.open(disk, DIRECTORY, SMALL)
+    before = log.damaged
+    with pytest.raises(DamagedLogError):
+        log.read(0, 1000, 12)
+    assert before is None  # a snapshot stands for closed segments: they are not read at the start
+    assert log.damaged
+    assert ShardLog.open(disk, DIRECTORY, SMALL).damaged is not None  # remembered
+    with pytest.raises(DamagedLogError):
+        ShardLog.open(disk, DIRECTORY, SMALL).verify()
+
+
+def test_flips_in_the_index_are_mended_or_found() -> None:
+    config = LogConfig()
+    path = f"{DIRECTORY}/{0:020d}.index"
+    for bit in range(0, 40 * 4 * 8, 7):
+        disk = filled(3, config)
+        disk.flip_bit(path, bit)
+        log = ShardLog.open(disk, DIRECTORY, config)
+        assert log.damaged is None, bit
+        assert joined(log.read(0, 10**6, 3)) == b"".join(batch_at(at, size=100) for at in range(3))
+        assert log.recovery.torn_bytes == 0
+
+
+def test_a_torn_tail_is_cut_and_said() -> None:
+    disk = filled(3, LogConfig())
+    path = f"{DIRECTORY}/{0:020d}.log"
+    file = disk.open(path)
+    size = file.size()
+    file.pwritev([batch_at(3, size=100)[:70]], size)
+    log = ShardLog.open(disk, DIRECTORY, LogConfig())
+    assert log.damaged is None
+    assert (log.log_end, log.recovery.torn_bytes) == (3, 70)
+    assert log.recovery.torn_reason is not None
+    assert file.size() == size
+
+
+def test_a_file_that_lost_its_end_is_damage() -> None:
+    disk = filled(3, LogConfig())
+    file = disk.open(f"{DIRECTORY}/{0:020d}.log")
+    file.truncate(file.size() * 2 // 3)
+    log = ShardLog.open(disk, DIRECTORY, LogConfig())
+    assert log.damaged is not None
+    assert log.log_end == 2
+
+
+@pytest.mark.parametrize("name", ["log", "index"])
+def test_a_missing_file_in_the_middle(name: str) -> None:
+    disk = filled()
+    bases = sorted(int(n.split(".")[0]) for n in disk.listdir(DIRECTORY) if n.endswith(".log"))
+    disk.remove(f"{DIRECTORY}/{bases[1]:020d}.{name}")
+    log = ShardLog.open(disk, DIRECTORY, SMALL)
+    if name == "index":
+        assert log.damaged is None  # made again from the data
+        assert log.verify() == 12
+    else:
+        assert log.damaged is not None
+        assert log.log_end == bases[1]
+
+
+def test_a_damaged_log_is_refetched_and_says_damaged_until_told() -> None:
+    for how in ("reset", "truncate", "append"):
+        disk = filled()
+        last = max(name for name in disk.listdir(DIRECTORY) if name.endswith(".log"))
+        disk.flip_bit(f"{DIRECTORY}/{last}", 8 * 90)
+        log, runner = ShardLog.open(disk, DIRECTORY, SMALL), Runner(disk)
+        assert log.damaged is not None
+        end = log.log_end
+        assert 0 < end < 12
+        if how == "reset":
+            runner.run(log.reset(EntryId(0, 0)))
+            end = 0
+        elif how == "truncate":
+            end -= 1
+            runner.run(log.truncate(end))
+        runner.run(log.stage_append([batch_at(end, term=9)]))
+        log = ShardLog.open(disk.crash(), DIRECTORY, SMALL)
+        assert log.end == EntryId(9, end + 1)
+        assert log.damaged is not None  # it may still lack what it once acknowledged
+        runner.run(log.clear_damage())
+        assert log.damaged is None
+
+
+def test_an_unreadable_snapshot_only_costs_time() -> None:
+    disk = filled()
+    for name in disk.listdir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.flip_bit(f"{DIRECTORY}/{name}", 200)
+    log = ShardLog.open(disk, DIRECTORY, SMALL)
+    assert log.recovery.snapshot_offset is None
+    assert log.recovery.scanned_bytes == log.size_bytes
+    assert (log.log_end, log.damaged) == (12, None)
+    assert log.terms.items() == [(1, 0), (2, 4), (3, 8)]

@@ -1,0 +1,76 @@
+"""Term, vote and the hint of the high watermark."""
+
+from random import Random
+
+import pytest
+
+from antiphon.errors import DamagedLogError, NewerFormatError
+from antiphon.invariants import InvariantError
+from antiphon.log.shard_log import ShardLog
+from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
+from tests.log.helpers import Runner
+
+DIRECTORY = "/shard"
+
+
+def test_the_promise_survives_a_power_failure_s1_38() -> None:
+    for seed in range(10):
+        disk = SimulatedDisk(Random(seed))
+        log, runner = ShardLog.open(disk, DIRECTORY), Runner(disk)
+        assert (log.hard_state.term, log.hard_state.voted_for) == (0, None)
+        runner.run(log.hard_state.stage(4, None), log.hard_state.stage(4, 2), log.hard_state.stage(5, 0))
+        found = ShardLog.open(disk.crash(), DIRECTORY).hard_state
+        assert (found.term, found.voted_for) == (5, 0)
+
+
+def test_a_crash_at_any_call_leaves_the_old_promise_or_the_new_one() -> None:
+    for crash_after in range(12):
+        disk = SimulatedDisk(Random(crash_after))
+        log, runner = ShardLog.open(disk, DIRECTORY), Runner(disk)
+        runner.run(log.hard_state.stage(1, 1))
+        disk.crash_after = disk.calls + crash_after
+        promised = 1
+        try:
+            runner.run(log.hard_state.stage(2, 2))
+            promised = 2
+            runner.run(log.hard_state.stage(3, 3))
+            promised = 3
+        except SimulatedCrash:
+            pass
+        found = ShardLog.open(disk.crash(), DIRECTORY).hard_state
+        assert found.term in {promised, promised + 1}
+        assert found.voted_for == found.term
+
+
+def test_terms_never_fall_and_votes_never_change() -> None:
+    disk = SimulatedDisk(Random(0))
+    state = ShardLog.open(disk, DIRECTORY).hard_state
+    state.stage(4, 1)
+    for term, vote in ((3, None), (4, 2), (4, None)):
+        with pytest.raises(InvariantError):
+            state.stage(term, vote)
+    state.stage(5, 2)
+
+
+def test_a_promise_that_cannot_be_read_is_not_forgotten() -> None:
+    disk = SimulatedDisk(Random(0))
+    log, runner = ShardLog.open(disk, DIRECTORY), Runner(disk)
+    runner.run(log.hard_state.stage(4, 1))
+    path = f"{DIRECTORY}/hard-state"
+    for bit in (0, 100, 130, 200):
+        disk.flip_bit(path, bit)
+        with pytest.raises(DamagedLogError):
+            ShardLog.open(disk, DIRECTORY)
+        disk.flip_bit(path, bit)
+    disk.flip_bit(path, 8 * 8)  # a version of 2^24+1
+    with pytest.raises(NewerFormatError):
+        ShardLog.open(disk, DIRECTORY)
+
+
+def test_the_high_watermark_hint_may_be_lost_but_never_wrong() -> None:
+    disk = SimulatedDisk(Random(0))
+    log, runner = ShardLog.open(disk, DIRECTORY), Runner(disk)
+    runner.run(log.hard_state.stage_high_watermark(77))
+    assert ShardLog.open(disk.kill(), DIRECTORY).hard_state.high_watermark == 77
+    for _ in range(10):
+        assert ShardLog.open(disk.crash(), DIRECTORY).hard_state.high_watermark in {0, 77}

@@ -1,0 +1,256 @@
+"""Kafka's rules of idempotence, and those of tables and jobs."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.errors import (
+    CorruptBatchError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    ReplayConflictError,
+)
+from antiphon.log import producer_state
+from antiphon.log.producer_state import JOB_ID_MIN, TABLE_ID_MIN, Duplicate, ProducerState, is_newer_job_epoch
+from antiphon.records.batch import BatchHeader
+
+LAST = 2**31 - 1
+
+
+def header(
+    pid: int, sequence: int, *, epoch: int = 0, count: int = 1, at: int = 0, crc: int = 0, ts: int = 0
+) -> BatchHeader:
+    return BatchHeader(at, 49, 1, 2, crc, 0, count - 1, ts, ts, pid, epoch, sequence, count)
+
+
+class Shard:
+    """Appends what check allows, as a leader does."""
+
+    def __init__(self) -> None:
+        self.state = ProducerState()
+        self.headers: list[BatchHeader] = []
+        self.end = 0
+
+    def send(self, pid: int, sequence: int, **kwargs: Any) -> Duplicate | int:
+        found = header(pid, sequence, at=self.end, **kwargs)
+        duplicate = self.state.check(found)
+        if duplicate is not None:
+            return duplicate
+        self.state.update(found)
+        self.headers.append(found)
+        self.end = found.next_offset
+        return found.base_offset
+
+
+def test_sequences_follow_each_other() -> None:
+    shard = Shard()
+    assert shard.send(7, 0, count=3) == 0
+    assert shard.send(7, 3) == 3
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        shard.send(7, 5)
+    assert caught.value.details == {"expected": 4, "actual": 5}
+    assert shard.send(8, 0) == 4  # other producers are independent
+
+
+def test_the_last_five_are_recognised_older_ones_are_out_of_order() -> None:
+    shard = Shard()
+    for n in range(7):
+        shard.send(7, n * 2, count=2)
+    for n in range(2, 7):
+        assert shard.send(7, n * 2, count=2) == Duplicate(n * 2, n * 2 + 2)
+    with pytest.raises(OutOfOrderSequenceError):
+        shard.send(7, 2, count=2)
+    with pytest.raises(OutOfOrderSequenceError):
+        shard.send(7, 12, count=1)  # same start, other end: not that batch
+
+
+def test_an_unknown_producer_may_start_anywhere() -> None:
+    assert Shard().send(7, 1234) == 0
+
+
+def test_sequences_wrap_to_zero() -> None:
+    shard = Shard()
+    shard.send(7, LAST - 1, count=2)
+    assert shard.send(7, 0) == 2
+    shard = Shard()
+    shard.send(7, LAST - 1, count=4)  # LAST-1, LAST, 0, 1
+    assert shard.send(7, 2) == 4
+    assert shard.send(7, LAST - 1, count=4) == Duplicate(0, 4)
+
+
+def test_epochs_fence() -> None:
+    shard = Shard()
+    shard.send(7, 0, epoch=3)
+    with pytest.raises(ProducerFencedError):
+        shard.send(7, 1, epoch=2)
+    with pytest.raises(OutOfOrderSequenceError):
+        shard.send(7, 1, epoch=4)
+    assert shard.send(7, 0, epoch=4) == 1
+    with pytest.raises(ProducerFencedError):
+        shard.send(7, 0, epoch=3)  # even a repeat
+    assert shard.send(7, 0, epoch=4) == Duplicate(1, 2)
+
+
+def test_batches_without_a_producer_and_control_batches_do_not_matter() -> None:
+    shard = Shard()
+    assert shard.send(-1, -1) == 0
+    control = header(7, 0)._replace(attributes=0x20)
+    shard.state.update(control)
+    assert len(shard.state) == 0
+
+
+def test_table_sequences_only_rise_and_the_last_64_are_recognised() -> None:
+    shard, pid = Shard(), TABLE_ID_MIN + 5
+    for n in range(100):
+        shard.send(pid, n * 10, count=3)
+    assert shard.send(pid, 990) == Duplicate(297, 300)
+    assert shard.send(pid, 36 * 10) == Duplicate(108, 111)
+    for unknown in (350, 355, 985):
+        with pytest.raises(OutOfOrderSequenceError):
+            shard.send(pid, unknown)
+    assert shard.send(pid, 5000) == 300
+    assert shard.send(pid, 3, epoch=1) == 301
+    with pytest.raises(ProducerFencedError):
+        shard.send(pid, 5001, epoch=0)
+
+
+def test_job_epochs_start_at_zero_and_are_dense() -> None:
+    shard, pid = Shard(), JOB_ID_MIN + 9
+    with pytest.raises(OutOfOrderSequenceError):
+        shard.send(pid, 1)
+    shard.send(pid, 0, count=10, crc=1)
+    with pytest.raises(OutOfOrderSequenceError):
+        shard.send(pid, 11, crc=2)
+    shard.send(pid, 10, count=5, crc=2)
+    with pytest.raises(OutOfOrderSequenceError):
+        shard.send(pid, 15, epoch=1)
+    shard.send(pid, 0, epoch=1, crc=3)
+    with pytest.raises(ProducerFencedError):
+        shard.send(pid, 15, epoch=0)
+
+
+def test_a_replayed_job_batch_must_be_equal() -> None:
+    shard, pid = Shard(), JOB_ID_MIN
+    shard.send(pid, 0, count=10, crc=1)
+    shard.send(pid, 10, count=10, crc=2)
+    assert shard.send(pid, 0, count=10, crc=1) == Duplicate(0, 10)
+    assert shard.send(pid, 10, count=10, crc=2) == Duplicate(10, 20)
+    for sequence, count, crc in ((0, 10, 9), (0, 5, 1), (5, 10, 1), (10, 11, 2), (19, 1, 2)):
+        with pytest.raises(ReplayConflictError):
+            shard.send(pid, sequence, count=count, crc=crc)
+
+
+def test_a_job_remembers_4096_batches_of_its_epoch() -> None:
+    shard, pid = Shard(), JOB_ID_MIN
+    for n in range(5000):
+        shard.send(pid, n, crc=n)
+    assert shard.send(pid, 5000 - 4096, crc=5000 - 4096) == Duplicate(904, 905)
+    with pytest.raises(ReplayConflictError):
+        shard.send(pid, 903, crc=903)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "current", "newer"),
+    [
+        (1, 0, True),
+        (0, 1, False),
+        (0, 0, False),
+        (0, 32767, True),
+        (5, 32760, True),
+        (32767, 0, False),
+        (16384, 0, False),
+    ],
+)
+def test_job_epochs_compare_by_serial_number(epoch: int, current: int, newer: bool) -> None:
+    assert is_newer_job_epoch(epoch, current) is newer
+
+
+def test_a_job_goes_through_all_epochs_and_around() -> None:
+    shard = Shard()
+    for n in range(0, 3 * 32768, 97):
+        shard.send(JOB_ID_MIN, 0, epoch=n % 32768, crc=n)
+    assert len(shard.state.encode()) < 10_000
+
+
+SENDS = st.lists(
+    st.tuples(
+        st.sampled_from([1, 2, TABLE_ID_MIN, JOB_ID_MIN]),
+        st.integers(0, 3),
+        st.integers(0, 2),
+        st.integers(1, 3),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SENDS, st.floats(0, 1))
+def test_cutting_back_equals_never_having_sent(sends: list[tuple[int, int, int, int]], part: float) -> None:
+    shard = Shard()
+    for pid, gap, epoch_step, count in sends:
+        last = shard.state.last_batch(pid)
+        epoch = (last.epoch if last else 0) + (epoch_step == 2)
+        fresh = last is None or epoch != last.epoch
+        sequence = 0 if fresh or last is None else last.last_sequence + 1
+        if TABLE_ID_MIN <= pid < JOB_ID_MIN:
+            sequence += gap
+        shard.send(pid, sequence, epoch=epoch, count=count, crc=shard.end)
+    kept = int(part * len(shard.headers))
+    cut = shard.headers[kept].base_offset if kept < len(shard.headers) else shard.end
+    again = ProducerState()
+    for old in shard.headers[:kept]:
+        again.update(old)
+    decoded = ProducerState.decode(shard.state.encode())
+    assert decoded.encode() == shard.state.encode()
+    if shard.state.truncate(cut):
+        for state in (shard.state, decoded):
+            state.truncate(cut)
+            for old in shard.headers:
+                assert _verdict(state, old) == _verdict(again, old)
+
+
+def _verdict(state: ProducerState, found: BatchHeader) -> object:
+    try:
+        return state.check(found)
+    except (OutOfOrderSequenceError, ProducerFencedError, ReplayConflictError) as error:
+        return type(error)
+
+
+def test_a_deep_cut_asks_for_a_rebuild() -> None:
+    shard = Shard()
+    for n in range(300):
+        shard.send(7, n)
+    assert not shard.state.truncate(10)
+    assert shard.state.truncate(298)
+    assert shard.send(7, 298) == 300
+
+
+def test_idle_producers_expire_but_jobs_do_not() -> None:
+    shard = Shard()
+    shard.send(1, 0, ts=100)
+    shard.send(2, 0, ts=200)
+    shard.send(JOB_ID_MIN, 0, ts=50)
+    assert shard.state.expire(before_ms=150) == 1
+    assert shard.state.last_batch(1) is None
+    assert shard.state.last_batch(2) is not None
+    assert shard.state.last_batch(JOB_ID_MIN) is not None
+    assert not shard.state.truncate(0)
+
+
+def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 3)
+    shard = Shard()
+    for pid in (1, 2, 3):
+        shard.send(pid, 0)
+    shard.send(1, 1)
+    shard.send(4, 0)
+    assert shard.state.last_batch(2) is None  # the one not heard of for longest
+    assert all(shard.state.last_batch(pid) is not None for pid in (1, 3, 4))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc0", b"\x92\x01\x02", b"garbage"])
+def test_bad_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptBatchError):
+        ProducerState.decode(data)
