@@ -22,6 +22,7 @@ from antiphon.errors import (
 from antiphon.node.shard_host import ShardHost
 from antiphon.replication.follower_cursor import CursorState
 from antiphon.wire.cluster import (
+    LIVE_SETS_MAX,
     Command,
     CommandDone,
     Heartbeat,
@@ -144,14 +145,20 @@ class ClusterAgent:
             self.registered.set()
 
     def _live_changes(self) -> tuple[LiveSet, ...]:
-        """Sets of the shards led here that differ from what the coordinator was told."""
+        """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""
         changes = []
         for host in self._node.hosts.values():
             if host.shard_id != CLUSTER_SHARD_ID and host.is_serving:
-                live = live_set(host, self._live_told.get(host.shard_id))
-                if self._live_told.get(host.shard_id) != live:
+                told = self._live_told.get(host.shard_id)
+                live = live_set(host, told)
+                if told != live or self._is_news(live):
                     changes.append(live)
-        return tuple(changes)
+        return tuple(changes[:LIVE_SETS_MAX])
+
+    def _is_news(self, live: LiveSet) -> bool:
+        """Does the metadata of this term say otherwise? A restarted member counts again when its leader says so."""
+        found = self.view.shard(live.shard_id)
+        return found is not None and found[1].term == live.term and set(found[1].live) != set(live.live)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 
@@ -265,12 +272,14 @@ def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
     """Who keeps up with the leader `host`: once caught up in this term, a follower counts until its connection breaks."""
     kept = set(before.live) if before is not None and before.term == host.term else set()
     mark = host.high_watermark
-    live = [host.services.node_id]
+    live, lagging = [host.services.node_id], []
     for follower in host.replica.followers():
         caught_up = follower.state is CursorState.REPLICATE and follower.ack_offset >= mark
         if follower.connected and (caught_up or follower.node in kept):
             live.append(follower.node)
-    return LiveSet(host.shard_id, host.term, tuple(sorted(live)))
+        else:
+            lagging.append(follower.node)
+    return LiveSet(host.shard_id, host.term, tuple(sorted(live)), tuple(sorted(lagging)))
 
 
 Answered = Callable[[Any], None]
