@@ -1,0 +1,208 @@
+"""`antiphon kv TABLE ...`: keys and values of a table."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import antiphon
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.data_commands import as_text
+from antiphon.cli.output import print_json, print_table, reports_errors, usage
+
+KeyArgument = Annotated[str, typer.Argument(help="The key.")]
+ABSENT = -1
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this module's commands to the command line."""
+    kv = typer.Typer(
+        no_args_is_help=True,
+        help="Keys and values of a table.",
+        rich_markup_mode=None,
+        subcommand_metavar="COMMAND ...",
+    )
+    kv.callback()(_table)
+    kv.command(epilog="Example: antiphon kv default put greeting hello --if-absent")(put)
+    kv.command(epilog="Example: antiphon kv default get greeting")(get)
+    kv.command(epilog="Example: antiphon kv default delete greeting --if-version 3")(delete)
+    kv.command("delete-range", epilog="Example: antiphon kv default delete-range a b")(delete_range)
+    kv.command("list", epilog="Example: antiphon kv default list --from a --to b")(list_keys)
+    kv.command(epilog="Example: antiphon kv default scan --json")(scan)
+    kv.command(epilog="Example: antiphon kv default watch --count 1")(watch)
+    app.add_typer(kv, name="kv")
+
+
+def _table(
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(help="The table; a fresh cluster has one called `default`.")],
+) -> None:
+    """Keys and values of a table."""
+    context.obj = table
+
+
+@reports_errors
+def put(
+    context: typer.Context,
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(help="The value; - reads it from stdin.")],
+    if_version: Annotated[
+        int | None, typer.Option("--if-version", help="Only if the key has this version.")
+    ] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key is not there.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a key."""
+    if if_absent and if_version is not None:
+        usage("give --if-version or --if-absent, not both")
+    data = sys.stdin.buffer.read() if value == "-" else value.encode()
+    expected = ABSENT if if_absent else if_version
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        version = db.table(context.obj).put(key, data, expected_version=expected)
+    if as_json:
+        print_json({"key": key, "version": version.id, "modifications": version.modifications})
+    else:
+        typer.echo(f"version {version.id}")
+
+
+@reports_errors
+def get(
+    context: typer.Context,
+    key: KeyArgument,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a key's value; exit code 1 if it is not there."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        row = db.table(context.obj).get(key)
+    if as_json:
+        print_json(_row_json(row))
+    else:
+        sys.stdout.buffer.write((row.value or b"") + b"\n")
+        sys.stdout.flush()
+
+
+@reports_errors
+def delete(
+    context: typer.Context,
+    key: KeyArgument,
+    if_version: Annotated[
+        int | None, typer.Option("--if-version", help="Only if the key has this version.")
+    ] = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Remove a key; exit code 1 if it is not there."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.table(context.obj).delete(key, expected_version=if_version)
+    typer.echo(f"deleted {key}")
+
+
+@reports_errors
+def delete_range(
+    context: typer.Context,
+    start: Annotated[str, typer.Argument(help="First key to remove.")],
+    end: Annotated[str, typer.Argument(help="First key to keep; an empty one removes to the end.")],
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Remove every key from START up to, not including, END."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.table(context.obj).delete_range(start, end)
+    typer.echo(f"deleted {start}..{end or 'the end'}")
+
+
+StartOption = Annotated[str, typer.Option("--from", help="First key.")]
+EndOption = Annotated[str, typer.Option("--to", help="Stop before this key.")]
+
+
+@reports_errors
+def list_keys(
+    context: typer.Context,
+    start: StartOption = "",
+    end: EndOption = "",
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the keys in order."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        keys = db.table(context.obj).list(start, end)
+        if as_json:
+            print_json([as_text(key) for key in keys])
+        else:
+            for key in keys:
+                typer.echo(_shown(key))
+
+
+@reports_errors
+def scan(
+    context: typer.Context,
+    start: StartOption = "",
+    end: EndOption = "",
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Print keys, versions and values in order."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        rows = db.table(context.obj).scan(start, end)
+        if as_json:
+            for row in rows:
+                print_json(_row_json(row))
+        else:
+            shown = [
+                (_shown(row.key), row.version.id, row.version.modifications, _shown(row.value))
+                for row in rows
+            ]
+            print_table(("KEY", "VERSION", "MODIFICATIONS", "VALUE"), shown, as_json=False)
+
+
+@reports_errors
+def watch(
+    context: typer.Context,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="Stop after so many changes.")] = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Print changes as they are committed, from now on."""
+    with (
+        antiphon.connect(server_addresses(servers, directory)) as db,
+        db.table(context.obj).watch() as changes,
+    ):
+        for number, change in enumerate(changes, 1):
+            if as_json:
+                print_json(
+                    {
+                        "kind": change.kind.value,
+                        "key": as_text(change.key),
+                        "value": as_text(change.value),
+                        "version": change.version.id,
+                        "shard": change.shard,
+                        "offset": change.offset,
+                    }
+                )
+            else:
+                typer.echo(f"{change.kind.value}\t{_shown(change.key)}\t{_shown(change.value)}")
+            if number == count:
+                return
+
+
+def _shown(value: bytes | None) -> str:
+    return "-" if value is None else value.decode("utf-8", "backslashreplace")
+
+
+def _row_json(row: "antiphon.Row") -> dict[str, object]:
+    version = row.version
+    return {
+        "key": as_text(row.key),
+        "value": as_text(row.value),
+        "version": version.id,
+        "modifications": version.modifications,
+        "created_ms": version.created_ms,
+        "modified_ms": version.modified_ms,
+    }

@@ -1,0 +1,178 @@
+"""A local cluster as an object: what the demo, the benchmarks and the tests start, hurt and stop.
+
+It drives the same `antiphon up` and `antiphon node start` that a person types, as processes.
+
+    with LocalCluster.start(nodes=3) as cluster:
+        db = antiphon.connect(cluster.native)
+        cluster.kill(1)          # SIGKILL
+        cluster.start_node(1)    # back again, with its data
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from antiphon.errors import AntiphonError, TimedOutError, UnavailableError
+
+COMMAND = (sys.executable, "-m", "antiphon.cli.main")
+
+
+@dataclass
+class RunningNode:
+    """One node process; `pid` is the one of its last start."""
+
+    id: int
+    pid: int
+    dir: Path
+    native: str
+    kafka: str
+    http: str
+
+
+class LocalCluster:
+    """Node processes of this machine; stops them, and removes its own temporary directory, at the end."""
+
+    def __init__(
+        self, process: subprocess.Popen[str], announcement: dict[str, Any], *, own_dir: bool
+    ) -> None:
+        self._process = process
+        self._own_dir = own_dir
+        self.cluster_id: str = announcement["cluster_id"]
+        self.dir = Path(announcement["dir"])
+        self.nodes = {
+            node["id"]: RunningNode(
+                node["id"], node["pid"], Path(node["dir"]), node["native"], node["kafka"], node["http"]
+            )
+            for node in announcement["nodes"]
+        }
+        self.native = ",".join(node.native for node in self.nodes.values())
+        self.kafka = ",".join(node.kafka for node in self.nodes.values())
+        self.http = ",".join(node.http for node in self.nodes.values())
+
+    @classmethod
+    def start(
+        cls,
+        nodes: int = 3,
+        directory: Path | None = None,
+        *,
+        any_port: bool = True,
+        options: tuple[str, ...] = (),
+        timeout_s: float = 60.0,
+    ) -> Self:
+        """Start and wait until ready. Without `directory` a temporary one is made, and removed by `stop()`.
+
+        Raises AntiphonError with what `antiphon up` said when it cannot start.
+        """
+        own_dir = directory is None
+        where = Path(tempfile.mkdtemp(prefix="antiphon-")) if directory is None else directory
+        ports = ("--kafka-port", "0", "--native-port", "0", "--http-port", "0") if any_port else ()
+        count = () if (where / "cluster.json").exists() else ("--nodes", str(nodes))
+        process = subprocess.Popen(
+            (*COMMAND, "up", *count, "--dir", str(where), "--json", *ports, *options),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            line = _first_line(process, timeout_s)
+        except BaseException:
+            process.terminate()
+            process.wait(20)
+            _close_pipes(process)
+            if own_dir:
+                shutil.rmtree(where, ignore_errors=True)
+            raise
+        return cls(process, json.loads(line), own_dir=own_dir)
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL a node, as `kill -9` does."""
+        os.kill(self.nodes[node_id].pid, signal.SIGKILL)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP a node: its connections stay open and silent."""
+        os.kill(self.nodes[node_id].pid, signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> None:
+        """Let a paused node go on."""
+        os.kill(self.nodes[node_id].pid, signal.SIGCONT)
+
+    def start_node(self, node_id: int, timeout_s: float = 60.0) -> None:
+        """Start a killed node again, where it was."""
+        command = (*COMMAND, "node", "start", "--dir", str(self.nodes[node_id].dir), "--json")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+            if done.returncode == 0:
+                break
+            # The kernel may still hold the killed process or its ports for a moment.
+            if time.monotonic() > deadline or "running already" not in done.stderr:
+                raise UnavailableError(f"node {node_id} did not start: {done.stderr.strip()}")
+            time.sleep(0.05)
+        self.nodes[node_id].pid = json.loads(done.stdout.splitlines()[-1])["pid"]
+
+    def detach(self) -> None:
+        """Let the cluster go on by itself; `antiphon down --dir DIR` stops it."""
+        self._process.kill()
+        self._process.wait()
+        _close_pipes(self._process)
+
+    def stop(self) -> None:
+        """Stop every node cleanly. Harmless when done already."""
+        for node in self.nodes.values():
+            with_suppressed_kill(node.pid, signal.SIGCONT)
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise TimedOutError(f"the cluster in {self.dir} did not stop within 30 s") from None
+        finally:
+            _close_pipes(self._process)
+            if self._own_dir:
+                shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def with_suppressed_kill(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
+    if process.stdout is None or process.stderr is None:
+        raise AntiphonError("the process of `antiphon up` has no pipes")
+    readable, _, _ = select.select([process.stdout], [], [], timeout_s)
+    line = process.stdout.readline() if readable else ""
+    if not line.startswith("{"):
+        process.terminate()
+        said = process.stderr.read().strip()
+        raise UnavailableError(f"the cluster did not start: {said or 'no answer in time'}")
+    return line
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

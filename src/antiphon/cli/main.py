@@ -1,0 +1,51 @@
+"""`antiphon`: one command line for a cluster, its logs and tables, and the tools that prove them right."""
+
+from typing import Annotated
+
+import typer
+
+from antiphon.cli import bench, cluster_commands, data_commands, judge, kv_commands, topic_commands
+
+app = typer.Typer(
+    name="antiphon",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Replicated logs and the tables they fold into. Kafka clients connect unchanged; Spark is the pipeline.",
+    epilog="Start with: antiphon up --nodes 3",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"antiphon {version('antiphon')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Replicated logs and the tables they fold into."""
+
+
+cluster_commands.mount(app)
+topic_commands.mount(app)
+data_commands.mount(app)
+kv_commands.mount(app)
+bench.mount(app)
+judge.mount(app)
+
+
+def main() -> None:
+    """Entry point of the `antiphon` script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""What a node's process runs: the bridge from the supervisor to `antiphon.node`."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+from antiphon.cli.cluster_files import LocalClusterFile, LocalNode
+from antiphon.cli.supervisor import Sockets
+from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
+
+
+def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
+    """The configuration of one node of a local cluster; what a person changed in its node.toml is kept."""
+    directory = Path(node.dir)
+    members = [Member(id=member.id, native=member.native) for member in cluster.nodes]
+    ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
+    if (directory / "node.toml").exists():
+        config = load_config(directory)
+        config.nodes, config.ports, config.listen_host = members, ports, cluster.host
+        return config
+    return NodeConfig(
+        cluster_id=cluster.cluster_id,
+        node_id=node.id,
+        nodes=members,
+        dir=directory,
+        listen_host=cluster.host,
+        profile=cluster.profile,
+        ports=ports,
+    )
+
+
+def _port(address: str) -> int:
+    return split_address(address)[1]
+
+
+def write_config(config: NodeConfig, directory: Path) -> None:
+    """Write `node.toml`, so that the node can be started alone too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save_config(config, directory)
+
+
+def warm_up() -> None:
+    """Import what a node needs, once, before the forks."""
+    for name in ("antiphon.node.node", "antiphon.kafka.door", "antiphon.http.door", "antiphon.table.state"):
+        importlib.import_module(name)
+
+
+def run(config: NodeConfig, sockets: Sockets, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM; `ready` is called once clients can be served."""
+    from antiphon.node.node import run_node
+
+    run_node(config, sockets=sockets, ready=ready)
+
+
+def run_from_file(path: Path) -> None:
+    """Serve in the foreground by a `node.toml`."""
+    from antiphon.node.node import run_node
+
+    run_node(load_config(path))

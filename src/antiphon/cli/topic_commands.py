@@ -1,0 +1,316 @@
+"""`antiphon topic ...`, `antiphon table ...`, `antiphon shard ...`: what there is and who leads it."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+import antiphon
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
+from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
+from antiphon.wire.requests import ReplicaStatus
+
+ConfigOption = Annotated[
+    list[str] | None, typer.Option("--config", help="k=v, by Kafka's names; may be repeated.")
+]
+SHARD_HEADINGS = (
+    "TOPIC",
+    "SHARD",
+    "STATUS",
+    "LEADER",
+    "TERM",
+    "ENSEMBLE",
+    "LIVE",
+    "HW",
+    "LEO",
+    "FOLLOWERS",
+    "SIZE",
+)
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this module's commands to the command line."""
+    for kind in (Kind.TOPIC, Kind.TABLE):
+        app.add_typer(_app_for(kind), name=kind.value)
+    shard_app = typer.Typer(
+        no_args_is_help=True, help="Shards: who leads, who follows, how far.", rich_markup_mode=None
+    )
+    shard_app.command("list", epilog="Example: antiphon shard list --topic flights")(shard_list)
+    shard_app.command("elect", epilog="Example: antiphon shard elect flights 0 --node 2")(shard_elect)
+    app.add_typer(shard_app, name="shard")
+
+
+def _app_for(kind: Kind) -> typer.Typer:
+    app = typer.Typer(
+        no_args_is_help=True,
+        help=f"Create, list, describe, alter and delete {kind.value}s.",
+        rich_markup_mode=None,
+    )
+    commands: tuple[tuple[str, Callable[..., None], str], ...] = (
+        ("create", _create(kind), "flights --shards 4 --replicas 3"),
+        ("list", _list(kind), "--json"),
+        ("describe", _describe(kind), "flights"),
+        ("alter", _alter(kind), "flights --config retention.ms=86400000"),
+        ("delete", _delete(kind), "flights"),
+    )
+    for name, command, example in commands:
+        app.command(name, epilog=f"Example: antiphon {kind.value} {name} {example}")(command)
+    return app
+
+
+def parse_config(pairs: list[str] | None) -> dict[str, str]:
+    """["a=b", ...] as a dictionary; exits with 2 on anything else."""
+    found = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            usage(f"--config takes name=value, not {pair!r}")
+        found[name] = value
+    return found
+
+
+def _create(kind: Kind) -> Callable[..., None]:
+    @reports_errors
+    def create(
+        name: Annotated[str, typer.Argument(help="Its name: letters, digits, dot, dash, underscore.")],
+        shards: Annotated[int, typer.Option(help="How many shards.")] = 1,
+        replicas: Annotated[int, typer.Option(help="Copies of each shard; 0: one a node, at most 3.")] = 0,
+        profile: Annotated[str, typer.Option(help="How it is replicated.")] = "oxia",
+        commit: Annotated[str | None, typer.Option(help="When an entry is committed: quorum.")] = None,
+        election: Annotated[str | None, typer.Option(help="Who chooses leaders: coordinator.")] = None,
+        writers: Annotated[str | None, typer.Option(help="Who may write: single.")] = None,
+        config: ConfigOption = None,
+        servers: ServersOption = None,
+        directory: DirOption = DEFAULT_DIR,
+        as_json: JsonOption = False,
+    ) -> None:
+        settings = parse_config(config)
+        for option, value in (("commit", commit), ("election", election), ("writers", writers)):
+            if value is not None:
+                settings[option] = value
+        with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"creating {name}"):
+            make = db.create_topic if kind is Kind.TOPIC else db.create_table
+            make(name, shards=shards, replicas=replicas, profile=profile, config=settings)
+            topic = _find(db.metadata(), name, kind)
+        if as_json:
+            print_json(_as_json(topic))
+        else:
+            typer.echo(
+                f"Created {kind.value} {name}: {len(topic.shards)} shards x {topic.replicas} replicas, {topic.profile}"
+            )
+
+    create.__doc__ = f"Create a {kind.value}."
+    return create
+
+
+def _list(kind: Kind) -> Callable[..., None]:
+    @reports_errors
+    def list_(
+        internal: Annotated[
+            bool, typer.Option("--internal", help="Also those that Antiphon keeps for itself.")
+        ] = False,
+        servers: ServersOption = None,
+        directory: DirOption = DEFAULT_DIR,
+        as_json: JsonOption = False,
+    ) -> None:
+        with antiphon.connect(server_addresses(servers, directory)) as db:
+            cluster = db.metadata()
+        rows = [
+            (
+                topic.name,
+                len(topic.shards),
+                topic.replicas,
+                topic.profile,
+                sum(shard.leader != ABSENT_NODE for shard in topic.shards),
+                dict(topic.config),
+            )
+            for topic in sorted(cluster.topics, key=lambda topic: topic.name)
+            if topic.kind is kind and (internal or not topic.internal)
+        ]
+        print_table(("NAME", "SHARDS", "REPLICAS", "PROFILE", "LED", "CONFIG"), rows, as_json=as_json)
+
+    list_.__doc__ = f"List the {kind.value}s."
+    return list_
+
+
+def _describe(kind: Kind) -> Callable[..., None]:
+    @reports_errors
+    def describe(
+        name: Annotated[str, typer.Argument(help="Its name.")],
+        servers: ServersOption = None,
+        directory: DirOption = DEFAULT_DIR,
+        as_json: JsonOption = False,
+    ) -> None:
+        with antiphon.connect(server_addresses(servers, directory)) as db:
+            cluster = db.metadata()
+            topic = _find(cluster, name, kind)
+            rows = _shard_rows(db, [topic])
+        if as_json:
+            headings = [heading.lower() for heading in SHARD_HEADINGS]
+            print_json(_as_json(topic) | {"shards": [dict(zip(headings, row, strict=True)) for row in rows]})
+            return
+        typer.echo(
+            f"{kind.value} {name}  id {topic.topic_id.hex()}  profile {topic.profile}  replicas {topic.replicas}"
+        )
+        for setting, value in sorted(topic.config.items()):
+            typer.echo(f"  {setting} = {value}")
+        print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
+
+    describe.__doc__ = f"Show a {kind.value} with its settings and shards."
+    return describe
+
+
+def _alter(kind: Kind) -> Callable[..., None]:
+    @reports_errors
+    def alter(
+        name: Annotated[str, typer.Argument(help="Its name.")],
+        config: ConfigOption = None,
+        reset: Annotated[
+            list[str] | None, typer.Option("--reset", help="A setting to put back to its default.")
+        ] = None,
+        shards: Annotated[
+            int | None, typer.Option(help="New number of shards of a topic (only more).")
+        ] = None,
+        servers: ServersOption = None,
+        directory: DirOption = DEFAULT_DIR,
+    ) -> None:
+        settings: dict[str, str | None] = dict(parse_config(config))
+        settings.update(dict.fromkeys(reset or []))
+        if not settings and shards is None:
+            usage("nothing to change: give --config, --reset or --shards")
+        with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"altering {name}"):
+            _find(db.metadata(), name, kind)
+            db.alter_topic(name, config=settings, shards=shards)
+        typer.echo(f"Altered {kind.value} {name}")
+
+    alter.__doc__ = f"Change the settings of a {kind.value}" + (
+        ", or add shards." if kind is Kind.TOPIC else "."
+    )
+    return alter
+
+
+def _delete(kind: Kind) -> Callable[..., None]:
+    @reports_errors
+    def delete(
+        name: Annotated[str, typer.Argument(help="Its name.")],
+        servers: ServersOption = None,
+        directory: DirOption = DEFAULT_DIR,
+    ) -> None:
+        with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"deleting {name}"):
+            _find(db.metadata(), name, kind)
+            db.delete_topic(name)
+        typer.echo(f"Deleted {kind.value} {name}")
+
+    delete.__doc__ = f"Delete a {kind.value} and its data."
+    return delete
+
+
+def _find(cluster: ClusterMeta, name: str, kind: Kind) -> TopicMeta:
+    for topic in cluster.topics:
+        if topic.name == name:
+            if topic.kind is not kind:
+                raise WrongKindError(f"{name} is a {topic.kind.value}: use `antiphon {topic.kind.value} ...`")
+            return topic
+    raise UnknownTopicError(
+        f"there is no {kind.value} {name}; `antiphon {kind.value} list` shows what there is"
+    )
+
+
+def _as_json(topic: TopicMeta) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.topic_id.hex(),
+        "kind": topic.kind.value,
+        "profile": topic.profile,
+        "replicas": topic.replicas,
+        "config": topic.config,
+        "shards": len(topic.shards),
+    }
+
+
+@reports_errors
+def shard_list(
+    topic: Annotated[str | None, typer.Option(help="Only this topic's or table's.")] = None,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also those that Antiphon keeps for itself.")
+    ] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Every shard: leader, term, ensemble, high watermark, log end and how far each follower is."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        cluster = db.metadata()
+        chosen = [found for found in cluster.topics if topic is None or found.name == topic]
+        if topic is not None and not chosen:
+            raise UnknownTopicError(f"there is no topic or table {topic}")
+        shown = [found for found in chosen if internal or topic is not None or not found.internal]
+        rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
+    print_table(SHARD_HEADINGS, rows if as_json else _for_people(rows), as_json=as_json)
+
+
+@reports_errors
+def shard_elect(
+    topic: Annotated[str, typer.Argument(help="Topic or table.")],
+    shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
+    node: Annotated[int, typer.Option(help="The node that should lead; -1: the best log.")] = -1,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Fence a shard and elect its leader anew."""
+    with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"electing {topic}/{shard}"):
+        db.elect_leader(topic, shard, node=node)
+    typer.echo(f"{topic}/{shard} has elected")
+
+
+def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[object]]:
+    """Rows of SHARD_HEADINGS; a leader that does not answer leaves its columns empty."""
+    replicas: dict[tuple[int, int], ReplicaStatus] = {}
+    leaders = {shard.leader for topic in topics for shard in topic.shards if shard.leader != ABSENT_NODE}
+    for node_id in sorted(leaders):
+        try:
+            answer = db.node_status(node_id, timeout_s=3.0)
+        except AntiphonError:
+            continue
+        replicas.update({(node_id, replica.shard_id): replica for replica in answer.replicas})
+    return [
+        _shard_row(topic, shard, replicas.get((shard.leader, shard.shard_id)))
+        for topic in topics
+        for shard in topic.shards
+    ]
+
+
+def _for_people(rows: list[list[object]]) -> list[list[object]]:
+    """Rows with their followers as NODE(leo, lag)."""
+    at = SHARD_HEADINGS.index("FOLLOWERS")
+    shown = []
+    for row in rows:
+        followers = row[at]
+        text = "-"
+        if isinstance(followers, list):
+            text = " ".join(f"{each['node']}({each['leo']}, {each['lag']})" for each in followers) or "-"
+        shown.append([*row[:at], text, *row[at + 1 :]])
+    return shown
+
+
+def _shard_row(topic: TopicMeta, shard: ShardMeta, leader: ReplicaStatus | None) -> list[object]:
+    followers = None
+    if leader is not None:
+        followers = [
+            {"node": node, "leo": end, "lag": max(0, leader.log_end - end)} for node, end in leader.followers
+        ]
+    return [
+        topic.name,
+        shard.index,
+        shard.status.value,
+        shard.leader if shard.leader != ABSENT_NODE else None,
+        shard.term,
+        list(shard.ensemble),
+        list(shard.live or shard.ensemble),
+        None if leader is None else leader.high_watermark,
+        None if leader is None else leader.log_end,
+        followers,
+        None if leader is None else leader.size_bytes,
+    ]
