@@ -178,6 +178,10 @@ class Elections:
         for node, reply in election.replies.items():
             if node not in told:
                 self.followers.promised(node, reply, candidate, now_ms, known=False)
+        for node in record.meta.ensemble:
+            if node not in election.replies and self._model.is_alive(node):
+                # The election did without it. The leader will not miss it either: it was never told of it.
+                self.followers.bring_back(election.shard_id, node, candidate, now_ms)
         wait_ms = min(PROMOTE_MS << min(self._failures.get(election.shard_id, 0), 10), PROMOTE_MS_MAX)
         self._timers.add(now_ms + wait_ms, ("promote", election))
 
