@@ -340,7 +340,7 @@ class ShardHost:
         if self.services.is_congested(action.to):
             self._deferred[action.to] = action
             return
-        key = (action.from_offset, action.max_bytes, self.log.log_end)
+        key = (action.from_offset, action.max_bytes, self.replica.log_end)
         if self._last_feed is not None and self._last_feed[:3] == key:
             entries, size = self._last_feed[3], self._last_feed[4]
         else:
@@ -350,11 +350,14 @@ class ShardHost:
         self._do(self.replica.fed(action.to, entries, size))
 
     def _read_entries(self, from_offset: int, max_bytes: int) -> tuple[list[Entry], int]:
-        log = self.log
-        if not log.log_start <= from_offset < log.log_end:
+        log, end = (
+            self.log,
+            self.replica.log_end,
+        )  # what is staged and not proposed is not in the replica's log yet
+        if not log.log_start <= from_offset < end:
             return [], 0
         entries, size = [], 0
-        for batch in log.read(from_offset, max_bytes, log.log_end):
+        for batch in log.read(from_offset, max_bytes, end):
             header = read_header(batch)
             entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch))
             size += len(batch)
