@@ -12,7 +12,15 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.replication.messages import AddFollower, BecomeLeader, NewTerm
-from antiphon.wire.cluster import CommandDone, Heartbeat, ProducerIdBlock, Register, ReserveProducerIds
+from antiphon.replication.replica import Replica
+from antiphon.wire.cluster import (
+    CommandDone,
+    Heartbeat,
+    LiveSet,
+    ProducerIdBlock,
+    Register,
+    ReserveProducerIds,
+)
 from antiphon.wire.metadata import Kind, NodeMeta, ShardStatus
 from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
 from tests.coordination.world import World
@@ -173,6 +181,28 @@ def test_replaced_disk_does_not_vote_until_it_has_caught_up() -> None:
     assert world.run(3_000, world.all_online)
     assert world.state.shards[shard].untrusted == ()
     assert [e.data for e in world.nodes[second].disk.logs[shard]].count("precious") == 1
+
+
+def test_replaced_disk_is_trusted_again_only_when_its_leader_says_that_it_keeps_up() -> None:
+    world = started()
+    create(world, "t")
+    shard = max(world.state.shards)
+    leader = world.state.shards[shard].meta.leader
+    second, third = (n for n in world.nodes if n != leader)
+    world.crash_node(second)
+    world.run(100)
+    honest = world._live_set
+
+    def lagging(replica: Replica) -> LiveSet:
+        return LiveSet(replica.shard, replica.term, (replica.node_id, third), (second,))
+
+    world._live_set = lagging  # type: ignore[method-assign]
+    world.start_node(second, new_disk=True)
+    world.run(3_000)
+    assert world.state.shards[shard].meta.status is ShardStatus.ONLINE
+    assert world.state.shards[shard].untrusted == (second,)
+    world._live_set = honest  # type: ignore[method-assign]
+    assert world.run(3_000, lambda: world.state.shards[shard].untrusted == ())
 
 
 def test_replaced_disk_is_refused_while_the_old_process_is_alive() -> None:
