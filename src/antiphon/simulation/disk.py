@@ -28,6 +28,7 @@ class ReplicaFiles:
         self.voted_for: NodeId | None = None
         self.log = StoredLog()
         self.high_watermark = 0  # a checkpoint: may be old, never ahead
+        self.damaged = False  # something in the middle was found damaged; `log` is the sound part before it
 
     def carry_out(self, action: StorageAction, chain: int = 0) -> None:
         """Make one storage action durable; `chain` is that of a reset's position."""

@@ -26,9 +26,12 @@ class SimulationOptions:
     shards: int  # data shards; in the oxia profile the coordinator's shard comes on top
     replicas: int  # size of each data shard's ensemble
     clients: int
+    warm_up: bool  # wait for the first leaders before faults begin
     safety_ms: int  # length of the phase with faults
     liveness_ms: int  # at most so long may convergence take when faults have stopped
     tick_ms: int
+    pre_vote: bool  # ask before raising the term (replicas that vote)
+    election_spread_ticks: int  # random part of an election time-out; little of it makes candidates collide
     in_order: bool  # each link delivers in order (as one TCP connection does)
     delay_us_min: int
     delay_us_mean: int  # on top of the minimum, exponentially distributed
@@ -46,6 +49,7 @@ class SimulationOptions:
     clog_weight: int
     pause_weight: int
     disk_failure_weight: int
+    damage_ppm: int  # chance that a log is found damaged at a restart
     trim_weight: int  # retention cuts the head of a log
     unsynced_kept_ppm: int  # chance that a crash keeps all unsynced writes rather than a random part
 
@@ -70,9 +74,12 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         shards=1 if profile == "raft" else draw.choice((1, 2)),
         replicas=nodes if profile == "raft" else 3,
         clients=draw.choice((2, 3, 4)),
-        safety_ms=draw.choice((1_500, 2_500)),
+        warm_up=draw.random() < 0.75,
+        safety_ms=draw.choice((1_500, 3_000, 6_000) if profile == "raft" else (4_000, 8_000)),
         liveness_ms=20_000,
         tick_ms=10,
+        pre_vote=draw.random() < 0.75,
+        election_spread_ticks=draw.choice((2, 10)),
         in_order=draw.random() < 0.4,
         delay_us_min=draw.choice((50, 200, 1_000)),
         delay_us_mean=delay_us_mean,
@@ -90,6 +97,7 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         clog_weight=draw.choice((0, 2)),
         pause_weight=draw.choice((0, 2)),
         disk_failure_weight=draw.choice((0, 1)),
+        damage_ppm=draw.choice((0, 0, 0)),
         trim_weight=draw.choice((0, 2)),
         unsynced_kept_ppm=draw.choice((0, 200_000, 800_000)),
     )

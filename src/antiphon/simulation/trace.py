@@ -29,17 +29,18 @@ class Trace:
         self._hash = blake2b(digest_size=16)
         self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
         self._kept: deque[tuple[int, int, str, int, tuple[Any, ...]]] = deque(maxlen=KEPT_EVENTS)
-        self.events = 0
+        self.counts: dict[str, int] = {}  # events of each kind
 
     def note(self, kind: str, shard: int, *facts: Any) -> None:
         """Record an event; `shard` is -1 where it belongs to no shard. Facts are plain data or messages."""
         now = self._scheduler.now_ns
-        self.events += 1
+        self.counts[kind] = self.counts.get(kind, 0) + 1
         self._hash.update(self._encode((now, kind, shard, facts)))
         self._kept.append((self._scheduler.steps, now, kind, shard, facts))
 
     def say(self, kind: str, shard: int, *facts: Any) -> None:
         """Keep an event for the reader only: what follows from hashed events needs no hashing."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
         self._kept.append((self._scheduler.steps, self._scheduler.now_ns, kind, shard, facts))
 
     def digest(self) -> str:

@@ -1,0 +1,154 @@
+"""`antiphon simulate`: run the protocol in a seeded world and check its promises after every step."""
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from antiphon.simulation.runner import RunResult
+
+SEEDS_DEFAULT = 100
+SEEDS_MAX = 100_000_000
+
+
+def simulate(
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help=f"How many seeds to run [default: {SEEDS_DEFAULT}, 1 with --seed].", min=1, max=SEEDS_MAX
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed to run, or to begin with.", min=0)] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="raft (replicas vote) or oxia (a coordinator appoints); drawn from the seed if absent."
+        ),
+    ] = None,
+    plant: Annotated[str | None, typer.Option(help="Plant this bug first: now a run has to fail.")] = None,
+    plants: Annotated[
+        bool, typer.Option("--plants", help="List the bugs that can be planted, a name a line.")
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Processes to run seeds on; 0: one per core.", min=0, max=1024)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+) -> None:
+    """Run the replication protocol in a simulated cluster and check every promise after every step.
+
+    A seed decides everything: network, disks, crashes, clients. The first broken promise ends the run with exit status 1,
+    the seed, the step and a short trace; the same seed gives the same trace again.
+
+    Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
+    `antiphon simulate --plant forgotten-vote`
+    """
+    from antiphon.simulation.plants import PLANTS
+    from antiphon.simulation.runner import Job, report, run_until_failure
+
+    if plants:
+        typer.echo("\n".join(PLANTS))
+        return
+    _refuse_wrong_usage(profile, plant)
+    first = 1 if seed is None else seed
+    count = seeds or (SEEDS_DEFAULT if seed is None else 1)
+    work = [Job(number, profile, plant) for number in range(first, first + count)]
+    workers = min(jobs or os.cpu_count() or 1, count)
+    began = time.monotonic()
+    passed, failed = run_until_failure(work, workers, _progress(count))
+    elapsed_s = time.monotonic() - began
+    if as_json:
+        typer.echo(json.dumps(_summary(passed, failed, elapsed_s)))
+    elif failed is not None:
+        typer.echo(report(failed))
+        typer.echo(f"again: antiphon simulate {_again(failed, plant)}")
+    else:
+        typer.echo(_words(first, passed, elapsed_s))
+    if failed is not None:
+        raise typer.Exit(1)
+
+
+def _refuse_wrong_usage(profile: str | None, plant: str | None) -> None:
+    from antiphon.simulation.options import PROFILES
+    from antiphon.simulation.plants import PLANTS
+
+    if profile is not None and profile not in PROFILES:
+        raise typer.BadParameter(f"{profile}: choose one of {', '.join(PROFILES)}", param_hint="--profile")
+    if plant is None:
+        return
+    if plant not in PLANTS:
+        raise typer.BadParameter(f"{plant}: --plants lists those that there are", param_hint="--plant")
+    if profile is not None and profile != PLANTS[plant].profile:
+        raise typer.BadParameter(
+            f"{plant} shows in profile {PLANTS[plant].profile} only", param_hint="--profile"
+        )
+
+
+def _again(failed: "RunResult", plant: str | None) -> str:
+    planted = "" if plant is None else f" --plant {plant}"
+    return f"--seed {failed.options.seed} --profile {failed.options.profile}{planted}"
+
+
+def _progress(count: int) -> "Callable[[RunResult], None] | None":
+    """Shows on a terminal how far the run is; silent otherwise."""
+    if not sys.stderr.isatty():
+        return None
+    done = 0
+
+    def show(result: "RunResult") -> None:
+        nonlocal done
+        done += 1
+        end = "\n" if done == count else ""
+        typer.echo(
+            f"\r{done}/{count} seeds, last {result.options.seed} ({result.options.profile})   {end}",
+            nl=False,
+            err=True,
+        )
+
+    return show
+
+
+def _summary(passed: "list[RunResult]", failed: "RunResult | None", elapsed_s: float) -> dict[str, Any]:
+    everything = [*passed, *([] if failed is None else [failed])]
+    operations = {
+        outcome: sum(result.operations.get(outcome, 0) for result in everything)
+        for outcome in ("ok", "refused", "unknown")
+    }
+    summary: dict[str, Any] = {
+        "seeds": len(everything),
+        "steps": sum(result.steps for result in everything),
+        "simulated_s": sum(result.simulated_ns for result in everything) / 1e9,
+        "elapsed_s": round(elapsed_s, 3),
+        "entries": sum(result.entries for result in everything),
+        "operations": operations,
+        "digests": {str(result.options.seed): result.digest for result in everything[-10:]},
+        "failure": None,
+    }
+    if failed is not None and failed.failure is not None:
+        summary["failure"] = {
+            "seed": failed.options.seed,
+            "profile": failed.options.profile,
+            "invariant": failed.failure.invariant,
+            "message": failed.failure.message,
+            "step": failed.failure.step,
+            "trace": list(failed.failure.trace),
+        }
+    return summary
+
+
+def _words(first: int, passed: "list[RunResult]", elapsed_s: float) -> str:
+    figures = _summary(passed, None, elapsed_s)
+    operations = figures["operations"]
+    text = (
+        f"seeds {first}..{first + len(passed) - 1}: every promise kept in {figures['steps']:,} steps, "
+        f"{figures['simulated_s']:.0f} s of cluster time in {elapsed_s:.1f} s; {figures['entries']:,} entries committed, "
+        f"operations: {operations['ok']:,} ok, {operations['refused']:,} refused, {operations['unknown']:,} unknown"
+    )
+    if len(passed) == 1:
+        text += f"\nprofile {passed[0].options.profile}, trace {passed[0].digest}\noptions: {passed[0].options.words()}"
+    return text

@@ -1,0 +1,271 @@
+"""A simulated node: replicas, one disk, a clock of its own; it crashes, restarts and pauses."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from antiphon.replication.actions import ResetLog, TruncateLog
+from antiphon.replication.messages import (
+    BecomeLeaderReply,
+    Message,
+    NewTermReply,
+    NodeId,
+    StaleTerm,
+)
+from antiphon.simulation.agent import COORDINATOR_SHARD, Agent
+from antiphon.simulation.client_messages import Answer, AppendRequest, ReadRequest
+from antiphon.simulation.disk import NodeDisk, ReplicaFiles, Write
+from antiphon.simulation.hosted import Hosted
+from antiphon.simulation.options import MILLION
+from antiphon.simulation.scheduler import MILLISECOND
+
+if TYPE_CHECKING:
+    from antiphon.simulation.world import World
+
+BACKLOG_MAX = 20_000  # messages that wait for a paused node; what comes on top is lost
+
+
+class SimulatedNode:
+    """What one process would be."""
+
+    def __init__(self, world: "World", node_id: NodeId, random: Random) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.random = random
+        self.alive = False
+        self.life = 0
+        self.hosted: dict[int, Hosted] = {}
+        self.files: dict[int, ReplicaFiles] = {}
+        self.agent: Agent | None = None
+        self.disk = NodeDisk(world.options, world.scheduler, random, self._synced)
+        skew_ppm = world.options.clock_skew_ppm
+        self._tick_ns = world.options.tick_ms * MILLISECOND
+        self._tick_ns = self._tick_ns * MILLION // (MILLION + random.randint(-skew_ppm, skew_ppm))
+        self._clock_offset_ns = random.randrange(10**9)
+        self._paused_until_ns = 0
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def clock_ms(self) -> int:
+        """The node's own clock: it runs at its own speed, from its own start."""
+        tick_ns = self.world.options.tick_ms * MILLISECOND
+        return (self._clock_offset_ns + self.world.scheduler.now_ns * tick_ns // self._tick_ns) // MILLISECOND
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the process: every replica is opened from its files."""
+        self.alive = True
+        self.life += 1
+        self.world.trace.note("start", -1, self.node_id)
+        if self.world.options.profile == "oxia":
+            self.agent = Agent(self.world, self)
+        for shard, files in self.files.items():
+            self.open_replica(shard, files)
+        self.world.scheduler.after(self.random.randrange(1, self._tick_ns), self._tick, self.life)
+
+    def open_replica(self, shard: int, files: ReplicaFiles) -> None:
+        """Make the replica of a shard from what is on disk."""
+        files.high_watermark = min(files.high_watermark, files.log.end_offset)
+        replica = self.world.make_replica(self, shard, files)
+        hosted = Hosted(self, shard, files, replica)
+        self.hosted[shard] = hosted
+        hosted.truth.hosted[self.node_id] = hosted
+        self.world.checker.replica(hosted)
+        for peer in hosted.truth.ensemble:
+            if peer != self.node_id and self.world.nodes[peer].alive:
+                hosted.run(replica.peer_connected(peer))
+
+    def crash(self) -> None:
+        """Power off, now."""
+        self.world.trace.note("crash", -1, self.node_id)
+        self.alive = False
+        self.life += 1
+        self._paused_until_ns = 0
+        self._backlog.clear()
+        for hosted in self.hosted.values():
+            hosted.truth.hosted.pop(self.node_id, None)
+        self.hosted.clear()
+        self.disk.crash()
+        for shard in self.files:
+            self.world.checker.durable_shrank(shard)
+        self.agent = None
+
+    def fail_disk(self) -> None:
+        """The disk refuses to sync: replicas stop, the process ends a little later."""
+        self.world.trace.note("diskfail", -1, self.node_id)
+        self.disk.fail()
+        for hosted in list(self.hosted.values()):
+            hosted.run(hosted.replica.storage_failed())
+
+    def pause(self, until_ns: int) -> None:
+        """The process is stopped (as by SIGSTOP) until `until_ns`: messages and syncs wait."""
+        self.world.trace.note("pause", -1, self.node_id, until_ns)
+        self._paused_until_ns = until_ns
+        self.world.scheduler.at(until_ns, self._resume, self.life)
+
+    def trim(self) -> None:
+        """Retention runs over all logs of the node."""
+        for hosted in list(self.hosted.values()):
+            if hosted.shard != COORDINATOR_SHARD:  # whose log is never cut
+                hosted.trim()
+
+    def damage(self) -> None:
+        """While the node is down a bit flips in the middle of a log: recovery finds it and keeps what is before."""
+        for shard, files in self.files.items():
+            truth = self.world.checker.shards[shard]
+            others = [one for node, one in truth.files.items() if node != self.node_id]
+            if files.log.entries and not any(one.damaged for one in others):
+                at = self.random.randrange(len(files.log.entries))
+                keep = files.log.entries[at].base_offset
+                self.world.trace.note("damage", shard, self.node_id, keep)
+                files.log.truncate(keep)
+                files.damaged = True
+
+    def wake(self) -> None:
+        """End a pause at once."""
+        if self._paused_until_ns:
+            self._paused_until_ns = self.world.scheduler.now_ns
+            self._resume(self.life)
+
+    def _resume(self, life: int) -> None:
+        if life != self.life or self.world.scheduler.now_ns < self._paused_until_ns:
+            return
+        self._paused_until_ns = 0
+        backlog, self._backlog = self._backlog, []
+        for call, arguments in backlog:
+            if life == self.life:
+                call(*arguments)
+
+    @property
+    def paused(self) -> bool:
+        """Is the process stopped just now?"""
+        return self._paused_until_ns > self.world.scheduler.now_ns
+
+    def lives(self, hosted: Hosted) -> bool:
+        """Is this replica the living one (no crash since)?"""
+        return self.hosted.get(hosted.shard) is hosted
+
+    def when_awake(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call now, or when the process is resumed."""
+        if not self.paused:
+            call(*arguments)
+        elif len(self._backlog) < BACKLOG_MAX:
+            self._backlog.append((call, arguments))
+
+    def _tick(self, life: int) -> None:
+        if life != self.life:
+            return
+        self.world.scheduler.after(self._tick_ns, self._tick, life)
+        if self.paused:
+            return
+        for hosted in list(self.hosted.values()):
+            if hosted.replica.needs_tick:
+                hosted.run(hosted.replica.tick())
+        if self.agent is not None:
+            self.agent.tick()
+
+    # -- disk ------------------------------------------------------------------------------------------------------
+
+    def _synced(self, group: list[Write]) -> None:
+        latest: dict[int, int] = {}
+        for write in group:
+            latest[write.shard] = write.action.write_id
+            if isinstance(write.action, TruncateLog | ResetLog):
+                self.world.checker.durable_shrank(write.shard)
+        self.world.trace.note("synced", -1, self.node_id, tuple(latest.items()))
+        self.when_awake(self._report_synced, latest, self.life)
+
+    def _report_synced(self, latest: dict[int, int], life: int) -> None:
+        for shard, write_id in latest.items():
+            if life == self.life and shard in self.hosted:
+                self.hosted[shard].persisted(write_id)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def send(self, to: NodeId, message: Any) -> None:
+        """Send to another node, or to the coordinator on this one."""
+        if to == self.node_id:
+            self.world.scheduler.after(0, self.deliver, to, message)
+        else:
+            self.world.network.send(self.node_id, to, message)
+
+    def deliver(self, source: int, message: Any) -> None:
+        """Something arrived from a node or a client."""
+        if self.alive:
+            self.when_awake(self._receive, source, message)
+
+    def _receive(self, source: int, message: Any) -> None:
+        if isinstance(message, AppendRequest | ReadRequest):
+            self._client_request(message)
+            return
+        shard = message.shard if isinstance(message, Message) else -1
+        self.world.trace.note("deliver", shard, source, self.node_id, message)
+        for_coordinator = isinstance(message, NewTermReply | BecomeLeaderReply | StaleTerm)
+        if self.agent is not None and (for_coordinator or not isinstance(message, Message)):
+            self.agent.receive(source, message)
+        if isinstance(message, Message):
+            self.to_replica(source, message)
+
+    def to_replica(self, source: int, message: Any) -> None:
+        """Give a message to the replica of its shard."""
+        hosted = self.hosted.get(message.shard)
+        if hosted is not None:
+            hosted.run(hosted.replica.receive(source, message))
+
+    def _client_request(self, request: AppendRequest | ReadRequest) -> None:
+        self.world.trace.note("request", request.shard, self.node_id, request)
+        hosted = self.hosted.get(request.shard)
+        if hosted is None:
+            hint = -1 if self.agent is None else self.agent.leader_of(request.shard)
+            self.answer(Answer(request.client, request.sequence, "not_leader", leader=hint))
+        elif isinstance(request, AppendRequest):
+            hosted.client_append(request)
+        else:
+            hosted.client_read(request)
+
+    def answer(self, answer: Answer) -> None:
+        """Answer a client."""
+        self.world.network.send(self.node_id, answer.client, answer)
+
+    def peer_changed(self, peer: NodeId, connected: bool) -> None:
+        """The connection to a peer came up or broke."""
+        if self.alive:
+            self.world.trace.note("peer", -1, self.node_id, peer, connected)
+            self.when_awake(self._peer_changed, peer, connected)
+
+    def _peer_changed(self, peer: NodeId, connected: bool) -> None:
+        for hosted in list(self.hosted.values()):
+            if peer in hosted.truth.ensemble:
+                replica = hosted.replica
+                hosted.run(replica.peer_connected(peer) if connected else replica.peer_lost(peer))
+        if self.agent is not None and self.agent.coordinator is not None and not connected:
+            self.agent.coordinator.peer_lost(peer)
+
+    # -- what the replica of `__cluster` reports ---------------------------------------------------------------------
+
+    def leader_ready(self, hosted: Hosted) -> None:
+        """A replica of this node leads and may serve."""
+        if (
+            hosted.shard == COORDINATOR_SHARD
+            and self.agent is not None
+            and self.agent.coordinator is not None
+        ):
+            self.agent.coordinator.leader_ready(hosted)
+
+    def leadership_lost(self, hosted: Hosted) -> None:
+        """A replica of this node does not lead."""
+        if (
+            hosted.shard == COORDINATOR_SHARD
+            and self.agent is not None
+            and self.agent.coordinator is not None
+        ):
+            self.agent.coordinator.leadership_lost()
+
+    def committed(self, hosted: Hosted, high_watermark: int) -> None:
+        """A replica of this node raised its high watermark."""
+        if (
+            hosted.shard == COORDINATOR_SHARD
+            and self.agent is not None
+            and self.agent.coordinator is not None
+        ):
+            self.agent.coordinator.committed(hosted, high_watermark)

@@ -1,0 +1,169 @@
+"""Bugs to plant: a simulator that never finds anything proves nothing.
+
+Each plant is one known mistake in replicating a log. It changes the pure classes inside the simulated world only, by
+replacing a function or method while the run lasts. Each has to be caught within a bounded number of seeds.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from antiphon.simulation import mutations
+from antiphon.simulation.options import SimulationOptions
+
+if TYPE_CHECKING:
+    from antiphon.simulation.disk import ReplicaFiles
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One planted bug and the worlds in which it has a chance to show."""
+
+    name: str
+    description: str
+    patches: tuple[mutations.Patch, ...] = ()
+    profile: str = "raft"
+    seeds_max: int = 20  # it has to be caught within so many seeds
+    options: dict[str, Any] = field(default_factory=dict)
+    on_restart: "Callable[[ReplicaFiles], None] | None" = None
+
+    def adapt(self, options: SimulationOptions) -> SimulationOptions:
+        """The options of a seed, changed so that the bug's conditions arise."""
+        return replace(options, **self.options)
+
+
+@contextmanager
+def planted(plant: Plant | None) -> Iterator[None]:
+    """Replace what the plant replaces, and put it back."""
+    patches = () if plant is None else plant.patches
+    originals = [(where, name, where.__dict__[name]) for where, name, _ in patches]
+    try:
+        for where, name, replacement in patches:
+            setattr(where, name, replacement)
+        yield
+    finally:
+        for where, name, original in originals:
+            setattr(where, name, original)
+
+
+# Worlds in which elections are frequent and contested.
+_CONTESTED: dict[str, Any] = {
+    "nodes": 5,
+    "replicas": 5,
+    "pre_vote": False,
+    "election_spread_ticks": 2,
+    "safety_ms": 4_000,
+    "fault_every_ms": 40,
+    "crash_weight": 8,
+    "crash_all_weight": 2,
+    "partition_weight": 2,
+    "loss_ppm": 50_000,
+}
+
+# Worlds in which leaders are cut off while clients write, so that logs diverge.
+_DIVERGING: dict[str, Any] = {
+    "clients": 6,
+    "safety_ms": 6_000,
+    "clock_skew_ppm": 300_000,
+    "delay_us_mean": 500,
+    "sync_us_mean": 100,
+    "fault_every_ms": 120,
+    "pause_weight": 2,
+    "partition_weight": 6,
+    "one_way_weight": 3,
+    "crash_weight": 2,
+    "crash_all_weight": 0,
+    "loss_ppm": 10_000,
+}
+
+_ALL = (
+    Plant(
+        "h1-wrong-median",
+        "takes sorted[n // 2] as the committed offset: for four replicas that is held by two of them (H1)",
+        mutations.WRONG_MEDIAN,
+        options={"nodes": 4, "replicas": 4},
+    ),
+    Plant(
+        "h2-over-counted-ack",
+        "a follower acknowledges the end of its log rather than what it has verified (H2)",
+        mutations.OVER_COUNTED_ACK,
+        options=_DIVERGING,
+    ),
+    Plant(
+        "h3-no-check-when-empty",
+        "a follower whose log is empty takes entries without checking what is before them (H3)",
+        mutations.NO_CHECK_WHEN_EMPTY,
+        options=_CONTESTED,
+    ),
+    Plant(
+        "h4-older-term-by-counting",
+        "a leader commits entries of older terms because a majority has them (H4)",
+        mutations.OLDER_TERM_BY_COUNTING,
+        options=_DIVERGING,
+    ),
+    Plant(
+        "h5-unclipped-commit",
+        "a follower takes over the leader's high watermark as it is (H5)",
+        mutations.UNCLIPPED_COMMIT,
+        options=_DIVERGING,
+    ),
+    Plant(
+        "ack-before-sync",
+        "an append counts as durable when it is handed to the disk",
+        mutations.ACK_BEFORE_SYNC,
+    ),
+    Plant(
+        "no-prev-check",
+        "a follower takes entries wherever the leader says that they go",
+        mutations.NO_PREV_CHECK,
+        options=_DIVERGING,
+    ),
+    Plant(
+        "forgotten-vote",
+        "a restarted replica does not know whom it voted for",
+        on_restart=mutations.forget_vote,
+        options=_CONTESTED,
+    ),
+    Plant(
+        "forgotten-term",
+        "a restarted replica takes the term of its last entry for its own",
+        on_restart=mutations.forget_term,
+        options=_CONTESTED,
+    ),
+    Plant(
+        "vote-before-sync",
+        "a vote is sent while it is on its way to the disk",
+        mutations.VOTE_BEFORE_SYNC,
+    ),
+    Plant(
+        "cut-on-every-append",
+        "a follower cuts its log behind the preceding entry before it takes new ones, also those of a late message",
+        mutations.CUT_ON_EVERY_APPEND,
+    ),
+    Plant(
+        "read-without-confirming",
+        "a leader serves reads without asking whether it still leads",
+        mutations.READ_WITHOUT_CONFIRMING,
+        options=_DIVERGING,
+    ),
+    Plant(
+        "ready-at-once",
+        "a new leader serves clients before its first entry is committed",
+        mutations.READY_AT_ONCE,
+        options=_DIVERGING,
+    ),
+    Plant(
+        "vote-for-anyone",
+        "votes are given without comparing logs",
+        mutations.VOTE_FOR_ANYONE,
+        options=_CONTESTED,
+    ),
+    Plant(
+        "lost-heartbeat-watermark",
+        "a follower ignores the high watermark of an Append without entries",
+        mutations.LOST_WATERMARK,
+    ),
+)
+
+PLANTS: dict[str, Plant] = {plant.name: plant for plant in _ALL}

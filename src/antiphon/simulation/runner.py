@@ -1,0 +1,144 @@
+"""Runs seeds, one after the other or on several processes, and says what came out."""
+
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from antiphon.invariants import InvariantError
+from antiphon.simulation.options import SimulationOptions, derive
+from antiphon.simulation.plants import PLANTS, Plant, planted
+from antiphon.simulation.violation import ViolationError
+from antiphon.simulation.world import World
+
+TRACE_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A broken promise: which one, when, and the last events before it."""
+
+    invariant: str
+    message: str
+    step: int
+    time_ns: int
+    trace: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Outcome of one seed."""
+
+    options: SimulationOptions
+    digest: str
+    steps: int
+    simulated_ns: int
+    entries: int
+    operations: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)  # how many of each kind
+    failure: Failure | None = None
+
+
+def run_seed(
+    options: SimulationOptions, plant: Plant | None = None, trace_lines: int = TRACE_LINES
+) -> RunResult:
+    """Run one world to its end or to the first broken promise."""
+    if plant is not None:
+        options = plant.adapt(options)
+    with planted(plant):
+        world = World(options, plant)
+        failure = None
+        try:
+            world.run()
+        except ViolationError as error:
+            failure = _failure(world, error.invariant, str(error), error.shard, trace_lines)
+        except InvariantError as error:
+            where = traceback.extract_tb(error.__traceback__)[-2]
+            text = f"no-crash: {error} ({os.path.basename(where.filename)}:{where.lineno})"
+            failure = _failure(world, "no-crash", text, None, trace_lines)
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding, with its trace
+            text = "no-crash: " + "".join(traceback.format_exception(error)).rstrip()
+            failure = _failure(world, "no-crash", text, None, trace_lines)
+    return RunResult(
+        options=options,
+        digest=world.trace.digest(),
+        steps=world.scheduler.steps,
+        simulated_ns=world.scheduler.now_ns,
+        entries=world.committed_entries(),
+        operations=world.history.counts(),
+        events=world.trace.counts,
+        failure=failure,
+    )
+
+
+def _failure(world: World, name: str, text: str, shard: int | None, lines: int) -> Failure:
+    only = shard if shard is not None and shard >= 0 else None
+    return Failure(
+        name, text, world.scheduler.steps, world.scheduler.now_ns, tuple(world.trace.tail(lines, only))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker process needs to run one seed."""
+
+    seed: int
+    profile: str | None
+    plant: str | None
+
+
+def _run_job(job: Job) -> RunResult:
+    plant = None if job.plant is None else PLANTS[job.plant]
+    profile = job.profile if plant is None else plant.profile
+    return run_seed(derive(job.seed, profile), plant)
+
+
+def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[RunResult]:
+    """Results in the order of the jobs; with more than one worker the seeds are spread over processes."""
+    if workers <= 1:
+        yield from map(_run_job, jobs)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        try:
+            yield from pool.map(_run_job, jobs, chunksize=4)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_until_failure(
+    jobs: Iterable[Job], workers: int, progress: Callable[[RunResult], None] | None = None
+) -> tuple[list[RunResult], RunResult | None]:
+    """Run jobs until one fails; returns the results before, and the failed one or None."""
+    passed: list[RunResult] = []
+    for result in run_jobs(jobs, workers):
+        if result.failure is not None:
+            return passed, result
+        passed.append(result)
+        if progress is not None:
+            progress(result)
+    return passed, None
+
+
+def seeds_to_catch(plant: Plant, seeds: Iterable[int]) -> tuple[int, RunResult] | None:
+    """How many seeds it takes until the planted bug is caught, and the failure; None if it never is."""
+    for tried, seed in enumerate(seeds, start=1):
+        result = run_seed(derive(seed, plant.profile), plant)
+        if result.failure is not None:
+            return tried, result
+    return None
+
+
+def report(result: RunResult) -> str:
+    """A failed run for a reader: seed, options, step, promise, and the last events."""
+    failure = result.failure
+    if failure is None:
+        return f"seed {result.options.seed} ok: {result.steps} steps, trace {result.digest}"
+    lines = [
+        f"seed {result.options.seed} broke {failure.invariant} at step {failure.step}, {failure.time_ns / 1e9:.6f} s",
+        failure.message,
+        f"options: {result.options.words()}",
+        "last events (step, time, shard, what):",
+        *failure.trace,
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""The protocol in the simulated world: two hundred seeds keep every promise, and every planted bug breaks one."""
+
+import os
+
+import pytest
+
+from antiphon.simulation.options import PROFILES, derive
+from antiphon.simulation.plants import PLANTS, Plant, planted
+from antiphon.simulation.runner import Job, report, run_jobs, run_seed, seeds_to_catch
+
+SEEDS = 200
+CHUNKS = 4
+WORKERS = min(2, os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_seeds_keep_every_promise(chunk: int) -> None:
+    size = SEEDS // CHUNKS
+    jobs = [Job(seed, None, None) for seed in range(chunk * size + 1, (chunk + 1) * size + 1)]
+    results = list(run_jobs(jobs, WORKERS))
+    assert len(results) == size
+    for result in results:
+        assert result.failure is None, report(result)
+    assert sum(result.operations["ok"] for result in results) > 20 * size, "the runs do real work"
+    assert all(result.entries > 1 for result in results)
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
+def test_planted_bug_is_caught(plant: Plant) -> None:
+    caught = seeds_to_catch(plant, range(1, plant.seeds_max + 1))
+    assert caught is not None, f"{plant.name} survives {plant.seeds_max} seeds"
+    _, result = caught
+    assert result.failure is not None
+    assert result.failure.trace, "a failure comes with the events before it"
+    again = run_seed(derive(result.options.seed, plant.profile), plant)
+    assert again.failure is not None
+    assert (again.failure.step, again.digest) == (result.failure.step, result.digest)
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
+def test_planted_bugs_world_is_sound_without_it(plant: Plant) -> None:
+    """What catches the bug is the bug, not the options that were chosen for it."""
+    for seed in range(1, 4):
+        result = run_seed(plant.adapt(derive(seed, plant.profile)))
+        assert result.failure is None, report(result)
+
+
+def test_plants_leave_nothing_behind() -> None:
+    for plant in PLANTS.values():
+        before = [where.__dict__[name] for where, name, _ in plant.patches]
+        with pytest.raises(RuntimeError, match="inside"):
+            _fail_inside(plant, before)
+        assert [where.__dict__[name] for where, name, _ in plant.patches] == before
+
+
+def _fail_inside(plant: Plant, before: list[object]) -> None:
+    with planted(plant):
+        assert plant.on_restart or [where.__dict__[name] for where, name, _ in plant.patches] != before
+        raise RuntimeError("inside")
+
+
+def test_every_hazard_of_the_requirements_has_a_plant() -> None:
+    for number in range(1, 6):
+        assert any(name.startswith(f"h{number}-") for name in PLANTS), f"H{number}"
+
+
+def test_a_quiet_world_commits_everything() -> None:
+    """Without faults nothing is unknown and nothing is refused for lack of a leader for long."""
+    quiet = {
+        "fault_every_ms": 0,
+        "loss_ppm": 0,
+        "duplicate_ppm": 0,
+        "sync_stall_ppm": 0,
+        "delay_us_mean": 500,
+    }
+    for profile in PROFILES:
+        result = run_seed(derive(1, profile, **quiet))
+        assert result.failure is None, report(result)
+        assert result.operations["ok"] > 50
+
+
+def test_liveness_is_demanded() -> None:
+    """A world that cannot converge in its time is a failure, with what was missing in the message."""
+    result = run_seed(derive(1, "raft", liveness_ms=1, fault_every_ms=30, crash_all_weight=50))
+    assert result.failure is not None
+    assert result.failure.invariant == "liveness"
+    assert "ms after the last fault" in result.failure.message
