@@ -25,6 +25,7 @@ from antiphon.wire.metadata import TopicMeta
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000
+GATHER_S: Final = 0.005  # between looks, while a client wants more bytes than there are
 ISOLATION: Final = "committed"
 
 
@@ -40,17 +41,22 @@ class FetchHandler:
         if request.session_id != 0:
             answer.send(*encode_fetch(header, code.FETCH_SESSION_ID_NOT_FOUND, [], []))
             return
-        deadline = asyncio.get_running_loop().time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
-        sweep = _Sweep(self._gateway, self._view, request)
-        await sweep.read()
-        left_s = deadline - asyncio.get_running_loop().time()
-        if sweep.must_wait and left_s > 0:
-            await self._gateway.wait_for_data(sweep.positions, ISOLATION, left_s, max(1, request.min_bytes))
-            sweep = _Sweep(self._gateway, self._view, request)
-            await sweep.read()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        sweep = await self._sweep(request)
+        while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
+            await self._gateway.wait_for_data(sweep.ends, ISOLATION, left_s)
+            sweep = await self._sweep(request)
+            if sweep.must_wait and sweep.found_bytes:
+                await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
         hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
         endpoints = self._view.endpoints_of(hints) if hints else []
         answer.send(*encode_fetch(header, 0, sweep.topics, endpoints, isolation=request.isolation))
+
+    async def _sweep(self, request: FetchRequest) -> "_Sweep":
+        sweep = _Sweep(self._gateway, self._view, request)
+        await sweep.read()
+        return sweep
 
 
 class _Sweep:
@@ -61,15 +67,17 @@ class _Sweep:
         self._view = view
         self._request = request
         self._bytes_left = min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
-        self._found_bytes = 0
         self._failed = False
+        self.found_bytes = 0
         self.topics: list[TopicFetched] = []
-        self.positions: list[tuple[int, int]] = []
+        self.ends: list[
+            tuple[int, int]
+        ] = []  # (shard id, high watermark) of what was read: where to wait for more
 
     @property
     def must_wait(self) -> bool:
         """Less was found than the client wants at least, and nothing went wrong that it should know at once."""
-        return self._found_bytes < self._request.min_bytes and not self._failed and bool(self.positions)
+        return self.found_bytes < self._request.min_bytes and not self._failed and bool(self.ends)
 
     async def read(self) -> None:
         for wanted in self._request.topics:
@@ -103,7 +111,7 @@ class _Sweep:
                 wanted.offset,
                 max(0, min(wanted.max_bytes, self._bytes_left)),
                 ISOLATION,
-                at_least_one=self._found_bytes == 0,
+                at_least_one=self.found_bytes == 0,
             )
         except AntiphonError as error:
             self._failed = True
@@ -116,8 +124,8 @@ class _Sweep:
             self._failed = True
             return PartitionFetched(wanted.partition, mismatch)
         self._bytes_left -= found.size_bytes
-        self._found_bytes += found.size_bytes
-        self.positions.append((shard.shard_id, wanted.offset))
+        self.found_bytes += found.size_bytes
+        self.ends.append((shard.shard_id, found.high_watermark))
         return PartitionFetched(
             wanted.partition, 0, found.high_watermark, found.log_start, found.batches, found.size_bytes
         )

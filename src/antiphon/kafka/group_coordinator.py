@@ -48,6 +48,7 @@ class GroupCoordinator:
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._creating: asyncio.Task[None] | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Begin to watch who leads the shards of the table."""
@@ -55,6 +56,7 @@ class GroupCoordinator:
 
     async def stop(self) -> None:
         """Stop all timers; whoever waits is told to look for another coordinator."""
+        self._stopping = True  # before Python 3.12 a cancellation can get lost in asyncio.wait_for
         tasks = [task for task in (self._watch, self._creating) if task is not None]
         for task in tasks:
             task.cancel()
@@ -218,7 +220,7 @@ class GroupCoordinator:
     async def _watch_leaders(self) -> None:
         """Drop groups whose shard is led elsewhere now, so that whoever waits is answered."""
         version = self._gateway.metadata.version
-        while True:
+        while not self._stopping:
             meta = await self._gateway.wait_metadata(version, WATCH_S)
             version = meta.version
             for group_id in list(self._hosted):

@@ -1,0 +1,640 @@
+"""The door over a raw socket: order, bounds, hostile bytes, conditional appends, hints, epochs."""
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from antiphon.errors import NotReadyError, PortInUseError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.apis import APIS
+from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
+from antiphon.kafka.framing import FRAME_BYTES_MAX
+from antiphon.kafka.messages import cluster, groups, offsets
+from antiphon.kafka.primitives import put_compact_nullable_bytes, put_compact_nullable_string, put_uvarint
+from antiphon.kafka.schema import Message, decode, encode
+from antiphon.records.batch import stamp
+from antiphon.records.builder import build_batch
+from tests.kafka.memory_gateway import MemoryGateway
+from tests.kafka.oracles import kio_bytes, kio_class, random_kio
+from tests.kafka.served import FAST_GROUPS
+
+
+class RawClient:
+    """Frames over a socket, nothing hidden."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.correlation = 0
+
+    def send(self, key: int, version: int, body: bytes | bytearray) -> int:
+        self.correlation += 1
+        header = struct.pack(">hhih", key, version, self.correlation, -1)
+        if key in APIS and APIS[key].is_flexible(version):
+            header += b"\x00"
+        self.writer.write(struct.pack(">i", len(header) + len(body)) + header + body)
+        return self.correlation
+
+    async def frame(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def receive(self, correlation: int) -> bytes:
+        frame = await self.frame()
+        assert struct.unpack_from(">i", frame) == (correlation,)
+        return frame[4:]
+
+    async def ask(self, message: Message, key: int, version: int) -> Any:
+        api = APIS[key]
+        flexible = api.is_flexible(version)
+        sent = self.send(key, version, encode(message, version, flexible=flexible))
+        body = await self.receive(sent)
+        assert api.response is not None
+        return decode(
+            api.response, memoryview(body)[1 if flexible and key != 18 else 0 :], version, flexible=flexible
+        )
+
+    async def is_closed(self) -> bool:
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+
+@asynccontextmanager
+async def door(
+    nodes: tuple[int, ...] = (1,), **config: Any
+) -> AsyncIterator[tuple[MemoryGateway, KafkaDoor, Callable[[], Awaitable[RawClient]]]]:
+    gateway = MemoryGateway(nodes=nodes)
+    serving = KafkaDoor(gateway, "127.0.0.1", 0, KafkaDoorConfig(groups=FAST_GROUPS, **config))
+    await serving.start()
+    gateway.advertise(1, serving.address)
+    clients: list[RawClient] = []
+
+    async def connect() -> RawClient:
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", serving.port))
+        clients.append(client)
+        return client
+
+    try:
+        yield gateway, serving, connect
+    finally:
+        for client in clients:
+            client.writer.close()
+        await serving.stop()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def batch(*values: bytes, **fields: Any) -> bytearray:
+    return build_batch([(None, value, (), 1000) for value in values], **fields)
+
+
+def produce_body(
+    topic: str, records: bytes | bytearray | None, acks: int = -1, partition: int = 0
+) -> bytearray:
+    out = bytearray(b"\x00") + struct.pack(">hi", acks, 5000)
+    put_uvarint(out, 2)
+    put_compact_nullable_string(out, topic)
+    put_uvarint(out, 2)
+    out += struct.pack(">i", partition)
+    put_compact_nullable_bytes(out, records)
+    return out + b"\x00\x00\x00"
+
+
+async def produce(
+    client: RawClient, topic: str, records: bytes | bytearray | None, version: int = 10, **how: Any
+) -> Any:
+    """The one partition's answer, as kio reads it, and the answer itself."""
+    from kio.serial import entity_reader
+
+    body = await client.receive(client.send(0, version, produce_body(topic, records, **how)))
+    answer, _ = entity_reader(kio_class("Produce", version, "response"))(body, 1)
+    return answer.responses[0].partition_responses[0], answer
+
+
+def fetch_body(topic: str, offset: int, *, epoch: int = -1, session: int = 0, wait_ms: int = 0) -> bytearray:
+    out = bytearray(struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, session, -1))
+    put_uvarint(out, 2)
+    put_compact_nullable_string(out, topic)
+    put_uvarint(out, 2)
+    out += struct.pack(">iiqiqi", 0, epoch, offset, -1, -1, 1 << 20)
+    return out + b"\x00\x00\x01\x01\x00"
+
+
+async def fetch(client: RawClient, topic: str, offset: int, **how: Any) -> Any:
+    from kio.serial import entity_reader
+
+    body = await client.receive(client.send(1, 12, fetch_body(topic, offset, **how)))
+    answer, _ = entity_reader(kio_class("Fetch", 12, "response"))(body, 1)
+    return answer.responses[0].partitions[0] if answer.responses else answer
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            gateway.hold_appends = asyncio.Event()
+            first = client.send(0, 10, produce_body("t", batch(b"a")))
+            second = client.send(0, 10, produce_body("t", batch(b"b")))
+            third = client.send(18, 0, b"")
+            other = await connect()
+            await other.receive(other.send(18, 0, b""))  # another connection is not held up
+            gateway.hold_appends.set()
+            for expected in (first, second, third):
+                await client.receive(expected)
+            values = [
+                bytes(data).count(value)
+                for (_, data), value in zip(gateway.logs[1].batches, (b"a", b"b"), strict=True)
+            ]
+            assert values == [1, 1]
+
+    run(scenario)
+
+
+def test_many_pipelined_requests_are_all_answered() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            sent = [client.send(0, 10, produce_body("t", batch(b"x" * (n * 37 % 5000)))) for n in range(1500)]
+            for correlation in sent:
+                await client.receive(correlation)
+            assert gateway.logs[1].end == 1500
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 30_000])
+def test_torn_frames_are_put_together(size: int) -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            chunks: list[bytes] = []
+            writer, client.writer = client.writer, _Collect(chunks)  # type: ignore[assignment]
+            for value in (b"small", b"L" * (90_000 if size > 7 else 300), b"last"):
+                client.send(0, 10, produce_body("t", batch(value)))
+            client.writer = writer
+            data = b"".join(chunks)
+            for at in range(0, len(data), size):
+                writer.write(data[at : at + size])
+                await writer.drain()
+                await asyncio.sleep(0)
+            for correlation in (1, 2, 3):
+                await client.receive(correlation)
+            assert gateway.logs[1].end == 3
+
+    run(scenario)
+
+
+class _Collect:
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._chunks = chunks
+
+    def write(self, data: bytes) -> None:
+        self._chunks.append(data)
+
+
+HOSTILE = {
+    "huge": struct.pack(">i", FRAME_BYTES_MAX + 1),
+    "negative": struct.pack(">i", -5),
+    "tiny": struct.pack(">i", 3) + b"abc",
+    "unknown api": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "unknown version": struct.pack(">ihhih", 10, 3, 99, 1, -1),
+    "cut body": struct.pack(">ihhih", 12, 3, 1, 1, -1) + b"\x00\x00",
+    "huge array": struct.pack(">ihhih", 14, 3, 1, 1, -1) + struct.pack(">i", 2**31 - 1),
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": bytes.fromhex("16030100f8010000f40303") + bytes(240),
+    "client id not text": struct.pack(">ihhih", 12, 3, 1, 1, 2) + b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_bytes_close_their_connection_and_disturb_nobody(name: str) -> None:
+    async def scenario() -> None:
+        async with door() as (_, __, connect):
+            good, bad = await connect(), await connect()
+            bad.writer.write(HOSTILE[name])
+            assert await bad.is_closed()
+            await good.receive(good.send(18, 0, b""))
+
+    run(scenario)
+
+
+def test_random_bytes_never_disturb_others() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, serving, connect):
+            gateway.add_topic("t")
+            good = await connect()
+            rng = random.Random(5)
+            for n in range(150):
+                api = rng.choice(list(APIS.values()))
+                version = rng.randint(api.min_version, api.max_version)
+                body = rng.randbytes(rng.randrange(60))
+                if n % 2 and not (api.key == 0 and version < 3):
+                    message = random_kio(kio_class(api.name, version, "request"), rng)
+                    damaged = bytearray(kio_bytes(message))
+                    for _ in range(min(len(damaged), 3)):
+                        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+                    body = bytes(damaged)
+                bad = await connect()
+                bad.send(api.key, version, body)
+                bad.writer.write_eof()
+                await bad.reader.read()
+                bad.writer.close()
+            assert (await good.ask(cluster.ApiVersionsRequest(), 18, 3)).error_code == 0
+            assert serving.requests > 0
+
+    run(scenario)
+
+
+def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, serving, connect):
+            gateway.add_topic("t")
+            gateway.logs[1].append(batch(bytes(900_000)), None)
+            client, good = await connect(), await connect()
+            for _ in range(400):
+                client.send(1, 12, fetch_body("t", 0))
+            await client.writer.drain()
+            for _ in range(20):
+                await good.receive(good.send(18, 0, b""))
+            assert serving.requests < 350
+            await good.receive(good.send(18, 0, b""))
+
+    run(scenario)
+
+
+def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
+    async def scenario() -> None:
+        async with door() as (_, __, connect):
+            client = await connect()
+            body = await client.receive(client.send(18, 77, b"whatever comes"))
+            answer = decode(cluster.ApiVersionsResponse, memoryview(body), 0, flexible=False)
+            assert answer.error_code == code.UNSUPPORTED_VERSION
+            assert [(r.api_key, r.min_version, r.max_version) for r in answer.api_keys] == [(18, 0, 4)]
+            modern = await client.ask(cluster.ApiVersionsRequest(client_software_name="x"), 18, 4)
+            assert {r.api_key: (r.min_version, r.max_version) for r in modern.api_keys}[0] == (0, 11)
+            assert [f.name for f in modern.supported_features] == ["antiphon.conditional_append"]
+
+    run(scenario)
+
+
+def test_old_message_formats_are_refused_politely() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            body = struct.pack(">hiih", 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 3) + b"old"
+            answer = await client.receive(client.send(0, 2, body))
+            assert struct.unpack_from(">ih", answer, 11) == (0, code.UNSUPPORTED_VERSION)
+
+    run(scenario)
+
+
+def with_base(records: bytearray, base_offset: int) -> bytearray:
+    stamp(records, base_offset, 0)
+    return records
+
+
+def test_conditional_appends() -> None:
+    """KIP-27 through the base offset (S2.9, S2.12-S2.15): `~expected` lands exactly there or has no effect."""
+
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            done, _ = await produce(client, "t", with_base(batch(b"a", b"b"), ~0))
+            assert (int(done.error_code), done.base_offset) == (0, 0)
+            done, _ = await produce(client, "t", with_base(batch(b"c"), ~2))
+            assert (int(done.error_code), done.base_offset) == (0, 2)
+            refused, _ = await produce(client, "t", with_base(batch(b"d"), ~2))
+            assert (int(refused.error_code), refused.base_offset) == (code.INVALID_RECORD, -1)
+            assert "2" in refused.error_message
+            assert "3" in refused.error_message
+            assert gateway.logs[1].end == 3
+            refused, _ = await produce(client, "t", with_base(batch(b"d"), ~3), acks=1)
+            assert int(refused.error_code) == code.INVALID_RECORD
+            refused, _ = await produce(client, "t", with_base(batch(b"d"), 3))
+            assert int(refused.error_code) == code.INVALID_RECORD
+
+    run(scenario)
+
+
+def test_a_retried_conditional_append_gets_its_first_answer() -> None:
+    """S2.14: the duplicate check comes before the comparison."""
+
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+            for _ in range(2):
+                done, _ = await produce(client, "t", with_base(batch(b"a", **fields), ~0))
+                assert (int(done.error_code), done.base_offset) == (0, 0)
+            assert gateway.logs[1].end == 1
+
+    run(scenario)
+
+
+def two_batches() -> bytearray:
+    return batch(b"a") + batch(b"b")
+
+
+def damaged() -> bytearray:
+    records = batch(b"abc")
+    records[-2] ^= 1
+    return records
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (None, code.INVALID_RECORD),
+        (b"", code.INVALID_RECORD),
+        (bytes(70), code.INVALID_RECORD),
+        (two_batches(), code.INVALID_RECORD),
+        (damaged(), code.CORRUPT_MESSAGE),
+        (batch(b"x", producer_id=1 << 61, producer_epoch=0, base_sequence=0), code.INVALID_RECORD),
+    ],
+)
+def test_batches_that_no_log_takes(records: bytearray | None, error: int) -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            done, _ = await produce(await connect(), "t", records)
+            assert int(done.error_code) == error
+            assert gateway.logs[1].end == 0
+
+    run(scenario)
+
+
+def test_zstd_needs_a_client_that_can_read_it() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            records = build_batch([(None, b"x" * 100, (), 1)], compression="zstd")
+            client = await connect()
+            body = (
+                struct.pack(">hhiih", -1, -1, 1000, 1, 1)
+                + b"t"
+                + struct.pack(">iii", 1, 0, len(records))
+                + records
+            )
+            answer = await client.receive(client.send(0, 6, body))
+            assert struct.unpack_from(">ih", answer, 11) == (0, code.UNSUPPORTED_COMPRESSION_TYPE)
+
+    run(scenario)
+
+
+def test_unknown_topics_partitions_and_acks() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            for topic, partition, acks, error in (
+                ("nothing", 0, -1, code.UNKNOWN_TOPIC_OR_PARTITION),
+                ("t", 7, -1, code.UNKNOWN_TOPIC_OR_PARTITION),
+                ("t", -1, -1, code.UNKNOWN_TOPIC_OR_PARTITION),
+                ("t", 0, 2, code.INVALID_REQUIRED_ACKS),
+            ):
+                done, _ = await produce(client, topic, batch(b"a"), partition=partition, acks=acks)
+                assert int(done.error_code) == error
+            assert int((await fetch(client, "nothing", 0)).error_code) == code.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
+def test_without_acks_there_is_no_answer_and_an_error_closes() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            client.send(0, 10, produce_body("t", batch(b"a"), acks=0))
+            await client.receive(client.send(18, 0, b""))
+            assert gateway.logs[1].end == 1
+            client.send(0, 10, produce_body("nothing", batch(b"a"), acks=0))
+            assert await client.is_closed()
+
+    run(scenario)
+
+
+def test_hints_name_the_leader() -> None:
+    """KIP-951: with error 6 come the leader, its epoch and its address."""
+
+    async def scenario() -> None:
+        async with door(nodes=(1, 2, 3)) as (gateway, _, connect):
+            gateway.advertise(2, "leader.example:9999")
+            gateway.add_topic("t")
+            gateway.lead(1, 2, term=9)
+            client = await connect()
+            done, answer = await produce(client, "t", batch(b"a"))
+            assert int(done.error_code) == code.NOT_LEADER_OR_FOLLOWER
+            assert (done.current_leader.leader_id, done.current_leader.leader_epoch) == (2, 9)
+            assert [(n.node_id, n.host, n.port) for n in answer.node_endpoints] == [
+                (2, "leader.example", 9999)
+            ]
+            read = await fetch(client, "t", 0)
+            assert int(read.error_code) == code.NOT_LEADER_OR_FOLLOWER
+            assert (read.current_leader.leader_id, read.current_leader.leader_epoch) == (2, 9)
+
+    run(scenario)
+
+
+def test_leader_epochs_are_compared() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            gateway.logs[1].append(batch(b"a"), None)
+            client = await connect()
+            for epoch, error in (
+                (-1, 0),
+                (7, 0),
+                (6, code.FENCED_LEADER_EPOCH),
+                (8, code.UNKNOWN_LEADER_EPOCH),
+            ):
+                assert int((await fetch(client, "t", 0, epoch=epoch)).error_code) == error
+                asked = offsets.ListOffsetsPartition(
+                    partition_index=0, current_leader_epoch=epoch, timestamp=-1
+                )
+                topic = offsets.ListOffsetsTopic(name="t", partitions=[asked])
+                listed = await client.ask(offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 2, 7)
+                assert listed.topics[0].partitions[0].error_code == error
+                assert listed.topics[0].partitions[0].offset == (-1 if error else 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked", "current", "expected"),
+    [
+        (7, -1, (0, 7, 1)),
+        (7, 7, (0, 7, 1)),
+        (3, -1, (0, 3, 0)),
+        (8, -1, (0, -1, -1)),
+        (-1, -1, (0, -1, -1)),
+        (7, 6, (code.FENCED_LEADER_EPOCH, -1, -1)),
+        (7, 8, (code.UNKNOWN_LEADER_EPOCH, -1, -1)),
+    ],
+)
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int, int], version: int) -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            gateway.logs[1].append(batch(b"a"), None)
+            client = await connect()
+            partition = offsets.EpochPartition(partition=0, current_leader_epoch=current, leader_epoch=asked)
+            topic = offsets.EpochTopic(topic="t", partitions=[partition])
+            answer = await client.ask(offsets.OffsetForLeaderEpochRequest(topics=[topic]), 23, version)
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.leader_epoch, found.end_offset) == expected
+
+    run(scenario)
+
+
+def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
+    """KIP-207: its high watermark may be behind what consumers have seen."""
+
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+
+            async def not_ready(*_: Any) -> Any:
+                raise NotReadyError("soon")
+
+            gateway.list_offset = not_ready  # type: ignore[assignment]
+            client = await connect()
+            partition = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+            request = offsets.ListOffsetsRequest(
+                replica_id=-1, topics=[offsets.ListOffsetsTopic(name="t", partitions=[partition])]
+            )
+            for version, error in ((7, code.OFFSET_NOT_AVAILABLE), (4, code.LEADER_NOT_AVAILABLE)):
+                answer = await client.ask(request, 2, version)
+                assert answer.topics[0].partitions[0].error_code == error
+
+    run(scenario)
+
+
+def test_fetch_sessions_are_not_kept() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            gateway.add_topic("t")
+            answer = await fetch(await connect(), "t", 0, session=5)
+            assert int(answer.error_code) == code.FETCH_SESSION_ID_NOT_FOUND
+
+    run(scenario)
+
+
+def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, serving, connect):
+            gateway.add_topic("t")
+            client = await connect()
+            client.send(1, 12, fetch_body("t", 0, wait_ms=200_000))
+            other = await connect()
+            await other.receive(other.send(18, 0, b""))
+            client.writer.transport.abort()
+            fetches = [task for task in asyncio.all_tasks() if task.get_name() == "kafka Fetch"]
+            assert len(fetches) == 1
+            await asyncio.wait(fetches)
+            assert serving.connections == 1
+
+    run(scenario)
+
+
+def test_metadata_forms() -> None:
+    async def scenario() -> None:
+        async with door(auto_create_topics=False) as (gateway, _, connect):
+            topic = gateway.add_topic("t", shards=2)
+            client = await connect()
+
+            async def names(topics: list[cluster.MetadataRequestTopic] | None, version: int) -> list[Any]:
+                answer = await client.ask(cluster.MetadataRequest(topics=topics), 3, version)
+                return [(t.name, t.error_code, len(t.partitions)) for t in answer.topics]
+
+            asked = cluster.MetadataRequestTopic
+            assert await names([], 0) == [("t", 0, 2)]
+            assert await names([], 1) == []
+            assert await names(None, 1) == [("t", 0, 2)]
+            assert await names(None, 13) == [("t", 0, 2)]
+            assert await names([asked(name=None, topic_id=topic.topic_id)], 12) == [("t", 0, 2)]
+            unknown = [asked(name=None, topic_id=b"u" * 16)]
+            assert await names(unknown, 12) == [(None, code.UNKNOWN_TOPIC_ID, 0)]
+            assert await names([asked(name="u")], 13) == [("u", code.UNKNOWN_TOPIC_OR_PARTITION, 0)]
+            assert await names([asked(name="u u")], 13) == [("u u", code.INVALID_TOPIC_EXCEPTION, 0)]
+            gateway.lead(1, -1)
+            answer = await client.ask(cluster.MetadataRequest(topics=None), 3, 13)
+            first = answer.topics[0].partitions[0]
+            assert (first.error_code, first.leader_id) == (code.LEADER_NOT_AVAILABLE, -1)
+
+    run(scenario)
+
+
+def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> None:
+    async def scenario() -> None:
+        async with door(nodes=(1, 2)) as (gateway, _, connect):
+            gateway.advertise(2, "other.example:1")
+            client = await connect()
+            request = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
+            found = await client.ask(request, 10, 6)
+            assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 1)
+            table = gateway.topic("__groups")
+            assert table.internal
+            join = groups.JoinGroupRequest(
+                group_id="g",
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=60_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[groups.JoinProtocol(name="range", metadata=b"")],
+            )
+            joined = await client.ask(join, 11, 3)
+            assert (joined.error_code, joined.generation_id) == (0, 1)
+            waiting = client.send(
+                11, 3, encode(join, 3, flexible=False)
+            )  # waits for the first member to rejoin
+            other = await connect()
+            await other.receive(other.send(18, 0, b""))
+            for shard in table.shards:
+                gateway.lead(shard.shard_id, 2, term=8)
+            body = await client.receive(waiting)
+            answer = decode(groups.JoinGroupResponse, memoryview(body), 3, flexible=False)
+            assert answer.error_code == code.NOT_COORDINATOR
+            beat = groups.HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+            assert (await client.ask(beat, 12, 4)).error_code == code.NOT_COORDINATOR
+            commit = groups.OffsetFetchRequest(group_id="g", topics=[])
+            assert (await client.ask(commit, 9, 5)).error_code == code.NOT_COORDINATOR
+            found = await client.ask(request, 10, 6)
+            assert (found.coordinators[0].node_id, found.coordinators[0].host) == (2, "other.example")
+
+    run(scenario)
+
+
+def test_the_number_of_connections_is_bounded() -> None:
+    async def scenario() -> None:
+        async with door(connections_max=2) as (_, __, connect):
+            first, _second = await connect(), await connect()
+            await first.receive(first.send(18, 0, b""))
+            assert await (await connect()).is_closed()
+            await first.receive(first.send(18, 0, b""))
+
+    run(scenario)
+
+
+def test_a_taken_port_is_told() -> None:
+    async def scenario() -> None:
+        async with door() as (gateway, serving, _):
+            with pytest.raises(PortInUseError, match=str(serving.port)):
+                await KafkaDoor(gateway, "127.0.0.1", serving.port).start()
+
+    run(scenario)
