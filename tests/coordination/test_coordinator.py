@@ -6,6 +6,7 @@ from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
     InvalidRequestError,
+    NotReadyError,
     TopicExistsError,
     UnavailableError,
     UnknownShardError,
@@ -46,6 +47,7 @@ def test_fresh_cluster_gets_its_default_table_when_all_are_there() -> None:
     world.start_node(1)
     world.run(1_000)
     assert not world.state.topics
+    assert isinstance(world.ask(CreateTopic("early")), NotReadyError)
     world.start_node(2)
     assert world.run(1_000, world.all_online)
     default = world.state.topic_with_shards("default")
@@ -56,6 +58,18 @@ def test_fresh_cluster_gets_its_default_table_when_all_are_there() -> None:
     world.start_coordinator()
     world.run(1_000)
     assert list(world.state.topics) == ["default"]
+
+
+def test_topics_can_be_made_when_an_initial_node_never_comes() -> None:
+    world = World(3)
+    world.start_coordinator()
+    world.start_node(0)
+    world.start_node(1)
+    world.run(20_000)
+    assert isinstance(world.ask(CreateTopic("t")), CommandDone)
+    assert world.state.topics["t"].replicas == 2
+    world.start_node(2)
+    assert world.run(1_000, lambda: "default" in world.state.topics)
 
 
 def test_leadership_of_300_shards_is_even() -> None:

@@ -23,6 +23,7 @@ from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
+    NotReadyError,
     OverloadedError,
     UnavailableError,
     UnknownShardError,
@@ -46,6 +47,7 @@ CommandRequest = CreateTopic | DeleteTopic | AlterTopic | ElectLeader | ReserveP
 PRODUCER_IDS_PER_BLOCK_MAX = 100_000
 PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
 COMMANDS_WAITING_MAX = 10_000
+ASSEMBLY_MS = 15_000  # a fresh cluster waits this long for all its nodes before topics are made without them
 DEFAULT_TABLE = "default"
 DEFAULT_TABLE_SHARDS = 4
 
@@ -85,6 +87,9 @@ class Coordinator:
         self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
         self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)
         self._waiting = 0
+        self._assembly_ends_ms: int | None = (
+            None  # None: the cluster is assembled, or is not waited for any more
+        )
 
     @property
     def model(self) -> ClusterState:
@@ -107,6 +112,8 @@ class Coordinator:
             found is not None and found.cluster_id == self._config.cluster_id,
             "__cluster is of another cluster",
         )
+        if found is not None and not found.bootstrapped:
+            self._assembly_ends_ms = now_ms + ASSEMBLY_MS
         self._members.start(self._model, now_ms)
         for node in lost:
             self._mark_dead(node)
@@ -116,6 +123,8 @@ class Coordinator:
 
     def tick(self, now_ms: int) -> list[Action]:
         """Time has passed; call every 50 ms or so. Costs what has changed."""
+        if self._assembly_ends_ms is not None and now_ms >= self._assembly_ends_ms:
+            self._assembly_ends_ms = None
         for node in self._members.silent(now_ms):
             self._lose(node, now_ms)
         self._elections.tick(now_ms)
@@ -204,6 +213,7 @@ class Coordinator:
         alive = sum(1 for node in self._model.nodes.values() if node.alive)
         if cluster is None or cluster.bootstrapped or alive < self._config.initial_nodes:
             return
+        self._assembly_ends_ms = None
         self._ledger.put_cluster(ClusterRecord(cluster.cluster_id, bootstrapped=True))
         request = CreateTopic(
             DEFAULT_TABLE,
@@ -245,6 +255,7 @@ class Coordinator:
     def _carry_out(self, token: int, request: CommandRequest) -> None:
         match request:
             case CreateTopic():
+                self._check_assembled()
                 topic, shard_ids = topics.create(self._ledger, self._config.cluster_id, request)
                 self._begin_new(token, topic.topic_id, shard_ids)
             case AlterTopic():
@@ -256,6 +267,14 @@ class Coordinator:
                 self._elect(token, request)
             case ReserveProducerIds():
                 self._reserve(token, request.count)
+
+    def _check_assembled(self) -> None:
+        """A topic that is made while the first nodes are still arriving would be stuck with fewer replicas than meant."""
+        if self._assembly_ends_ms is not None:
+            here = sum(1 for node in self._model.nodes.values() if node.alive)
+            raise NotReadyError(
+                f"the cluster is being assembled: {here} of its {self._config.initial_nodes} nodes are here; retry"
+            )
 
     def _begin_new(self, token: int, topic_id: bytes, shard_ids: list[int]) -> None:
         for shard_id in shard_ids:
