@@ -1,1 +1,95 @@
-"""Antiphon."""
+"""Antiphon: logs that several machines agree on, and the tables those logs fold into.
+
+    import antiphon
+
+    db = antiphon.connect("127.0.0.1:7400")
+    table = db.table("default")
+    version = table.put("key", b"value", expected_version=antiphon.ABSENT)
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    __version__: str
+    from antiphon import aio
+    from antiphon.client.sync import Changes, Client, Table, Topic, connect
+    from antiphon.client.table import ABSENT
+    from antiphon.client.topic_writer import Position
+    from antiphon.client.watch import Change
+    from antiphon.errors import AntiphonError, OffsetMismatchError, VersionMismatchError
+    from antiphon.errors import OffsetMismatchError as OffsetMismatch
+    from antiphon.records.changes import ChangeKind
+    from antiphon.records.decode import Record
+    from antiphon.wire.requests import Row, Version
+
+_LAZY = {
+    "ABSENT": "antiphon.client.table",
+    "AntiphonError": "antiphon.errors",
+    "Change": "antiphon.client.watch",
+    "ChangeKind": "antiphon.records.changes",
+    "Changes": "antiphon.client.sync",
+    "Client": "antiphon.client.sync",
+    "OffsetMismatch": "antiphon.errors:OffsetMismatchError",
+    "OffsetMismatchError": "antiphon.errors",
+    "Position": "antiphon.client.topic_writer",
+    "Record": "antiphon.records.decode",
+    "Row": "antiphon.wire.requests",
+    "Table": "antiphon.client.sync",
+    "Topic": "antiphon.client.sync",
+    "Version": "antiphon.wire.requests",
+    "VersionMismatchError": "antiphon.errors",
+    "connect": "antiphon.client.sync",
+}
+
+__all__ = [
+    "ABSENT",
+    "AntiphonError",
+    "Change",
+    "ChangeKind",
+    "Changes",
+    "Client",
+    "OffsetMismatch",
+    "OffsetMismatchError",
+    "Position",
+    "Record",
+    "Row",
+    "Table",
+    "Topic",
+    "Version",
+    "VersionMismatchError",
+    "__version__",
+    "aio",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("antiphon.aio")
+    if name == "__version__":
+        return _find_version()
+    place = _LAZY.get(name)
+    if place is None:
+        raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
+    module, _, other = place.partition(":")
+    value = getattr(import_module(module), other or name)
+    globals()[name] = value
+    return value
+
+
+def _find_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("antiphon")
+    except PackageNotFoundError:  # a source tree that is not installed
+        found = "0"
+    globals()["__version__"] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,338 @@
+"""The asynchronous client. `antiphon.aio.connect(...)` makes one; it belongs to the event loop it was made on.
+
+async with antiphon.aio.connect("127.0.0.1:7400") as db:
+    await db.create_table("aircraft", shards=4)
+    table = await db.table("aircraft")
+    version = await table.put("N14228", b"...", expected_version=antiphon.ABSENT)
+"""
+
+import asyncio
+from collections.abc import Generator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from antiphon import __version__
+from antiphon.client import log_reader
+from antiphon.client.cluster import Cluster
+from antiphon.client.handles import Handle
+from antiphon.client.table import AsyncTable
+from antiphon.client.topic import AsyncTopic
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    ProtocolViolationError,
+    TimedOutError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownShardError,
+    UnknownTopicError,
+)
+from antiphon.wire.frames import Buffer
+from antiphon.wire.metadata import ClusterMeta, Kind, TopicMeta
+from antiphon.wire.requests import (
+    AlterTopic,
+    AppendBatch,
+    Appended,
+    CreateTopic,
+    DeleteTopic,
+    ElectLeader,
+    Fetched,
+    GetStatus,
+    OffsetReply,
+    StatusReply,
+    TableWrite,
+    TableWritten,
+)
+
+TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 10.0
+
+
+class AsyncClient:
+    """A cluster, from one event loop. Connections are shared by all topics and tables. Close it, or use it as a context."""
+
+    def __init__(
+        self, servers: str | Iterable[str], *, timeout_s: float = TIMEOUT_S, client_id: str = ""
+    ) -> None:
+        self._cluster = Cluster(servers, client_id or f"antiphon-client/{__version__}")
+        self._timeout_s = timeout_s
+        self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
+        self._tables: dict[str, AsyncTable] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Reach any node; `antiphon.aio.connect` does this. Raises UnreachableError."""
+        try:
+            await self._cluster.connect(min(timeout_s, self._timeout_s))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Fail what is not answered and close all connections. A second close does nothing."""
+        handles: list[AsyncTopic | AsyncTable] = [*self._topics.values(), *self._tables.values()]
+        self._cluster.closed = True
+        for handle in handles:
+            await handle.close()
+        await self._cluster.close()
+
+    # -- topics and tables --------------------------------------------------------------------------------------
+
+    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> AsyncTopic:
+        """A topic to append to and read from. Await it to know that it is there: `await db.topic("flights")`.
+
+        `compression` (none, gzip, snappy, lz4, zstd) is of what is appended. With `any_kind` the log of a table can be read.
+        """
+        return self._topics.setdefault(
+            (name, any_kind, compression),
+            AsyncTopic(self._cluster, name, self._timeout_s, any_kind=any_kind, compression=compression),
+        )
+
+    def table(self, name: str) -> AsyncTable:
+        """A table. Await it to know that it is there: `await db.table("aircraft")`."""
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = AsyncTable(self._cluster, name, self._timeout_s)
+        return table
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        shards: int = 1,
+        replicas: int = 0,
+        profile: str = "oxia",
+        config: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncTopic:
+        """Create a topic; returns when every shard has a leader that is ready.
+
+        `replicas` 0: as many as there are nodes, at most 3. `config` uses Kafka's names (`retention.ms`, ...).
+        Raises TopicExistsError, InvalidRequestError.
+        """
+        await self._create(Kind.TOPIC, name, shards, replicas, profile, config, timeout_s)
+        return await self.topic(name)
+
+    async def create_table(
+        self,
+        name: str,
+        *,
+        shards: int = 1,
+        replicas: int = 0,
+        profile: str = "oxia",
+        config: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncTable:
+        """Create a table; see `create_topic`. The number of its shards is fixed."""
+        await self._create(Kind.TABLE, name, shards, replicas, profile, config, timeout_s)
+        return await self.table(name)
+
+    async def _create(
+        self,
+        kind: Kind,
+        name: str,
+        shards: int,
+        replicas: int,
+        profile: str,
+        config: Mapping[str, str] | None,
+        timeout_s: float | None,
+    ) -> None:
+        request = CreateTopic(name, kind, shards, replicas, profile, dict(config or {}))
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s), done_if=TopicExistsError)
+        await self._until(lambda: name in self._cluster.topics, timeout_s)
+
+    async def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Delete a topic or table with its data. Raises UnknownTopicError."""
+        await self._cluster.call_any(
+            DeleteTopic(name), timeout_s=self._time(timeout_s), done_if=UnknownTopicError
+        )
+        await self._until(lambda: name not in self._cluster.topics, timeout_s)
+
+    async def delete_table(self, name: str, *, timeout_s: float | None = None) -> None:
+        """The same as `delete_topic`."""
+        await self.delete_topic(name, timeout_s=timeout_s)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, str | None] | None = None,
+        shards: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Change settings (None: back to the default) or add shards to a plain topic."""
+        request = AlterTopic(name, dict(config or {}), shards)
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
+        await self._cluster.refresh()
+
+    async def elect_leader(
+        self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
+    ) -> None:
+        """Fence a shard and elect its leader anew; `node` -1: whoever has the best log."""
+        meta = await self._meta_of(name)
+        if not 0 <= shard < len(meta.shards):
+            raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
+        request = ElectLeader(meta.shards[shard].shard_id, node)
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
+        await self._cluster.refresh()
+
+    async def metadata(self) -> ClusterMeta:
+        """Nodes, topics and shards as a node knows them now."""
+        await self._cluster.refresh()
+        if self._cluster.meta is None:
+            raise UnavailableError("no node gave the metadata")
+        return self._cluster.meta
+
+    async def node_status(self, node_id: int, *, timeout_s: float | None = None) -> StatusReply:
+        """What one node knows of its replicas. Raises UnavailableError when it cannot be reached."""
+        if self._cluster.meta is None:
+            await self._cluster.refresh()
+        address = self._cluster.address_of(node_id)
+        try:
+            async with asyncio.timeout(self._time(timeout_s)):
+                connection = await self._cluster.connection(address)
+                reply, _ = await connection.request(GetStatus())
+        except TimeoutError:
+            raise TimedOutError(f"node {node_id} at {address} did not answer in time") from None
+        if not isinstance(reply, StatusReply):
+            raise ProtocolViolationError(f"asked for a status, got {type(reply).__name__}")
+        return reply
+
+    def session(self, *, timeout_s: float = 10.0) -> Any:
+        """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""
+        raise InvalidRequestError(
+            f"sessions (asked for one of {timeout_s} s) are not offered by this version"
+        )
+
+    # -- single requests, for programs that keep their own books ------------------------------------------------
+
+    async def fetch(
+        self,
+        shard_id: int,
+        offset: int,
+        *,
+        max_bytes: int = log_reader.FETCH_BYTES,
+        wait_ms: int = 0,
+        isolation: str = "committed",
+        timeout_s: float | None = None,
+    ) -> tuple[Fetched, memoryview]:
+        """Whole batches of a shard (by its cluster-wide id) from the one that holds `offset`, as they stand in the log."""
+        return await log_reader.fetch(
+            self._cluster,
+            shard_id,
+            offset,
+            isolation=isolation,
+            wait_ms=wait_ms,
+            max_bytes=max_bytes,
+            timeout_s=self._time(timeout_s),
+        )
+
+    async def list_offset(
+        self, shard_id: int, timestamp_ms: int, *, timeout_s: float | None = None
+    ) -> OffsetReply:
+        """First offset at or after a time; -1: the end of what is committed, -2: the first that is there."""
+        return await log_reader.list_offset(self._cluster, shard_id, timestamp_ms, self._time(timeout_s))
+
+    async def append_raw(
+        self,
+        shard_id: int,
+        batch: Buffer,
+        *,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Appended:
+        """Append one RecordBatch that the caller built; a producer id makes repeats after lost connections harmless."""
+        limit_s = self._time(timeout_s)
+        request = AppendBatch(shard_id, expected_offset, int(limit_s * 1000))
+        reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=limit_s)
+        if not isinstance(reply, Appended):
+            raise ProtocolViolationError(f"asked for an append, got {type(reply).__name__}")
+        return reply
+
+    async def write_raw(self, request: TableWrite, *, timeout_s: float | None = None) -> TableWritten:
+        """Send one TableWrite that the caller numbered. It is repeated when a connection is lost."""
+        reply, _ = await self._cluster.call_shard(request.shard_id, request, timeout_s=self._time(timeout_s))
+        if not isinstance(reply, TableWritten):
+            raise ProtocolViolationError(f"asked for a table write, got {type(reply).__name__}")
+        return reply
+
+    async def new_producer_id(self) -> int:
+        """A producer id that nobody else has."""
+        return await self._cluster.producer_id(fresh=True)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _time(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
+
+    async def _meta_of(self, name: str) -> TopicMeta:
+        meta = self._cluster.topics.get(name)
+        if meta is None:
+            await self._cluster.refresh()
+            meta = self._cluster.topics.get(name)
+        if meta is None:
+            raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
+        return meta
+
+    async def _until(self, seen: Any, timeout_s: float | None) -> None:
+        """Ask for metadata until a change that was made is in it: nodes hear of it one after the other."""
+        deadline = asyncio.get_running_loop().time() + self._time(timeout_s)
+        await self._cluster.refresh()
+        while not seen():
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimedOutError("the change was made, but the node that was asked has not heard of it")
+            await self._cluster.refresh(news=True)
+
+
+class Connecting:
+    """What `connect` returns: await it for a client, or use it as an async context."""
+
+    def __init__(self, client: AsyncClient, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._connect().__await__()
+
+    async def _connect(self) -> AsyncClient:
+        await self._client.connect(self._timeout_s)
+        return self._client
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self._connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+
+def connect(
+    servers: str | Iterable[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    client_id: str = "",
+) -> Connecting:
+    """Connect to a cluster, by awaiting this or as an asynchronous context.
+
+    Args:
+        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them.
+        timeout_s: how long calls may take, retries included, when they do not say otherwise.
+        connect_timeout_s: how long to try to reach a first node.
+        client_id: free text for the nodes' logs.
+
+    Raises UnreachableError (when awaited), InvalidRequestError for addresses that are none.
+    """
+    return Connecting(AsyncClient(servers, timeout_s=timeout_s, client_id=client_id), connect_timeout_s)
+
+
+__all__ = ["AntiphonError", "AsyncClient", "AsyncTable", "AsyncTopic", "Handle", "connect"]

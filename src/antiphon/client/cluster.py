@@ -1,0 +1,336 @@
+"""The cluster as a client knows it: nodes, leaders, connections; requests that follow leaders until their time is over.
+
+Any node knows all metadata. A client asks one that it can reach, keeps what it heard, and asks again when a node says that
+it does not lead (it often says who does) or a connection ends. While a shard has no leader the question waits at the node
+until there is something new, so that a fail-over is noticed as soon as it is over.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from antiphon.client.connection import (
+    ClientClosedError,
+    Connection,
+    ConnectionLostError,
+    open_connection,
+    parse_address,
+)
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
+    NotLeaderError,
+    ProtocolViolationError,
+    TimedOutError,
+    UnavailableError,
+    UnknownShardError,
+    UnreachableError,
+)
+from antiphon.wire.frames import Buffer
+from antiphon.wire.metadata import ClusterMeta, TopicMeta
+from antiphon.wire.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
+
+PAUSE_S_MIN: Final = 0.01
+PAUSE_S_MAX: Final = 0.5
+ASK_TIMEOUT_S: Final = 1.5  # for one node to answer a question about metadata
+NEWS_WAIT_S: Final = 0.3  # how long a node may keep the question for newer metadata
+LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
+
+
+class Pauses:
+    """Growing pauses with jitter between tries, until a deadline (loop time)."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._next_s = PAUSE_S_MIN
+        self.count = 0
+        self.started = asyncio.get_running_loop().time()
+
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - asyncio.get_running_loop().time()
+
+    async def wait(self, reason: AntiphonError) -> None:
+        """Sleep for the next pause; raises TimedOutError when the deadline comes first."""
+        self.count += 1
+        pause_s = self._next_s * random.uniform(0.5, 1.0)
+        self._next_s = min(self._next_s * 2, PAUSE_S_MAX)
+        if self.left_s() <= pause_s:
+            raise TimedOutError(
+                f"gave up after the last of several tries failed: {reason.message}"
+            ) from reason
+        await asyncio.sleep(pause_s)
+
+
+class Cluster:
+    """Metadata and connections of one client; all methods belong to one event loop."""
+
+    def __init__(self, servers: str | Iterable[str], who: str) -> None:
+        self.servers = parse_servers(servers)
+        self.meta: ClusterMeta | None = None
+        self.topics: dict[str, TopicMeta] = {}
+        self.closed = False
+        self._who = who
+        self._leaders: dict[
+            int, int
+        ] = {}  # shard id -> node id; hints overwrite it until newer metadata comes
+        self._addresses: dict[int, str] = {}
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._producer_id: asyncio.Task[int] | None = None
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    async def connect(self, timeout_s: float) -> None:
+        """Reach any node and learn the metadata; raises UnreachableError."""
+        pauses = Pauses(asyncio.get_running_loop().time() + timeout_s)
+        while self.meta is None:
+            try:
+                await self.refresh()
+            except UnavailableError as error:
+                try:
+                    await pauses.wait(error)
+                except TimedOutError:
+                    raise UnreachableError(
+                        f"no node answered at {', '.join(self.servers)} within {timeout_s:.1f} s ({error.message}); "
+                        "is the cluster up?"
+                    ) from error
+
+    async def refresh(self, *, avoid: str | None = None, news: bool = False) -> None:
+        """Ask a node for metadata; concurrent callers share one question.
+
+        With `news` the node may hold the question until it has something newer. Raises UnavailableError when none answers.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._ask(avoid, news=news))
+        await asyncio.shield(self._refreshing)
+
+    async def _ask(self, avoid: str | None, *, news: bool) -> None:
+        problem: AntiphonError = UnavailableError("no address to ask")
+        known = self.meta.version if self.meta is not None and news else -1
+        question = GetMetadata(known, int(NEWS_WAIT_S * 1000) if news else 0)
+        for address in self._places(avoid):
+            try:
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    connection = await self.connection(address)
+                    reply, _ = await connection.request(question)
+            except (InvalidRequestError, ForeignDirectoryError, ProtocolViolationError):
+                raise
+            except AntiphonError as error:
+                problem = error
+                continue
+            except TimeoutError:
+                problem = UnavailableError(f"{address} did not answer within {ASK_TIMEOUT_S:.1f} s")
+                continue
+            if isinstance(reply, MetadataReply):
+                self._adopt(reply.cluster)
+                return
+        raise UnavailableError(problem.message) from problem
+
+    def _places(self, avoid: str | None) -> list[str]:
+        """Addresses to ask: connected ones first, the one to avoid last."""
+        others = [address for address in self._addresses.values() if address not in self._connections]
+        random.shuffle(others)
+        connected = list(self._connections)
+        random.shuffle(connected)
+        places = list(dict.fromkeys(connected + others + self.servers))
+        if avoid in places:
+            places.remove(avoid)
+            places.append(avoid)
+        return places
+
+    def _adopt(self, meta: ClusterMeta) -> None:
+        if self.meta is not None and meta.version <= self.meta.version:
+            return  # a node that lags, or nothing new: hints stay
+        self.meta = meta
+        self.topics = {topic.name: topic for topic in meta.topics}
+        self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
+        self._addresses = {node.node_id: node.native for node in meta.nodes if node.native}
+
+    def address_of(self, node_id: int) -> str:
+        """Native address of a node; raises UnavailableError when there is none."""
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise UnavailableError(f"node {node_id} is not known, or has no native address")
+        return address
+
+    def leader_address(self, shard_id: int) -> str:
+        """Where the shard's leader is, as far as is known.
+
+        Raises UnknownShardError when the shard is in no topic, UnavailableError when it has no leader.
+        """
+        leader = self._leaders.get(shard_id)
+        if leader is None:
+            raise UnknownShardError(f"shard {shard_id} is in no topic: it was deleted", shard=shard_id)
+        address = self._addresses.get(leader)
+        if address is None:
+            raise UnavailableError(f"shard {shard_id} has no leader right now", shard=shard_id)
+        return address
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    def ready_connection(self, shard_id: int) -> Connection | None:
+        """The connection to the shard's leader if it is there already."""
+        address = self._addresses.get(self._leaders.get(shard_id, -1))
+        connection = self._connections.get(address) if address is not None else None
+        return connection if connection is not None and connection.lost is None else None
+
+    async def connection(self, address: str) -> Connection:
+        """The connection to an address, opened if need be; raises AntiphonError."""
+        if self.closed:
+            raise ClientClosedError("this client is closed")
+        connection = self._connections.get(address)
+        if connection is not None and connection.lost is None:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.create_task(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        return await asyncio.shield(opening)
+
+    async def _open(self, address: str) -> Connection:
+        cluster_id = self.meta.cluster_id if self.meta is not None else None
+        return await open_connection(address, self._who, cluster_id)
+
+    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        connection = task.result()
+        self._connections[address] = connection
+        connection.closed.add_done_callback(lambda _: self._closed(address, connection))
+
+    def _closed(self, address: str, connection: Connection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def failed(self, shard_id: int, error: AntiphonError, pauses: Pauses) -> None:
+        """A try at a shard failed with `error`: learn what is new and pause; or raise what ends the tries."""
+        if isinstance(error, NotLeaderError):
+            hint = error.details.get("leader")
+            if isinstance(hint, int) and hint in self._addresses and self._leaders.get(shard_id) != hint:
+                self._leaders[shard_id] = hint
+                await pauses.wait(error)
+                return
+        elif isinstance(error, UnknownShardError):
+            elapsed_s = asyncio.get_running_loop().time() - pauses.started
+            if shard_id not in self._leaders or elapsed_s > LAG_S_MAX:
+                raise error
+        elif not error.retriable:
+            raise error
+        if self.closed:
+            raise ClientClosedError("this client is closed")
+        await pauses.wait(error)
+        if isinstance(error, NotLeaderError | UnavailableError | UnknownShardError):
+            try:
+                avoid = self.leader_address(shard_id)
+            except AntiphonError:
+                avoid = None
+            # The first time, what a node knows by now will do; later there is reason to wait for news.
+            news = pauses.count > 1 and not isinstance(error, UnknownShardError)
+            try:
+                await self.refresh(avoid=avoid, news=news)
+            except UnavailableError:
+                return  # the next try says what is wrong, until the time is over
+
+    async def call_shard(
+        self, shard_id: int, body: Any, payload: Sequence[Buffer] = (), *, timeout_s: float
+    ) -> tuple[Any, memoryview]:
+        """Send a request that may be repeated to the shard's leader; returns the reply and its bulk bytes.
+
+        Raises the first error that trying again cannot mend, or TimedOutError.
+        """
+        connection = self.ready_connection(shard_id)
+        pauses: Pauses | None = None
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            try:
+                if connection is None:
+                    connection = await self.connection(self.leader_address(shard_id))
+                async with asyncio.timeout_at(deadline):
+                    return await connection.request(body, payload)
+            except TimeoutError:
+                raise TimedOutError(
+                    f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
+                ) from None
+            except AntiphonError as error:
+                if pauses is None:
+                    pauses = Pauses(deadline)
+                await self.failed(shard_id, error, pauses)
+                connection = None
+
+    async def call_any(
+        self, body: Any, *, timeout_s: float, done_if: type[AntiphonError] | None = None
+    ) -> Any:
+        """Send a request to any node, again to another one when that fails in a way that trying again can mend.
+
+        Returns the reply; or None when a repeated request fails with `done_if`, which an earlier try that was carried out
+        explains (a topic that was to be created exists, one that was to be deleted does not).
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        pauses = Pauses(deadline)
+        repeated = False
+        avoid: str | None = None
+        while True:
+            try:
+                avoid = self._places(avoid)[0]
+                connection = await self.connection(avoid)
+                async with asyncio.timeout_at(deadline):
+                    reply, _ = await connection.request(body)
+                return reply
+            except TimeoutError:
+                raise TimedOutError(f"no answer from {avoid} within {timeout_s:.1f} s") from None
+            except AntiphonError as error:
+                if repeated and done_if is not None and isinstance(error, done_if):
+                    return None
+                if not error.retriable:
+                    raise
+                repeated = repeated or isinstance(error, ConnectionLostError | TimedOutError)
+                await pauses.wait(error)
+
+    async def producer_id(self, *, fresh: bool = False) -> int:
+        """A producer id (below 2^61) that nobody else has; the client's own, or a `fresh` one."""
+        if fresh:
+            return await self._new_producer_id()
+        if self._producer_id is None or (self._producer_id.done() and _failed(self._producer_id)):
+            self._producer_id = asyncio.create_task(self._new_producer_id())
+        return await asyncio.shield(self._producer_id)
+
+    async def _new_producer_id(self) -> int:
+        reply = await self.call_any(NewProducerId(), timeout_s=30.0)
+        if not isinstance(reply, ProducerId):
+            raise ProtocolViolationError(f"asked for a producer id, got {type(reply).__name__}")
+        return reply.producer_id
+
+    async def close(self) -> None:
+        """Close every connection; requests that are open fail. A second close does nothing."""
+        self.closed = True
+        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
+        tasks += [task for task in (self._refreshing, self._producer_id) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self._connections.values()):
+            await connection.close()
+        self._connections.clear()
+
+
+def _failed(task: asyncio.Task[int]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+def parse_servers(servers: str | Iterable[str]) -> list[str]:
+    """Addresses from `host:port[,host:port...]` or several of those; raises InvalidRequestError."""
+    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = [text.strip() for text in texts if text.strip()]
+    if not found:
+        raise InvalidRequestError("give at least one address, such as 127.0.0.1:7400")
+    for text in found:
+        parse_address(text)
+    return found

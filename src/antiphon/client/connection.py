@@ -1,0 +1,233 @@
+"""One connection to one node: requests out, replies matched by their id, in whatever order they come.
+
+Frames written in one turn of the event loop leave in one system call. A connection that has requests open and hears nothing
+is asked for a sign of life; without one it is given up, so that a node that is stopped or cut off does not hold up its
+clients until their time is over. Every request that has no reply when the connection ends fails with `ConnectionLostError`.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    ProtocolViolationError,
+    UnavailableError,
+    from_wire,
+)
+from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
+from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply
+
+CONNECT_TIMEOUT_S: Final = 2.0
+LIFE_CHECK_S: Final = 0.5
+SILENCE_S_MAX: Final = 1.0  # with requests open; then the node is asked for a sign of life
+LIFELESS_S_MAX: Final = 3.0  # silence after which the connection is given up
+
+Answer = Callable[[Any, memoryview], None]
+"""Called once per request with its reply, or with the AntiphonError that it failed with, and the reply's bulk bytes."""
+
+NOTHING: Final = memoryview(b"")
+_PING: Final = GetMetadata(known_version=(1 << 62), wait_ms=0)
+
+
+class ConnectionLostError(UnavailableError):
+    """The connection ended before the reply came. Whether the request was carried out is not known."""
+
+
+class ClientClosedError(UnavailableError):
+    """The client was closed; trying again is of no use."""
+
+    retriable = False
+
+
+class Connection(asyncio.Protocol):
+    """Use `open_connection`. All methods belong to one event loop."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.cluster_id = ""
+        self.lost: AntiphonError | None = None
+        self.congested = False
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder()
+        self._answers: dict[int, Answer] = {}
+        self._next_id = 1
+        self._out: list[Buffer] = []
+        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pinging = False
+        self._uncongested: list[Callable[[], None]] = []
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def send(self, body: Any, answer: Answer, payload: Sequence[Buffer] = ()) -> None:
+        """Send a request; `answer` is called later, never from within this call.
+
+        Raises the connection's AntiphonError when it is lost already, and FrameTooLargeError.
+        """
+        if self.lost is not None:
+            raise self.lost
+        request_id = self._next_id
+        frame = encode_message(request_id, body, payload)
+        self._next_id = request_id + 1
+        if not self._answers and self._timer is None:
+            self._heard_at = self._loop.time()
+            self._timer = self._loop.call_later(LIFE_CHECK_S, self._check_life)
+        self._answers[request_id] = answer
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += frame
+
+    async def request(self, body: Any, payload: Sequence[Buffer] = ()) -> tuple[Any, memoryview]:
+        """Send a request and wait for its reply and bulk bytes; raises the error that it failed with."""
+        future: asyncio.Future[tuple[Any, memoryview]] = self._loop.create_future()
+
+        def answer(reply: Any, bulk: memoryview) -> None:
+            if future.done():
+                return
+            if isinstance(reply, AntiphonError):
+                future.set_exception(reply)
+            else:
+                future.set_result((reply, bulk))
+
+        self.send(body, answer, payload)
+        return await future
+
+    def when_uncongested(self, call: Callable[[], None]) -> None:
+        """Call once when the socket takes bytes again, or the connection ends."""
+        self._uncongested.append(call)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out:
+            self._transport.writelines(self._out)
+        self._out = []
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._heard_at = self._loop.time()
+        try:
+            for frame in self._decoder.feed(data):
+                request_id, body = decode_reply(frame.header)
+                answer = self._answers.pop(request_id, None)
+                if answer is None:
+                    raise ProtocolViolationError(
+                        f"{self.address} answered request {request_id}, which is not open"
+                    )
+                if type(body) is Failure:
+                    body = from_wire(body.code, body.message, dict(body.details))
+                answer(body, frame.payload)
+        except AntiphonError as error:
+            self.abort(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        reason = f": {exc}" if exc is not None else ""
+        self._end(ConnectionLostError(f"the connection to {self.address} was lost{reason}"))
+        self._transport = None
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.congested = False
+        waiting, self._uncongested = self._uncongested, []
+        for call in waiting:
+            call()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def abort(self, error: AntiphonError) -> None:
+        """Give the connection up; open requests fail with `error`."""
+        self._end(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Hang up and wait until the socket is closed."""
+        self.abort(ConnectionLostError(f"the connection to {self.address} was closed by this client"))
+        if self._transport is not None:
+            await self.closed
+
+    def _end(self, error: AntiphonError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        self._out = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            self._loop.call_soon(answer, error, NOTHING)
+        self.resume_writing()
+
+    def _check_life(self) -> None:
+        self._timer = None
+        if not self._answers or self.lost is not None:
+            return
+        silence_s = self._loop.time() - self._heard_at
+        if silence_s > LIFELESS_S_MAX:
+            self.abort(ConnectionLostError(f"{self.address} said nothing for {silence_s:.1f} s"))
+            return
+        if silence_s > SILENCE_S_MAX and not self._pinging:
+            self._pinging = True
+            self.send(_PING, self._alive)
+        self._timer = self._loop.call_later(LIFE_CHECK_S, self._check_life)
+
+    def _alive(self, _reply: Any, _payload: memoryview) -> None:
+        self._pinging = False
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`; raises InvalidRequestError."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise InvalidRequestError(f"an address is host:port, such as 127.0.0.1:7400; got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def open_connection(address: str, who: str, cluster_id: str | None) -> Connection:
+    """Connect and say hello.
+
+    Raises ConnectionLostError when nobody answers within 2 s, ForeignDirectoryError when `cluster_id` is given and the node
+    is of another cluster, InvalidRequestError when it speaks another version, ProtocolViolationError when it is no node.
+    """
+    host, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    connection = Connection(address)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await loop.create_connection(lambda: connection, host, port)
+            reply, _ = await connection.request(Hello(PROTOCOL_VERSION, who, cluster_id))
+    except TimeoutError:
+        await connection.close()
+        raise ConnectionLostError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise ConnectionLostError(f"{address} cannot be reached: {error}") from error
+    except BaseException:
+        await connection.close()
+        raise
+    if not isinstance(reply, HelloReply):
+        await connection.close()
+        raise ProtocolViolationError(f"{address} answered a hello with {type(reply).__name__}")
+    connection.cluster_id = reply.cluster_id
+    return connection

@@ -1,0 +1,119 @@
+"""What topics and tables have in common: found by name when first used, followed when the metadata changes."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any, Generic, Self, TypeVar
+
+from antiphon.client.cluster import Cluster
+from antiphon.client.log_reader import EARLIEST, LATEST, list_offset
+from antiphon.errors import InvalidRequestError, UnknownShardError, UnknownTopicError, WrongKindError
+from antiphon.wire.metadata import Kind, TopicMeta
+
+PartT = TypeVar("PartT")
+"""What a handle keeps per shard: a writer, a reader."""
+
+
+class PerShard(Generic[PartT]):
+    """One part per shard id, made when it is first needed."""
+
+    def __init__(self, make: Callable[[int], PartT]) -> None:
+        self._make = make
+        self.parts: dict[int, PartT] = {}
+
+    def __getitem__(self, shard_id: int) -> PartT:
+        part = self.parts.get(shard_id)
+        if part is None:
+            part = self.parts[shard_id] = self._make(shard_id)
+        return part
+
+
+class Handle:
+    """Base of `AsyncTopic` and `AsyncTable`. Awaiting it checks that it is there, and returns it."""
+
+    kind: Kind | None = None
+
+    def __init__(self, cluster: Cluster, name: str, timeout_s: float) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._meta: TopicMeta | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._checked().__await__()
+
+    async def _checked(self) -> Self:
+        await self._resolved()
+        return self
+
+    def _known(self) -> TopicMeta | None:
+        """The metadata if it is known without asking."""
+        meta = self._cluster.topics.get(self.name)
+        if meta is not self._meta:
+            if meta is not None:
+                self._check_kind(meta)
+            self._meta = meta
+        return meta
+
+    async def _resolved(self) -> TopicMeta:
+        """The metadata; asks when the name is not known. Raises UnknownTopicError, WrongKindError."""
+        meta = self._known()
+        if meta is None:
+            await self._cluster.refresh()
+            meta = self._known()
+        if meta is None:
+            what = "table" if self.kind is Kind.TABLE else "topic"
+            raise UnknownTopicError(f"there is no {what} {self.name!r}; create it first", name=self.name)
+        return meta
+
+    def _check_kind(self, meta: TopicMeta) -> None:
+        if self.kind is not None and meta.kind != self.kind:
+            found = str(meta.kind)
+            raise WrongKindError(f"{self.name!r} is a {found}: open it with .{found}()", name=self.name)
+
+    def _shard_id(self, meta: TopicMeta, shard: int) -> int:
+        if not 0 <= shard < len(meta.shards):
+            raise UnknownShardError(
+                f"{self.name!r} has shards 0..{len(meta.shards) - 1}, not {shard}",
+                name=self.name,
+                shard=shard,
+            )
+        return meta.shards[shard].shard_id
+
+    @property
+    def shards(self) -> int:
+        """Number of shards; raises InvalidRequestError before the handle was awaited or used."""
+        meta = self._known()
+        if meta is None:
+            raise InvalidRequestError(
+                f"await the handle of {self.name!r} first: its shards are not known yet"
+            )
+        return len(meta.shards)
+
+    async def offsets(self, shard: int = 0) -> tuple[int, int]:
+        """(first offset that is still there, end of what is committed) of a shard's log; the end is exclusive."""
+        meta = await self._resolved()
+        found = await list_offset(self._cluster, self._shard_id(meta, shard), LATEST, self._timeout_s)
+        return found.log_start, found.high_watermark
+
+    async def offset_at(self, timestamp_ms: int, shard: int = 0) -> int:
+        """First offset whose timestamp is at least `timestamp_ms` (ms since 1970); the end where none is that late."""
+        if timestamp_ms < 0:
+            raise InvalidRequestError(f"a timestamp is ms since 1970, not {timestamp_ms}")
+        meta = await self._resolved()
+        found = await list_offset(self._cluster, self._shard_id(meta, shard), timestamp_ms, self._timeout_s)
+        return found.offset if found.offset >= 0 else found.high_watermark
+
+    async def _start_of(self, shard_id: int, start: int) -> int:
+        """A start as callers give it: an offset, -1 for the end, -2 for the beginning."""
+        if start in {LATEST, EARLIEST}:
+            found = await list_offset(self._cluster, shard_id, start, self._timeout_s)
+            return found.high_watermark if start == LATEST else found.log_start
+        if start < EARLIEST:
+            raise InvalidRequestError(
+                f"start is an offset, -1 (from now on) or -2 (all that is there), not {start}"
+            )
+        return start
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)

@@ -1,0 +1,366 @@
+"""The way of writes to one shard: gathered into requests, a few in flight, repeated in order, never applied twice.
+
+What is asked for in one turn of the event loop, or while five requests are in flight, leaves as one request. A request
+carries a producer id and a sequence, so a node that has it already says so instead of applying it again. When a try fails in
+a way that trying again can mend (no leader, lost connection), the pipeline waits until every request in flight has its
+answer or has lost its connection, finds the leader, and sends the unanswered ones again in their order.
+
+What a caller waits for is an `Item`; its future gets the result or the error. A caller's time may be over while a request is
+in flight: its outcome is unknown then (`TimedOutError` says so), and the request is not sent again.
+"""
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.connection import ClientClosedError, Connection
+from antiphon.errors import AntiphonError, TimedOutError, UnknownShardError
+from antiphon.wire.frames import Buffer
+
+IN_FLIGHT_MAX: Final = 5  # Kafka's limit for idempotent producers: a shard remembers five batches of each
+QUEUE_ITEMS_MAX: Final = 100_000
+QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Item:
+    """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time."""
+
+    __slots__ = ("deadline", "future", "size_bytes", "what")
+
+    def __init__(self, what: Any, size_bytes: int, deadline: float, future: "asyncio.Future[Any]") -> None:
+        self.what = what
+        self.size_bytes = size_bytes
+        self.deadline = deadline
+        self.future = future
+
+
+class Request:
+    """Items that travel together. `sequence` is the producer's; `failure` is how the last try ended, None in flight."""
+
+    __slots__ = ("attempts", "count", "failure", "in_flight", "items", "sequence")
+
+    def __init__(self, items: list[Item], sequence: int, count: int) -> None:
+        self.items = items
+        self.sequence = sequence
+        self.count = count  # sequences that it takes
+        self.attempts = 0
+        self.in_flight = False
+        self.failure: AntiphonError | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Does anybody still wait for it?"""
+        return any(not item.future.done() for item in self.items)
+
+    @property
+    def deadline(self) -> float:
+        """When the last of its callers stops waiting."""
+        return max(item.deadline for item in self.items)
+
+    def fail(self, error: AntiphonError) -> None:
+        """Every item fails with `error`."""
+        for item in self.items:
+            if not item.future.done():
+                item.future.set_exception(error)
+
+
+class ShardPipeline(ABC):
+    """Base of the pipelines of topics and tables, which say how items become requests and replies become results."""
+
+    def __init__(self, cluster: Cluster, shard_id: int) -> None:
+        self._cluster = cluster
+        self._shard_id = shard_id
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Item] = deque()
+        self._queue_bytes = 0
+        self._sent: deque[Request] = deque()  # in order of sequence; not answered for good
+        self._in_flight = 0
+        self._flush_planned = False
+        self._recovery: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._pauses: Pauses | None = None  # kept while tries fail, so that pauses grow
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_at = math.inf
+        self._closed = False
+        self._room: list[asyncio.Future[None]] = []
+        self.producer_id = -1
+        self._next_sequence = 0
+
+    # -- for subclasses -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _take(self) -> Request | None:
+        """Make a request of the first items of the queue, or None if they cannot leave yet."""
+
+    @abstractmethod
+    def _encode(self, request: Request) -> tuple[Any, Sequence[Buffer]]:
+        """Body and payload of a request."""
+
+    @abstractmethod
+    def _resolve(self, request: Request, reply: Any) -> None:
+        """Give the items their results."""
+
+    @abstractmethod
+    def _refused(self, request: Request, error: AntiphonError) -> bool:
+        """A definite refusal came. True: it was dealt with by planning another try, keep the request."""
+
+    def _abandoned(self) -> None:  # noqa: B027 - tables have nothing to do here
+        """A request that may have been carried out is given up: nobody waits for it any more."""
+
+    def _before_resend(self) -> bool:
+        """Nothing is in flight; put `self._sent` in shape. True: a fresh producer id is needed."""
+        return False
+
+    def _restart(self, producer_id: int) -> None:
+        """A (new) producer id was given out: number what is to be sent from 0."""
+        self.producer_id = producer_id
+        self._next_sequence = 0
+        for request in self._sent:
+            request.sequence = self._next_sequence
+            request.attempts = 0
+            self._next_sequence += request.count
+
+    # -- callers ------------------------------------------------------------------------------------------------
+
+    def add(self, item: Item) -> None:
+        """Queue a write. Raises ClientClosedError once the client is closed."""
+        if self._closed:
+            raise ClientClosedError("this client is closed")
+        self._queue.append(item)
+        self._queue_bytes += item.size_bytes
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+        if item.deadline < self._sweep_at:
+            self._plan_sweep(item.deadline)
+
+    @property
+    def full(self) -> bool:
+        """Too much is queued: wait for `room()` before adding more."""
+        return len(self._queue) >= QUEUE_ITEMS_MAX or self._queue_bytes >= QUEUE_BYTES_MAX
+
+    async def room(self, deadline: float) -> None:
+        """Wait until the queue is not full; raises TimedOutError at `deadline` (loop time)."""
+        while self.full:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(waiter)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                raise TimedOutError("no room in the queue of writes in time; nothing was sent") from None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued or on its way."""
+        return not self._queue and not self._sent
+
+    async def close(self) -> None:
+        """Fail what is not answered."""
+        self._closed = True
+        recovery = self._recovery
+        if recovery is not None:
+            recovery.cancel()
+            await asyncio.gather(recovery, return_exceptions=True)
+        self._fail_all(ClientClosedError("the client was closed before an answer came"))
+        self._plan_sweep(math.inf)
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        if self._recovery is not None:
+            return
+        if self.producer_id < 0:
+            self._recover()
+            return
+        while self._queue and self._in_flight < IN_FLIGHT_MAX:
+            connection = self._cluster.ready_connection(self._shard_id)
+            if connection is None:
+                self._recover()
+                return
+            if connection.congested:
+                connection.when_uncongested(self._flush_soon)
+                return
+            request = self._take()
+            if request is None:
+                return
+            self._sent.append(request)
+            self._send(connection, request)
+
+    def _flush_soon(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _send(self, connection: Connection, request: Request) -> None:
+        request.attempts += 1
+        request.failure = None
+        try:
+            body, payload = self._encode(request)
+            connection.send(body, lambda reply, _: self._answered(request, reply), payload)
+        except AntiphonError as error:
+            self._loop.call_soon(self._answered, request, error)
+        request.in_flight = True
+        self._in_flight += 1
+
+    def _popped(self, size_bytes: int) -> None:
+        """Bookkeeping of `_take`: so much left the queue."""
+        self._queue_bytes -= size_bytes
+        if self._room and not self.full:
+            waiters, self._room = self._room, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def _answered(self, request: Request, reply: Any) -> None:
+        request.in_flight = False
+        self._in_flight -= 1
+        if not isinstance(reply, AntiphonError):
+            self._pauses = None
+            self._forget(request)
+            self._resolve(request, reply)
+        elif mends(reply) or self._refused(request, reply):
+            request.failure = reply
+            self._recover()
+        else:
+            self._forget(request)
+            request.fail(reply)
+        if self._drained is not None:
+            if not self._in_flight and not self._drained.done():
+                self._drained.set_result(None)
+        elif self._sent and not self._in_flight and self._recovery is None:
+            self._recover()  # some were held back
+        elif self._queue:
+            self._flush()
+
+    def _forget(self, request: Request) -> None:
+        if self._sent and self._sent[0] is request:
+            self._sent.popleft()
+        elif request in self._sent:
+            self._sent.remove(request)
+
+    # -- trying again -------------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        if self._recovery is None:
+            self._drained = self._loop.create_future()
+            if not self._in_flight:
+                self._drained.set_result(None)
+            self._recovery = self._loop.create_task(self._run_recovery(self._drained))
+
+    async def _run_recovery(self, drained: "asyncio.Future[None]") -> None:
+        """Wait for what is in flight, then send what is left again, until a whole round starts."""
+        try:
+            await drained
+            while (deadline := self._last_deadline()) is not None:
+                self._pauses = self._pauses or Pauses(deadline)
+                self._pauses.deadline = deadline
+                error = await self._try_round(self._pauses)
+                if error is None:
+                    break
+                await self._cluster.failed(self._shard_id, error, self._pauses)
+        except AntiphonError as error:
+            self._fail_all(error)
+        finally:
+            self._recovery = None
+            self._drained = None
+            self._flush_soon()
+
+    async def _try_round(self, pauses: Pauses) -> AntiphonError | None:
+        """Send everything that is left over one connection; returns what stands in the way."""
+        last: AntiphonError | None = None
+        for request in self._sent:
+            if request.failure is not None and mends(request.failure):
+                last, request.failure = request.failure, None
+        if last is not None:
+            return last
+        try:
+            fresh = self._before_resend()
+            if fresh or self.producer_id < 0:
+                self._restart(await self._cluster.producer_id(fresh=fresh))
+            connection = self._cluster.ready_connection(self._shard_id)
+            if connection is None:
+                address = self._cluster.leader_address(self._shard_id)
+                async with asyncio.timeout(pauses.left_s()):
+                    connection = await self._cluster.connection(address)
+        except TimeoutError:
+            return TimedOutError("no connection to the shard's leader in time")
+        except AntiphonError as error:
+            return error
+        self._resend(connection)
+        return None
+
+    def _resend(self, connection: Connection) -> None:
+        """Send all that has no answer, in order."""
+        for request in list(self._sent):
+            self._send(connection, request)
+
+    def _drop_unwanted(self) -> None:
+        for request in [request for request in self._sent if not request.wanted]:
+            self._sent.remove(request)
+            if request.attempts:
+                self._abandoned()
+        if self._queue and all(item.future.done() for item in self._queue):
+            self._queue_bytes = 0
+            self._queue.clear()
+            self._popped(0)
+
+    def _last_deadline(self) -> float | None:
+        """When the last caller stops waiting; None when nobody waits."""
+        self._drop_unwanted()
+        deadlines = [request.deadline for request in self._sent]
+        deadlines += [item.deadline for item in self._queue]
+        return max(deadlines, default=None)
+
+    # -- the callers' time --------------------------------------------------------------------------------------
+
+    def _plan_sweep(self, at: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweeper = self._loop.call_at(at, self._sweep) if at < math.inf else None
+        self._sweep_at = at
+
+    def _sweep(self) -> None:
+        """Fail the items whose time is over, and plan the next look."""
+        now = self._loop.time()
+        following = math.inf
+        for sent, items in [(True, request.items) for request in self._sent] + [(False, self._queue)]:
+            for item in items:
+                if item.future.done():
+                    continue
+                if item.deadline <= now:
+                    item.future.set_exception(_timed_out(sent))
+                else:
+                    following = min(following, item.deadline)
+        self._plan_sweep(following)
+
+    def _fail_all(self, error: AntiphonError) -> None:
+        for request in self._sent:
+            request.fail(error)
+            if request.attempts:
+                self._abandoned()
+        self._sent.clear()
+        for item in self._queue:
+            if not item.future.done():
+                item.future.set_exception(error)
+        self._queue.clear()
+        self._queue_bytes = 0
+        self._popped(0)
+
+
+def mends(error: AntiphonError) -> bool:
+    """May the same request succeed later, at this leader or another?"""
+    return error.retriable or isinstance(error, UnknownShardError)
+
+
+def _timed_out(sent: bool) -> TimedOutError:
+    if sent:
+        return TimedOutError("no answer in time; whether the write was carried out is not known", sent=True)
+    return TimedOutError("the write could not be sent in time; it was not carried out", sent=False)

@@ -1,0 +1,131 @@
+"""Reads from one table shard: keys that many callers ask for in one `TableGet`."""
+
+import asyncio
+import math
+from typing import Any, Final
+
+from antiphon.client.cluster import Cluster
+from antiphon.client.connection import ClientClosedError
+from antiphon.client.pipeline import Item
+from antiphon.errors import AntiphonError, FrameTooLargeError, ProtocolViolationError, TimedOutError
+from antiphon.wire.requests import TableGet, TableRows
+
+KEYS_PER_REQUEST: Final = 64
+
+
+class TableReader:
+    """Gathers the keys that are asked for in one turn of the event loop; futures get a Row or None."""
+
+    def __init__(self, cluster: Cluster, shard_id: int, consistency: str) -> None:
+        self._cluster = cluster
+        self._shard_id = shard_id
+        self._consistency = consistency
+        self._loop = asyncio.get_running_loop()
+        self._asked: list[Item] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: dict[int, list[Item]] = {}  # sent and not answered
+        self._next_id = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_at = math.inf
+
+    def add(self, item: Item) -> None:
+        """Ask for a key, which is `item.what`."""
+        if not self._asked:
+            self._loop.call_soon(self._flush)
+        self._asked.append(item)
+
+    async def close(self) -> None:
+        """Stop asking; what is open fails."""
+        self._plan_sweep(math.inf)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _flush(self) -> None:
+        asked, self._asked = self._asked, []
+        for at in range(0, len(asked), KEYS_PER_REQUEST):
+            self._send(asked[at : at + KEYS_PER_REQUEST])
+
+    def _send(self, items: list[Item]) -> None:
+        """The quick way: the connection is there and the leader answers. Everything else takes the long way."""
+        connection = self._cluster.ready_connection(self._shard_id)
+        if connection is None:
+            self._ask_again(items)
+            return
+        request_id = self._next_id
+        self._next_id += 1
+
+        def answered(reply: Any, _payload: memoryview) -> None:
+            self._open.pop(request_id, None)
+            if isinstance(reply, AntiphonError):
+                self._ask_again(items)
+            else:
+                _resolve(items, reply)
+
+        try:
+            connection.send(self._request(items), answered)
+        except AntiphonError:
+            self._ask_again(items)
+            return
+        self._open[request_id] = items
+        deadline = min([item.deadline for item in items])
+        if deadline < self._sweep_at:
+            self._plan_sweep(deadline)
+
+    def _plan_sweep(self, at: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweeper = self._loop.call_at(at, self._sweep) if at < math.inf else None
+        self._sweep_at = at
+
+    def _sweep(self) -> None:
+        """Fail the reads whose time is over, and plan the next look."""
+        now = self._loop.time()
+        waiting = [item for items in self._open.values() for item in items if not item.future.done()]
+        _fail([item for item in waiting if item.deadline <= now], TimedOutError("no answer in time"))
+        self._plan_sweep(min((item.deadline for item in waiting if item.deadline > now), default=math.inf))
+
+    def _request(self, items: list[Item]) -> TableGet:
+        return TableGet(self._shard_id, tuple([item.what for item in items]), self._consistency)
+
+    def _ask_again(self, items: list[Item]) -> None:
+        task = self._loop.create_task(self._ask(items))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, items: list[Item]) -> None:
+        items = [item for item in items if not item.future.done()]
+        if not items:
+            return
+        left_s = max(item.deadline for item in items) - self._loop.time()
+        try:
+            reply, _ = await self._cluster.call_shard(self._shard_id, self._request(items), timeout_s=left_s)
+        except FrameTooLargeError as error:
+            if len(items) == 1:
+                _fail(items, error)
+            else:
+                for item in items:
+                    self._ask_again([item])
+        except AntiphonError as error:
+            _fail(items, error)
+        except asyncio.CancelledError:
+            _fail(items, ClientClosedError("the client was closed before an answer came"))
+            raise
+        else:
+            _resolve(items, reply)
+
+
+def _resolve(items: list[Item], reply: Any) -> None:
+    if type(reply) is not TableRows or len(reply.rows) != len(items):
+        _fail(items, ProtocolViolationError("the answer to a table read does not fit what was asked"))
+        return
+    for item, row in zip(items, reply.rows, strict=True):
+        if not item.future.done():
+            item.future.set_result(row)
+
+
+def _fail(items: list[Item], error: AntiphonError) -> None:
+    for item in items:
+        if not item.future.done():
+            item.future.set_exception(error)

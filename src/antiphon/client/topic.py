@@ -1,0 +1,245 @@
+"""A topic, asynchronously: append and read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from antiphon.client.cluster import Cluster
+from antiphon.client.handles import Handle, PerShard
+from antiphon.client.hashing import as_bytes, shard_of_topic_key
+from antiphon.client.log_reader import read_batches
+from antiphon.client.pipeline import Item
+from antiphon.client.topic_writer import Append, Headers, Position, RecordInput, TopicWriter, now_ms
+from antiphon.errors import InvalidRequestError, WrongKindError
+from antiphon.records.decode import Record, decode_records
+from antiphon.wire.metadata import Kind, TopicMeta
+
+RECORD_OVERHEAD_BYTES = 24
+
+Value = bytes | str | None
+Message = Value | tuple[Value, Value] | tuple[Value, Value, Iterable[tuple[str, bytes | None]]]
+"""A record to append: a value, (key, value) or (key, value, headers)."""
+
+
+class AsyncTopic(Handle):
+    """A plain log, cut into shards. `await client.topic(name)` makes one that exists for sure."""
+
+    kind: Kind | None = Kind.TOPIC
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        timeout_s: float,
+        *,
+        any_kind: bool = False,
+        compression: str = "none",
+    ) -> None:
+        super().__init__(cluster, name, timeout_s)
+        if any_kind:
+            self.kind = None
+        self._compression = compression
+        self._writers = PerShard(self._make_writer)
+        self._next_shard = 0
+
+    def _make_writer(self, shard_id: int) -> TopicWriter:
+        meta = self._known()
+        limit = int(meta.config.get("max.message.bytes", "1048588")) if meta is not None else 1_048_588
+        return TopicWriter(self._cluster, shard_id, limit // 2)
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Position:
+        """Append one record; returns when it is durable and committed.
+
+        Without `shard` the key decides, as in Kafka's clients; records without a key are spread. With `expected_offset` (and
+        `shard`) it lands exactly there or nowhere. Repeats after lost connections or fail-overs are recognised by the node:
+        it is never appended twice.
+
+        Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
+        InvalidRequestError, and TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
+        """
+        record = _record(key, value, headers, timestamp_ms)
+        deadline = self._deadline(timeout_s)
+        meta = self._known() or await self._resolved()
+        index = self._shard_for(meta, record[0], shard)
+        if expected_offset is not None:
+            _check_expected(expected_offset, shard)
+        append = Append([record], expected_offset, expected_offset is not None, self._compression)
+        offset, term = await self._add(meta, index, append, deadline)
+        return Position(index, offset, term)
+
+    async def append_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Position]:
+        """Append several records, as one durable batch per shard; returns their positions in order.
+
+        A message is a value, `(key, value)` or `(key, value, headers)`. Without `shard`, keys decide; those without a key go
+        to one shard together. A batch is in the log whole or not at all, but the batches of different shards may fail each
+        on its own: the first error is raised then. See `append` for the rest.
+        """
+        now = now_ms() if timestamp_ms is None else timestamp_ms
+        records = [_message(message, now) for message in messages]
+        deadline = self._deadline(timeout_s)
+        meta = self._known() or await self._resolved()
+        if expected_offset is not None:
+            _check_expected(expected_offset, shard)
+        spread = self._shard_for(meta, None, shard)
+        groups: dict[int, list[int]] = {}
+        for at, record in enumerate(records):
+            index = spread if record[0] is None else self._shard_for(meta, record[0], shard)
+            groups.setdefault(index, []).append(at)
+        found = await asyncio.gather(
+            *(
+                self._add(
+                    meta,
+                    index,
+                    Append([records[at] for at in places], expected_offset, True, self._compression),
+                    deadline,
+                )
+                for index, places in groups.items()
+            ),
+            return_exceptions=True,
+        )
+        positions: dict[int, Position] = {}
+        for (index, places), outcome in zip(groups.items(), found, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            positions.update(
+                (at, Position(index, outcome[0] + number, outcome[1])) for number, at in enumerate(places)
+            )
+        return [positions[at] for at in range(len(records))]
+
+    async def _add(self, meta: TopicMeta, index: int, append: Append, deadline: float) -> tuple[int, int]:
+        if meta.kind is Kind.TABLE:
+            raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
+        writer = self._writers[self._shard_id(meta, index)]
+        if writer.full:
+            await writer.room(deadline)
+        size_bytes = sum(
+            RECORD_OVERHEAD_BYTES
+            + (len(key) if key else 0)
+            + (len(value) if value else 0)
+            + sum(len(name) + (len(data) if data else 0) + 4 for name, data in headers)
+            for key, value, headers, _ in append.records
+        )
+        future: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        writer.add(Item(append, size_bytes, deadline, future))
+        return await future
+
+    def _shard_for(self, meta: TopicMeta, key: bytes | None, shard: int | None) -> int:
+        if shard is not None:
+            self._shard_id(meta, shard)
+            return shard
+        if key is not None:
+            return shard_of_topic_key(key, len(meta.shards))
+        self._next_shard += 1
+        return self._next_shard % len(meta.shards)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        shard: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        isolation: str = "committed",
+        follow: bool = False,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Record]:
+        """Records of one shard in order, from offset `start` (-1: from now on, -2: from the first that is there).
+
+        Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
+        written, at the time of the call); with `follow` it waits for more, for ever. `timeout_s` bounds each request.
+
+        Raises OffsetOutOfRangeError when `start` is not in the log (any more), UnknownTopicError, UnknownShardError.
+        """
+        async for records in self.read_chunks(
+            shard, start, end, isolation=isolation, follow=follow, timeout_s=timeout_s
+        ):
+            for record in records:
+                yield record
+
+    async def read_chunks(
+        self,
+        shard: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        isolation: str = "committed",
+        follow: bool = False,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Sequence[Record]]:
+        """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        shard_id = self._shard_id(await self._resolved(), shard)
+        start = await self._start_of(shard_id, start)
+        if end is None and not follow:
+            end = await self._end_of(shard_id, isolation, start, timeout_s)
+        chunks = read_batches(self._cluster, shard_id, start, end, isolation=isolation, timeout_s=timeout_s)
+        async for chunk in chunks:
+            records = decode_records(chunk)
+            if records and (records[0].offset < start or (end is not None and records[-1].offset >= end)):
+                records = [r for r in records if r.offset >= start and (end is None or r.offset < end)]
+            if records:
+                yield records
+
+    async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
+        from antiphon.client.log_reader import LATEST, fetch, list_offset
+
+        if isolation != "uncommitted":
+            return (await list_offset(self._cluster, shard_id, LATEST, timeout_s)).high_watermark
+        reply, _ = await fetch(
+            self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
+        )
+        return reply.log_end
+
+    async def close(self) -> None:
+        """Fail what is not answered. The client does this for all its handles."""
+        for writer in list(self._writers.parts.values()):
+            await writer.close()
+
+
+def _record(
+    key: Value, value: Value, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
+) -> RecordInput:
+    return (
+        None if key is None else as_bytes(key, "key"),
+        None if value is None else as_bytes(value, "value"),
+        tuple(headers),
+        now_ms() if timestamp_ms is None else timestamp_ms,
+    )
+
+
+def _message(message: Message, timestamp_ms: int) -> RecordInput:
+    headers: Headers = ()
+    if isinstance(message, tuple):
+        if len(message) == 3:
+            return _record(message[0], message[1], message[2], timestamp_ms)
+        if len(message) != 2:
+            raise InvalidRequestError("a message is a value, (key, value) or (key, value, headers)")
+        return _record(message[0], message[1], headers, timestamp_ms)
+    return _record(None, message, headers, timestamp_ms)
+
+
+def _check_expected(expected_offset: int, shard: int | None) -> None:
+    if shard is None:
+        raise InvalidRequestError("expected_offset needs shard: offsets belong to a shard")
+    if expected_offset < 0:
+        raise InvalidRequestError(f"expected_offset is an offset, not {expected_offset}")

@@ -1,0 +1,182 @@
+"""Appends to one topic shard: records of many callers in one batch, batches in the order of their sequences.
+
+Kafka's rules for producers hold here: sequences follow each other without a gap, a shard recognises the last five batches.
+So after anything that breaks the chain (a batch refused for good, or given up with unknown outcome) the rest goes on under a
+fresh producer id; batches that followed one of unknown outcome and were refused because of it fail with unknown outcome too,
+since an old copy of theirs could still be under way.
+
+The first batch of a producer id travels alone, because a shard takes any sequence from a producer that it does not know.
+A conditional append (KIP-27) travels alone: it is sent when nothing is in flight, and nothing is sent before its answer.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from antiphon.client.cluster import Cluster
+from antiphon.client.connection import Connection
+from antiphon.client.pipeline import Item, Request, ShardPipeline
+from antiphon.errors import (
+    AntiphonError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    ProtocolViolationError,
+    TimedOutError,
+)
+from antiphon.records.builder import build_batch
+from antiphon.wire.frames import Buffer
+from antiphon.wire.requests import AppendBatch, Appended
+
+RECORDS_PER_BATCH: Final = 10_000
+BYTES_PER_BATCH: Final = 256 * 1024
+SEQUENCE_MASK: Final = (1 << 31) - 1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+RecordInput = tuple[bytes | None, bytes | None, Headers, int]
+
+
+class Position(NamedTuple):
+    """Where a record stands: durable and committed. `term` is the leader's when it was acknowledged."""
+
+    shard: int
+    offset: int
+    term: int
+
+
+class Append(NamedTuple):
+    """What an item carries. `alone`: it is a batch of its own."""
+
+    records: list[RecordInput]
+    expected_offset: int | None = None
+    alone: bool = False
+    compression: str = "none"
+
+
+class TopicWriter(ShardPipeline):
+    """Items are `Append`s; futures get the offset of their first record and the term."""
+
+    def __init__(self, cluster: Cluster, shard_id: int, batch_bytes_max: int = BYTES_PER_BATCH) -> None:
+        super().__init__(cluster, shard_id)
+        self._batch_bytes_max = min(BYTES_PER_BATCH, batch_bytes_max)
+        self._fresh_id = False  # the chain of sequences is broken
+        self._poisoned = False  # by a batch whose outcome is not known
+        self._known = False  # the shard has a batch of this producer id
+
+    def _take(self) -> Request | None:
+        queue = self._queue
+        while queue and queue[0].future.done():
+            self._popped(queue.popleft().size_bytes)
+        if not queue or (self._sent and not self._known):
+            return None
+        if self._fresh_id:
+            if not self._sent:
+                self._recover()
+            return None
+        if self._sent and self._sent[-1].items[0].what.expected_offset is not None:
+            return None
+        if queue[0].what.alone:
+            if queue[0].what.expected_offset is not None and self._sent:
+                return None
+            items = [queue.popleft()]
+        else:
+            items = self._take_singles()
+        self._popped(sum(item.size_bytes for item in items))
+        count = sum(len(item.what.records) for item in items)
+        sequence = self._next_sequence
+        self._next_sequence = (sequence + count) & SEQUENCE_MASK
+        return Request(items, sequence, count)
+
+    def _take_singles(self) -> list[Item]:
+        queue = self._queue
+        items: list[Item] = []
+        size_bytes = 0
+        while queue and not queue[0].what.alone and len(items) < RECORDS_PER_BATCH:
+            size_bytes += queue[0].size_bytes
+            if items and size_bytes > self._batch_bytes_max:
+                break
+            items.append(queue.popleft())
+        return items
+
+    def _encode(self, request: Request) -> tuple[Any, Sequence[Buffer]]:
+        first = request.items[0].what
+        records = (
+            first.records
+            if len(request.items) == 1
+            else [r for item in request.items for r in item.what.records]
+        )
+        batch = build_batch(
+            records,
+            producer_id=self.producer_id,
+            producer_epoch=0,
+            base_sequence=request.sequence,
+            compression=first.compression,
+        )
+        left_ms = max(1, int((request.deadline - self._loop.time()) * 1000))
+        return AppendBatch(self._shard_id, first.expected_offset, left_ms), (batch,)
+
+    def _resolve(self, request: Request, reply: Any) -> None:
+        if type(reply) is not Appended or reply.next_offset - reply.base_offset != request.count:
+            request.fail(ProtocolViolationError("the answer to an append does not fit what was asked"))
+            return
+        self._known = True
+        offset = reply.base_offset
+        for item in request.items:
+            if not item.future.done():
+                item.future.set_result((offset, reply.term))
+            offset += len(item.what.records)
+
+    def _restart(self, producer_id: int) -> None:
+        super()._restart(producer_id)
+        self._known = False
+
+    def _resend(self, connection: Connection) -> None:
+        if self._known or not self._sent:
+            super()._resend(connection)
+        else:
+            self._send(connection, self._sent[0])
+
+    def _refused(self, request: Request, error: AntiphonError) -> bool:
+        if not isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
+            if request.attempts == 1 and len(self._sent) == 1:
+                self._next_sequence = (
+                    request.sequence
+                )  # nothing of it is anywhere: the sequence is free again
+            else:
+                self._fresh_id = True
+            return False
+        if self._poisoned:
+            request.fail(_unknown_outcome())
+            return False
+        if self._sent[0] is not request:
+            return True  # one before it has no answer yet: they are sent again in order
+        fresh, self._fresh_id = self._fresh_id, True
+        # One before it was refused for good, or the shard does not know this producer any more. Only in the latter case an
+        # earlier try may have got in; the caller is told then.
+        return fresh or request.attempts == 1
+
+    def _abandoned(self) -> None:
+        self._fresh_id = self._poisoned = True
+
+    def _before_resend(self) -> bool:
+        if not self._fresh_id:
+            return False
+        if self._poisoned:
+            for request in [request for request in self._sent if request.failure and request.attempts > 1]:
+                self._sent.remove(request)
+                request.fail(_unknown_outcome())
+        if any(request.failure is None for request in self._sent):
+            return False  # only under the old id it can be found out whether they are in the log
+        self._fresh_id = self._poisoned = False
+        return True
+
+
+def _unknown_outcome() -> TimedOutError:
+    return TimedOutError(
+        "an append before this one had no answer in time; whether this one was carried out is not known",
+        sent=True,
+    )
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, for records without a timestamp of their own."""
+    return time.time_ns() // 1_000_000

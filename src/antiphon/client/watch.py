@@ -1,0 +1,140 @@
+"""Following a table's changes."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from antiphon.client.cluster import Cluster
+from antiphon.client.log_reader import read_batches
+from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError
+from antiphon.records.changes import ChangeKind, decode_changes
+from antiphon.wire.metadata import TopicMeta
+from antiphon.wire.requests import Version
+
+QUEUE_CHUNKS_MAX: Final = 4  # per shard, about 1 MiB each
+
+
+class Change(NamedTuple):
+    """A key was created, modified or deleted. `value` is the new one, None when deleted.
+
+    `version` is the new row's, or that of the row that was removed. `shard` and `offset` say where it stands in the table's
+    log, `timestamp_ms` (ms since 1970) when the leader took the request.
+    """
+
+    key: bytes
+    value: bytes | None
+    version: Version
+    kind: ChangeKind
+    shard: int
+    offset: int
+    timestamp_ms: int
+
+
+class Watch:
+    """An asynchronous iterator of `Change`; also an async context manager. Close it when it is no longer followed."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resolve: Callable[[], Awaitable[TopicMeta]],
+        start_of: Callable[[int, int], Awaitable[int]],
+        start: int | Sequence[int],
+        shard: int | None,
+    ) -> None:
+        self._cluster = cluster
+        self._resolve = resolve
+        self._start_of = start_of
+        self._start = start
+        self._shard = shard
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ready: deque[tuple[list[Change], asyncio.Semaphore]] = deque()
+        self._current: deque[Change] = deque()
+        self._wake = asyncio.Event()
+        self._error: AntiphonError | None = None
+        self._started = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Fix the offsets from which changes are delivered."""
+        if self._started:
+            return
+        self._started = True
+        meta = await self._resolve()
+        if self._shard is not None and not 0 <= self._shard < len(meta.shards):
+            raise UnknownShardError(f"{meta.name!r} has shards 0..{len(meta.shards) - 1}, not {self._shard}")
+        shards = meta.shards if self._shard is None else (meta.shards[self._shard],)
+        starts = [self._start] * len(shards) if isinstance(self._start, int) else list(self._start)
+        if len(starts) != len(shards):
+            raise InvalidRequestError(f"{len(starts)} start offsets for {len(shards)} shards")
+        offsets = await asyncio.gather(
+            *(self._start_of(shard.shard_id, at) for shard, at in zip(shards, starts, strict=True))
+        )
+        self._tasks = [
+            asyncio.create_task(self._follow(shard.shard_id, shard.index, at))
+            for shard, at in zip(shards, offsets, strict=True)
+        ]
+
+    async def _follow(self, shard_id: int, index: int, start: int) -> None:
+        room = asyncio.Semaphore(QUEUE_CHUNKS_MAX)
+        try:
+            async for chunk in read_batches(self._cluster, shard_id, start, None):
+                changes = [
+                    Change(c.key, c.value, Version(*c[4:]), c.kind, index, c.offset, c.timestamp_ms)
+                    for c in decode_changes([chunk], start)
+                ]
+                if changes:
+                    await room.acquire()
+                    self._ready.append((changes, room))
+                    self._wake.set()
+        except AntiphonError as error:
+            self._error = self._error or error
+            self._wake.set()
+
+    async def next_chunk(self) -> list[Change]:
+        """The changes that are there, at least one; waits for it. An empty list once the watch is closed."""
+        await self.start()
+        if self._current:
+            changes = list(self._current)
+            self._current.clear()
+            return changes
+        while not self._ready:
+            if self._closed:
+                return []
+            if self._error is not None:
+                raise self._error
+            self._wake.clear()
+            await self._wake.wait()
+        chunk, room = self._ready.popleft()
+        room.release()
+        return chunk
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        if not self._current:
+            chunk = await self.next_chunk()
+            if not chunk:
+                raise StopAsyncIteration
+            self._current.extend(chunk)
+        return self._current.popleft()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop following; iteration ends. A second close does nothing."""
+        self._closed = self._started = True
+        self._wake.set()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,182 @@
+"""Connecting, metadata, administration and the end of a client."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.client.aio import AsyncClient, connect
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
+    NotReadyError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownShardError,
+    UnknownTopicError,
+    UnreachableError,
+)
+from antiphon.records.builder import build_batch
+from antiphon.wire.requests import (
+    CreateTopic,
+    DeleteTopic,
+    GetMetadata,
+    Hello,
+    OpStatus,
+    Put,
+    TableWrite,
+)
+from tests.client.conftest import Scenario
+from tests.client.memory_cluster import DROP_AFTER, DROP_BEFORE, MemoryCluster
+
+Play = Callable[[Scenario], None]
+
+
+@pytest.mark.parametrize(
+    "servers", ["", "nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", ":7400", [], "a:1,b"]
+)
+def test_addresses_that_are_none(servers: str | list[str]) -> None:
+    with pytest.raises(InvalidRequestError, match="address"):
+        connect(servers)
+
+
+def test_nobody_there(unused_tcp_port: int) -> None:
+    async def main() -> None:
+        with pytest.raises(UnreachableError, match="is the cluster up"):
+            await connect(f"127.0.0.1:{unused_tcp_port}", connect_timeout_s=0.1)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_somebody_else_there() -> None:
+    """A server that speaks another protocol is named, not waited for."""
+
+    async def main() -> None:
+        async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(http, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(AntiphonError, match="frame of"):
+            await connect(f"127.0.0.1:{port}", connect_timeout_s=1)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_one_address_is_enough_and_dead_ones_are_passed_over(tmp_path: Path, unused_tcp_port: int) -> None:
+    async def main() -> None:
+        async with MemoryCluster(tmp_path) as cluster:
+            servers = f"127.0.0.1:{unused_tcp_port}, {cluster.nodes[2].address}"
+            db = await connect(servers)
+            table = await db.create_table("t", shards=3)
+            await asyncio.gather(*(table.put(f"{i}", b"") for i in range(50)))
+            assert {node.node_id for node in cluster.nodes if node.sessions} == {0, 1, 2}
+            await db.close()
+
+    asyncio.run(main())
+
+
+def test_node_of_another_cluster_is_refused(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        table = await db.create_table("t", shards=3)
+        cluster.fail(Hello, ForeignDirectoryError("node 1 of cluster other"))
+        with pytest.raises(ForeignDirectoryError):
+            await asyncio.gather(*(table.put(f"{i}", b"") for i in range(50)))
+
+    play(scenario)
+
+
+def test_administration(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        await db.create_topic("t", shards=2, config={"retention.ms": "5"})
+        with pytest.raises(TopicExistsError):
+            await db.create_topic("t")
+        meta = await db.metadata()
+        assert [topic.name for topic in meta.topics] == ["t"]
+        assert (await db.node_status(1)).node.node_id == 1
+        with pytest.raises(UnavailableError, match="node 9"):
+            await db.node_status(9)
+        await db.elect_leader("t", 1, node=2)
+        assert cluster.topics["t"].shards[1].leader == 2
+        with pytest.raises(UnknownShardError):
+            await db.elect_leader("t", 5)
+        with pytest.raises(UnknownTopicError):
+            await db.elect_leader("none", 0)
+        await db.delete_topic("t")
+        with pytest.raises(UnknownTopicError):
+            await db.delete_topic("t")
+
+    play(scenario)
+
+
+def test_administration_is_repeated_without_harm(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        cluster.fail(CreateTopic, NotReadyError("no coordinator"), DROP_BEFORE, DROP_AFTER)
+        topic = await db.create_topic("t")
+        assert (await topic.append(b"")).offset == 0
+        cluster.fail(DeleteTopic, DROP_AFTER)
+        await db.delete_topic("t")
+
+    play(scenario)
+
+
+def test_metadata_from_any_node_that_answers(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        cluster.fail(GetMetadata, DROP_BEFORE, DROP_AFTER)
+        assert (await db.metadata()).cluster_id == "memory"
+
+    play(scenario)
+
+
+def test_single_requests(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        await db.create_topic("t")
+        await db.create_table("k")
+        topic_shard, table_shard = (cluster.topics[name].shards[0].shard_id for name in ("t", "k"))
+        producer_id = await db.new_producer_id()
+        batch = build_batch([(b"k", b"v", (), 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        first = await db.append_raw(topic_shard, batch)
+        again = await db.append_raw(topic_shard, batch)
+        assert (first.base_offset, first.duplicate, again.base_offset, again.duplicate) == (0, False, 0, True)
+        fetched, payload = await db.fetch(topic_shard, 0)
+        assert (fetched.high_watermark, len(payload)) == (1, len(batch))
+        assert (await db.list_offset(topic_shard, -1)).offset == 1
+        written = await db.write_raw(TableWrite(table_shard, (Put(b"k", b"v"),)))
+        assert (written.results[0].status, written.offset) == (OpStatus.OK, 0)
+
+    play(scenario)
+
+
+def test_handle_that_is_made_outside_of_a_context(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with MemoryCluster(tmp_path) as cluster:
+            async with AsyncClient(cluster.servers) as db:
+                await db.create_table("t")
+            with pytest.raises(UnavailableError):
+                await db.metadata()
+
+    asyncio.run(main())
+
+
+def test_public_names_are_there() -> None:
+    for name in antiphon.__all__:
+        assert getattr(antiphon, name) is not None
+    assert set(antiphon.__all__) <= set(dir(antiphon))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = antiphon.nothing
