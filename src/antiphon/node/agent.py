@@ -208,7 +208,7 @@ class ClusterAgent:
                 reply = await self._ask(body(left), left)
             except (NotLeaderError, NotReadyError, UnavailableError) as error:
                 unknown = unknown or isinstance(error, UnavailableError)
-                if left <= pause_s:
+                if left <= pause_s or self._node.stopping:
                     raise
                 self._not_there(error)
                 await asyncio.sleep(pause_s)
@@ -255,7 +255,7 @@ class ClusterAgent:
             try:
                 block = await self._ask(ReserveProducerIds(PRODUCER_IDS_AT_ONCE), left)
             except (NotLeaderError, NotReadyError, UnavailableError) as error:
-                if left <= pause_s:
+                if left <= pause_s or self._node.stopping:
                     raise
                 self._not_there(error)
                 await asyncio.sleep(pause_s)

@@ -23,7 +23,7 @@ import structlog
 
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import RealDisk
+from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.config import NodeConfig, check_config
@@ -54,7 +54,7 @@ Sockets = dict[str, socket.socket]
 class Node(GatewayCalls):
     """See the module's text. `start()`, then `stop()`; both once, on the node's event loop."""
 
-    def __init__(self, config: NodeConfig, sockets: Sockets | None = None) -> None:
+    def __init__(self, config: NodeConfig, sockets: Sockets | None = None, disk: Disk | None = None) -> None:
         super().__init__()
         self.config = check_config(config)
         self.node_id = config.node_id
@@ -71,7 +71,7 @@ class Node(GatewayCalls):
         self._sockets = dict(sockets or {})
         self._log = structlog.get_logger()
         self._directory = NodeDirectory.open(str(config.dir), config.cluster_id, config.node_id)
-        disk = RealDisk()
+        disk = RealDisk() if disk is None else disk
         self.wal = WalThread(
             disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
         )
@@ -251,6 +251,7 @@ class Node(GatewayCalls):
                 self.shards.expire(now)
             if self._due("checkpoint", now, timings.checkpoint / 1000):
                 self.shards.note_watermarks()
+                self.shards.mend_damaged()
             if self._due("retention", now, timings.retention_check / 1000):
                 self.shards.apply_retention()
         except AntiphonError as error:

@@ -191,6 +191,12 @@ class ShardHost:
 
     def not_leader(self) -> NotLeaderError:
         """The error that points to who leads."""
+        if self.failed is not None:  # the others elect a leader among them: worth a retry
+            return NotLeaderError(
+                f"the replica of shard {self.shard_id} on node {self.services.node_id} stopped: {self.failed.message}",
+                leader=None,
+                shard_id=self.shard_id,
+            )
         leader = None if self.is_leader else self.replica.leader
         return NotLeaderError(
             f"node {self.services.node_id} does not lead shard {self.shard_id}, "
@@ -201,9 +207,7 @@ class ShardHost:
 
     def check_alive(self) -> None:
         """Raise unless this replica works."""
-        if self.failed is not None:
-            raise self.failed
-        if self.closed:
+        if self.failed is not None or self.closed:
             raise self.not_leader()
 
     def check_serving(self) -> None:
@@ -431,7 +435,7 @@ class ShardHost:
         self.services.metrics.shard_failures += 1
         if self.table is not None:
             self.table.stop_leading()
-        self.clients.fail_all(self.failed)
+        self.clients.fail_all(self.not_leader())
         self.services.host_failed(self, was_leader=was_leader)
 
     def close(self) -> None:

@@ -28,9 +28,12 @@ from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
+from antiphon.replication.replica_state import Role
 from antiphon.wire.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 
 if TYPE_CHECKING:
+    import asyncio
+
     from antiphon.node.node import Node
 
 OPEN_SLICE_S = 0.01
@@ -55,6 +58,7 @@ class Shards:
         self._found = directory.shard_ids()
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._ticking: dict[int, ShardHost] = {}
+        self._mending: asyncio.Task[None] | None = None
         self._waited_for: dict[int, ShardHost] = {}
 
     # -- following the metadata ---------------------------------------------------------------------------------
@@ -259,6 +263,29 @@ class Shards:
                 wal.submit(host.log.hard_state.stage_high_watermark(host.high_watermark))
             else:
                 host.log.release_memory(IDLE_TAIL_BYTES)
+
+    def mend_damaged(self) -> None:
+        """A log that was damaged and is fed again counts only from a term that began since: ask for that election."""
+        if self._mending is not None and not self._mending.done():
+            return
+        for host in self._node.hosts.values():
+            replica = host.replica
+            if (
+                host.failed is None
+                and host.shard_id != CLUSTER_SHARD_ID
+                and replica.damaged
+                and replica.role is Role.FOLLOWER
+                and replica.high_watermark > replica.log_start
+            ):
+                self._mending = self._node.spawn(self._mend(host.shard_id))
+                return
+
+    async def _mend(self, shard_id: int) -> None:
+        self._log.info("mending_damaged_log", shard=shard_id)
+        try:
+            await self._node.elect_leader(shard_id)
+        except AntiphonError as error:
+            self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
 
     def apply_retention(self) -> None:
         """Trim what the topics' settings no longer keep."""

@@ -1,0 +1,120 @@
+"""Nodes in this process, on one event loop: for what a test must reach into, such as a disk that fills up."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from antiphon.errors import AntiphonError
+from antiphon.log.disk import Disk
+from antiphon.node.config import Member, NodeConfig, Ports, Timings
+from antiphon.node.node import Node
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_batch
+from tests.node.processes import bind, port_of
+
+DOORS = ("native",)
+
+
+class Nodes:
+    """The nodes of one cluster, by id; `stop` and `start` one at will."""
+
+    def __init__(self, directory: Path, count: int, disks: dict[int, Disk]) -> None:
+        self.directory = directory
+        self.disks = disks
+        self.nodes: dict[int, Node] = {}
+        self._sockets = [bind() for _ in range(count)]
+        self._ports = [port_of(listener) for listener in self._sockets]
+        self.members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self._ports)]
+
+    def config(self, node_id: int) -> NodeConfig:
+        """The configuration of a node."""
+        return NodeConfig(
+            cluster_id="test",
+            node_id=node_id,
+            nodes=self.members,
+            dir=self.directory / f"node-{node_id}",
+            ports=Ports(self._ports[node_id], -1, -1, -1),
+            timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
+        )
+
+    async def start(self, node_id: int, *, first: bool = False) -> Node:
+        """Start a node and wait until it has joined."""
+        sockets = {"native": self._sockets[node_id]} if first else None
+        node = Node(self.config(node_id), sockets, self.disks.get(node_id))
+        self.nodes[node_id] = node
+        await node.start()
+        return node
+
+    async def start_all(self) -> None:
+        """Start all and wait until they are a cluster."""
+        for node_id in range(len(self._ports)):
+            await self.start(node_id, first=True)
+        for node in self.nodes.values():
+            assert await node.joined(20)
+
+    async def stop(self, node_id: int) -> None:
+        """Stop a node cleanly."""
+        await self.nodes.pop(node_id).stop()
+
+    async def close(self) -> None:
+        """Stop all."""
+        for node_id in list(self.nodes):
+            await self.stop(node_id)
+        for listener in self._sockets:
+            listener.close()
+
+    async def leader(self, shard_id: int) -> ShardHost:
+        """The replica that serves the shard."""
+        found: list[ShardHost] = []
+
+        def serves() -> bool:
+            hosts = (node.hosts.get(shard_id) for node in self.nodes.values())
+            found[:] = [host for host in hosts if host is not None and host.is_serving]
+            return bool(found)
+
+        await eventually(serves)
+        return found[0]
+
+    async def append(self, shard_id: int, value: bytes) -> int:
+        """Append one record through whoever leads; returns the offset after it."""
+        deadline = time.monotonic() + 20
+        while True:
+            node_id = (await self.leader(shard_id)).services.node_id
+            try:
+                batch = build_batch([(None, value, [], 1)])
+                return (await self.nodes[node_id].append(shard_id, batch)).next_offset
+            except AntiphonError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+
+
+@asynccontextmanager
+async def cluster_of(
+    directory: Path, count: int, disks: dict[int, Disk] | None = None
+) -> AsyncIterator[Nodes]:
+    """A running cluster of `count` nodes in this process."""
+    nodes = Nodes(directory, count, disks or {})
+    try:
+        await nodes.start_all()
+        yield nodes
+    finally:
+        await nodes.close()
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Look again at every turn of the loop until `condition` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+def run(test: Awaitable[None]) -> None:
+    """Run a test's coroutine."""
+
+    async def main() -> None:
+        await asyncio.wait_for(test, 50)
+
+    asyncio.run(main())

@@ -1,0 +1,219 @@
+"""What a node does when its disk is full or damaged, when it has been away for too long, and when it finds a bug."""
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.errors import DiskFullError, InternalError, NotLeaderError, StorageFailedError
+from antiphon.invariants import InvariantError
+from antiphon.log.disk import File, RealDisk
+from antiphon.records.batch import Buffer
+from antiphon.records.builder import build_batch
+from antiphon.replication.actions import Action
+from antiphon.wire.frames import encode_message
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+
+class TroubledFile:
+    """A file on a disk that may be full or broken."""
+
+    def __init__(self, disk: "TroubledDisk", file: File) -> None:
+        self._disk = disk
+        self._file = file
+        self.pread, self.truncate, self.size = file.pread, file.truncate, file.size
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        if self._disk.full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        self._file.pwritev(buffers, at)
+
+    def fdatasync(self) -> None:
+        if self._disk.broken:
+            raise OSError(errno.EIO, "input/output error")
+        self._file.fdatasync()
+
+
+class TroubledDisk(RealDisk):
+    """The real disk, full or broken when a test says so."""
+
+    full = False
+    broken = False
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return TroubledFile(self, super().open(path, create=create))
+
+
+async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
+    topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind=kind, config=config))
+    return topic.shards[0].shard_id
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) -> None:
+    async def test() -> None:
+        disk = TroubledDisk()
+        async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+            node = nodes.nodes[0]
+            shard_id = await new_shard(nodes, "t")
+            end = await nodes.append(shard_id, b"before")
+            disk.full = True
+            waiting = nodes.append(shard_id, b"caught by the full disk")
+            host = await nodes.leader(shard_id)
+            node.spawn(waiting)
+            await eventually(lambda: node.wal.disk_full)
+            with pytest.raises(DiskFullError):
+                host.check_writable()
+            assert host.status().state == "disk_full"
+            assert (await node.fetch(shard_id, end - 1, 1000)).batches
+            disk.full = False
+            await eventually(lambda: not node.wal.disk_full)
+            assert await nodes.append(shard_id, b"after") == end + 2
+
+    run(test())
+
+
+def test_a_failed_sync_stops_the_replica_and_another_one_leads(tmp_path: Path) -> None:
+    async def test() -> None:
+        disks = {i: TroubledDisk() for i in range(3)}
+        async with cluster_of(tmp_path, 3, dict(disks)) as nodes:
+            shard_id = await new_shard(nodes, "t")
+            await nodes.append(shard_id, b"kept")
+            old = await nodes.leader(shard_id)
+            victim = old.services.node_id
+            disks[victim].broken = True
+            end = await nodes.append(shard_id, b"the others have it")
+            await eventually(lambda: old.failed is not None)
+            assert isinstance(old.failed, StorageFailedError)
+            assert old.status().state == "failed"
+            await eventually(lambda: not old.is_serving)
+            assert await nodes.append(shard_id, b"with another leader") > end
+            assert (await nodes.leader(shard_id)).services.node_id != victim
+            disks[victim].broken = False
+
+    run(test())
+
+
+def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            sick, well = await new_shard(nodes, "sick"), await new_shard(nodes, "well")
+            host = await nodes.leader(sick)
+
+            def broken(_write_id: int) -> list[Action]:
+                raise InvariantError("the impossible happened")
+
+            monkeypatch.setattr(host.replica, "persisted", broken)
+            with pytest.raises(NotLeaderError, match="the impossible happened"):
+                await nodes.nodes[0].append(sick, build_batch([(None, b"never acknowledged", [], 1)]))
+            assert isinstance(host.failed, InternalError)
+            assert host.status().state == "failed"
+            await nodes.append(well, b"goes on")
+
+    run(test())
+
+
+def test_a_damaged_log_is_refetched_before_it_counts_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t")
+            for number in range(20):
+                await nodes.append(shard_id, b"<%d>" % number)
+            victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
+            host = nodes.nodes[victim].hosts[shard_id]
+            await eventually(lambda: host.high_watermark == 21)
+            await nodes.stop(victim)
+            for path in (tmp_path / f"node-{victim}" / "shards" / str(shard_id)).iterdir():
+                if path.suffix == ".snapshot":
+                    path.unlink()
+                elif path.suffix == ".log":
+                    data = bytearray(path.read_bytes())
+                    data[len(data) // 2] ^= 0x10
+                    path.write_bytes(data)
+            await nodes.start(victim)
+            await eventually(lambda: shard_id in nodes.nodes[victim].hosts)
+            again = nodes.nodes[victim].hosts[shard_id]
+            assert again.log.recovery is not None
+            end = await nodes.append(shard_id, b"more")
+            await eventually(lambda: again.log.damaged is None and again.high_watermark >= end)
+            assert again.status().state == "ok"
+
+    run(test())
+
+
+@pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
+def test_who_was_away_for_too_long_gets_a_snapshot(tmp_path: Path, kind: Kind) -> None:
+    """S0.37: retention has removed what the follower would need next."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(
+                nodes, "t", kind, **{"segment.bytes": "4096", "retention.bytes": "4096"}
+            )
+            victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
+            await nodes.stop(victim)
+            for number in range(40):
+                await write(nodes, shard_id, kind, number)
+            leader = await nodes.leader(shard_id)
+            for node in nodes.nodes.values():
+                table = node.hosts[shard_id].table
+                if table is not None:
+                    table.state.flush()
+                node.shards.apply_retention()
+            assert leader.log.log_start > 5
+            node = await nodes.start(victim)
+            await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
+            await write(nodes, shard_id, kind, 40)
+            host = node.hosts[shard_id]
+            await eventually(lambda: host.high_watermark == leader.high_watermark)
+            if host.table is not None:
+                keys = tuple(b"key%d" % number for number in range(41))
+                rows = await node.table_get(TableGet(shard_id, keys, consistency="local"))
+                assert [row.value for row in rows.rows if row is not None] == [b"x" * 1000] * 41
+
+    run(test())
+
+
+async def write(nodes: Nodes, shard_id: int, kind: Kind, number: int) -> None:
+    """One more entry of either kind."""
+    if kind is Kind.TOPIC:
+        await nodes.append(shard_id, b"x" * 1000)
+        return
+    leader = await nodes.leader(shard_id)
+    node = nodes.nodes[leader.services.node_id]
+    await node.table_write(TableWrite(shard_id, (Put(b"key%d" % number, b"x" * 1000),)))
+
+
+def test_messages_of_tomorrow_are_refused_one_by_one(tmp_path: Path) -> None:
+    """A request that this version does not know is answered as such; the connection stays."""
+    import asyncio
+
+    from antiphon.wire.frames import FrameDecoder, decode_reply
+    from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetStatus, Hello, HelloReply, StatusReply
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            host, _, port = nodes.members[0].native.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for request_id, body in enumerate(
+                [Hello(PROTOCOL_VERSION, "t"), ["FromTheFuture"], GetStatus()], 1
+            ):
+                writer.writelines([bytes(part) for part in encode_message(request_id, body)])
+            decoder = FrameDecoder()
+            replies: list[tuple[int, Any]] = []
+            while len(replies) < 3:
+                replies += [decode_reply(frame.header) for frame in decoder.feed(await reader.read(65536))]
+            assert [type(body) for _, body in sorted(replies, key=lambda one: one[0])] == [
+                HelloReply,
+                Failure,
+                StatusReply,
+            ]
+            writer.close()
+            await writer.wait_closed()
+
+    run(test())
