@@ -86,7 +86,7 @@ class World:
         self.now_ms = 1_000
         self.nodes = {n: Node(n) for n in range(nodes)}
         self.state = ClusterState()
-        self.config = CoordinatorConfig("cluster-1", initial_nodes or nodes)
+        self.config = CoordinatorConfig("cluster-1", initial_nodes or nodes, assembly_ms=15_000)
         self.coordinator: Coordinator | None = None
         self.coordinators = 0
         self.answers: dict[int, Any] = {}

@@ -47,7 +47,6 @@ CommandRequest = CreateTopic | DeleteTopic | AlterTopic | ElectLeader | ReserveP
 PRODUCER_IDS_PER_BLOCK_MAX = 100_000
 PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
 COMMANDS_WAITING_MAX = 10_000
-ASSEMBLY_MS = 15_000  # a fresh cluster waits this long for all its nodes before topics are made without them
 DEFAULT_TABLE = "default"
 DEFAULT_TABLE_SHARDS = 4
 
@@ -60,11 +59,13 @@ class CoordinatorConfig:
         cluster_id: the cluster that nodes must name when they register.
         initial_nodes: a fresh cluster gets its first table when this many nodes are alive.
         silence: when a node is taken for dead.
+        assembly_ms: how long a fresh cluster waits for those nodes before topics may be made without them.
     """
 
     cluster_id: str
     initial_nodes: int = 1
     silence: Silence = field(default_factory=Silence)
+    assembly_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -112,8 +113,8 @@ class Coordinator:
             found is not None and found.cluster_id == self._config.cluster_id,
             "__cluster is of another cluster",
         )
-        if found is not None and not found.bootstrapped:
-            self._assembly_ends_ms = now_ms + ASSEMBLY_MS
+        if found is not None and not found.bootstrapped and self._config.assembly_ms:
+            self._assembly_ends_ms = now_ms + self._config.assembly_ms
         self._members.start(self._model, now_ms)
         for node in lost:
             self._mark_dead(node)

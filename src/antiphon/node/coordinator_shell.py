@@ -52,6 +52,7 @@ READ_BYTES: Final = 1024 * 1024
 REQUESTS_WAITING_MAX: Final = 10_000
 SHORT_TIMEOUT_MS: Final = 10_000  # registrations, producer ids
 AFTER_START_EXTRA_MS: Final = 800  # a node needs this long to find a new coordinator
+ASSEMBLY_MS: Final = 15_000  # a fresh cluster's topics wait this long for all of its nodes
 RESTART_PAUSE_S: Final = 1.0
 
 Answered = Callable[[Any], None]
@@ -98,6 +99,7 @@ class CoordinatorShell:
                 dead_after_ms=node.config.timings.node_dead,
                 after_start_ms=node.config.timings.node_dead + AFTER_START_EXTRA_MS,
             ),
+            assembly_ms=ASSEMBLY_MS,
         )
         self._log = structlog.get_logger().bind(part="coordinator")
         self.state = ClusterState()
