@@ -52,7 +52,8 @@ class NodeDirectory:
         """
         path = os.path.abspath(path)
         disk = disk or RealDisk()
-        disk.makedirs(path)
+        if disk.makedirs(path):
+            disk.fsync_dir(os.path.dirname(path))
         lock_fd = _lock(path)
         try:
             identity = _load_identity(disk, path)
@@ -68,7 +69,10 @@ class NodeDirectory:
                     found_cluster=identity.cluster_id,
                     found_node=identity.node_id,
                 )
-            disk.makedirs(os.path.join(path, SHARDS_NAME))
+            shards = os.path.join(path, SHARDS_NAME)
+            disk.makedirs(shards)
+            disk.fsync_dir(path)
+            disk.fsync_dir(shards)  # names that an earlier process left without a sync
             directory = cls(path, identity, lock_fd)
             directory._sweep()
         except BaseException:

@@ -9,17 +9,18 @@ Pure of threads, so that tests and the simulator can run it step by step; `WalTh
   queue and is tried again later. Trims (which make room) overtake the appends that wait.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import FULL_DISK, Disk, File
+from antiphon.log.disk import FULL_DISK, Disk, File, outcome_of
 from antiphon.log.index import entry_position
 from antiphon.log.operations import APPEND, TRIM, CallStep, LogOp, OpQueue, WriteStep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from antiphon.records.batch import Buffer
 
 RUN_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -89,7 +90,7 @@ class GroupCommitter:
         self.groups += 1
         for queue in list(self._active):
             if queue.blocked:
-                self._guard_call(queue, done, partial(self._run_trims, queue, done))
+                self._succeeded(queue, outcome_of(partial(self._run_trims, queue, done)), done)
                 queue.blocked = not retry_full
         runnable = [queue for queue in self._active if not queue.blocked]
         while runnable:
@@ -102,53 +103,53 @@ class GroupCommitter:
     def _round(self, queues: list[OpQueue], done: list[Completion]) -> None:
         """One unit of every queue: first all writes, then all syncs, then all index entries."""
         runs: list[tuple[OpQueue, _Run]] = []
+        calls: list[tuple[OpQueue, Callable[[], None]]] = []
         for queue in queues:
             if queue.failed is not None:
                 self._fail(queue, queue.failed, done)
                 continue
             unit = _next_unit(queue)
-            if isinstance(unit, _Run):
-                if self._write(queue, unit, done):
-                    runs.append((queue, unit))
-            elif self._guard_call(queue, done, unit.run if unit is not None else _nothing):
+            if not isinstance(unit, _Run):
+                calls.append((queue, unit.run if unit is not None else _nothing))
+            elif self._succeeded(queue, outcome_of(partial(self._write, unit)), done):
+                runs.append((queue, unit))
+        for (queue, _), error in zip(calls, self.disk.run_all([call for _, call in calls]), strict=True):
+            if self._succeeded(queue, error, done):
                 _advance(queue, queue.ops[0], done)
-        synced = [(queue, run) for queue, run in runs if self._sync(queue, run, done)]
-        for queue, run in synced:
-            if self._guard_call(queue, done, partial(self._write_index, run)):
+        self._sync(runs, done)
+        for queue, run in runs:
+            if queue.failed is None and self._succeeded(
+                queue, outcome_of(partial(self._write_index, run)), done
+            ):
                 for op in run.ops:
                     _advance(queue, op, done)
 
-    def _write(self, queue: OpQueue, run: _Run, done: list[Completion]) -> bool:
-        def write() -> None:
-            run.file = self.disk.open(run.first.data_path)
-            try:
-                run.file.pwritev(run.buffers, run.first.position)
-            except OSError as error:
-                if error.errno in FULL_DISK:
-                    run.file.truncate(run.first.position)
-                raise
-
-        return self._guard_call(queue, done, write)
-
-    def _sync(self, queue: OpQueue, run: _Run, done: list[Completion]) -> bool:
-        file = run.file
-        invariant(file is not None, "a run is written before it is synced")
-        if file is None:
-            return False
-        if queue.flush == "interval":
-            self._dirty[run.first.data_path] = (file, queue)
-        if queue.flush != "always":
-            return True
-        return self._fdatasync(queue, file, done)
-
-    def _fdatasync(self, queue: OpQueue, file: File, done: list[Completion]) -> bool:
-        self.syncs += 1
+    def _write(self, run: _Run) -> None:
+        file = run.file = self.disk.open(run.first.data_path)
         try:
-            file.fdatasync()
-        except OSError as error:  # whatever its errno: never again
-            self._fail(queue, _storage_failed(queue, "fdatasync", error), done)
-            return False
-        return True
+            file.pwritev(run.buffers, run.first.position)
+        except OSError as error:
+            if error.errno in FULL_DISK:
+                file.truncate(run.first.position)
+            raise
+
+    def _sync(self, runs: list[tuple[OpQueue, _Run]], done: list[Completion]) -> None:
+        due: list[tuple[OpQueue, File]] = []
+        for queue, run in runs:
+            file = run.file
+            if file is not None and queue.flush == "always":
+                due.append((queue, file))
+            elif file is not None and queue.flush == "interval":
+                self._dirty[run.first.data_path] = (file, queue)
+        self._fdatasync(due, done)
+
+    def _fdatasync(self, due: list[tuple[OpQueue, File]], done: list[Completion]) -> None:
+        self.syncs += len(due)
+        for (queue, _), error in zip(
+            due, self.disk.run_all([file.fdatasync for _, file in due]), strict=True
+        ):
+            if error is not None:  # whatever its errno: never again
+                self._fail(queue, _storage_failed(queue, "fdatasync", error), done)
 
     def _write_index(self, run: _Run) -> None:
         index = self.disk.open(run.first.index_path)
@@ -170,9 +171,7 @@ class GroupCommitter:
         """The periodic fdatasync of `flush = interval`."""
         done: list[Completion] = []
         dirty, self._dirty = self._dirty, {}
-        for file, queue in dirty.values():
-            if queue.failed is None:
-                self._fdatasync(queue, file, done)
+        self._fdatasync([(queue, file) for file, queue in dirty.values() if queue.failed is None], done)
         return done
 
     def fail_all(self, error: StorageFailedError) -> list[Completion]:
@@ -192,16 +191,14 @@ class GroupCommitter:
         self._active.clear()
         return waiting
 
-    def _guard_call(self, queue: OpQueue, done: list[Completion], call: Callable[[], None]) -> bool:
-        try:
-            call()
-        except OSError as error:
-            if error.errno in FULL_DISK:
-                queue.blocked = True
-            else:
-                self._fail(queue, _storage_failed(queue, "write", error), done)
-            return False
-        return True
+    def _succeeded(self, queue: OpQueue, error: OSError | None, done: list[Completion]) -> bool:
+        if error is None:
+            return True
+        if error.errno in FULL_DISK:
+            queue.blocked = True
+        else:
+            self._fail(queue, _storage_failed(queue, "write", error), done)
+        return False
 
     def _fail(self, queue: OpQueue, error: StorageFailedError, done: list[Completion]) -> None:
         queue.failed = error

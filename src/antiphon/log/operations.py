@@ -21,9 +21,9 @@ OTHER: Final = "other"
 
 
 class OpQueue:
-    """Operations of one shard, oldest first. Touched by the WAL thread only, except for reading `failed`."""
+    """Operations of one shard, oldest first. Touched by the WAL thread only, except where said."""
 
-    __slots__ = ("blocked", "failed", "flush", "name", "ops")
+    __slots__ = ("blocked", "failed", "first_step", "flush", "name", "ops")
 
     def __init__(self, name: str, flush: str = "always") -> None:
         self.name = name
@@ -31,6 +31,7 @@ class OpQueue:
         self.ops: deque[LogOp] = deque()
         self.failed: StorageFailedError | None = None
         self.blocked = False  # waits for room on the disk
+        self.first_step: CallStep | None = None  # comes before the first operation that is made (event loop)
 
 
 class WriteStep:
@@ -72,6 +73,9 @@ class LogOp:
         self, queue: OpQueue, steps: list[Step], *, settle: Callback | None = None, kind: str = OTHER
     ) -> None:
         self.queue = queue
+        if queue.first_step is not None and steps:
+            steps = [queue.first_step, *steps]
+            queue.first_step = None
         self.steps = steps
         self.next_step = 0
         self.settle = settle

@@ -29,6 +29,7 @@ lost durable entries must not vote, nor serve, before it is reset or cut and has
 """
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -104,8 +105,12 @@ class ShardLog:
         A torn tail is cut off (see `recovery`); damage is reported in `damaged` and the log then ends before it.
         Raises NewerFormatError for files of a later version, OSError for a disk that cannot be read.
         """
-        disk.makedirs(path)
-        return cls(disk, path, config or LogConfig(), recover(disk, path), clock_ms)
+        made = disk.makedirs(path)
+        log = cls(disk, path, config or LogConfig(), recover(disk, path), clock_ms)
+        if made:
+            # Its name becomes durable with the first thing in it: opening many new shards is cheap.
+            log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))
+        return log
 
     # -- what there is --------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ Faults are armed by `fail_after`, `capacity_bytes` and `crash_after`.
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from antiphon.log.disk import outcome_of
 from antiphon.records.batch import Buffer
 
 PAGE_BYTES: Final = 512
@@ -224,9 +225,15 @@ class SimulatedDisk:
         """See `Disk`."""
         return sorted(os.path.basename(name) for name in self._names if os.path.dirname(name) == path)
 
-    def makedirs(self, path: str) -> None:
-        """See `Disk`."""
+    def makedirs(self, path: str) -> bool:
+        """See `Disk`. Directories themselves are never lost here."""
+        made = path not in self._directories
         self._directories.add(path)
+        return made
+
+    def run_all(self, calls: Sequence[Callable[[], None]]) -> list[OSError | None]:
+        """See `Disk`: one after the other, so that a seed decides everything."""
+        return [outcome_of(call) for call in calls]
 
     def fsync_dir(self, path: str) -> None:
         """See `Disk`."""
