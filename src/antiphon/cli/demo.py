@@ -1,0 +1,62 @@
+"""`antiphon demo`: the main job, start to proof.
+
+Three nodes, a year of flights through the Kafka door into topic `flights`, each flight's aircraft into table `aircraft`,
+both through Spark into Parquet, delays per carrier and hour back into table `delays`. Half way the leader of the busiest
+shard is killed with SIGKILL, and comes back later. In the end everything is read back and compared.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from antiphon.cli.output import print_json, reports_errors
+from antiphon.errors import AntiphonError, InvalidRequestError
+
+QUICK_EVENTS: Final = 20_000
+QUICK_RATE: Final = 4_000  # events a second: at full speed 20,000 would be through before anything could fail
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(epilog="Example: antiphon demo --quick")(demo)
+
+
+@reports_errors
+def demo(
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"{QUICK_EVENTS:,} events, paced; under a minute.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the cluster up and the files in place.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    plot: Annotated[Path, typer.Option("--plot", help="Where to write the picture.")] = Path(
+        "antiphon-demo.png"
+    ),
+    events: Annotated[
+        int | None, typer.Option(help="How many flights, from the first. [all 336,776]")
+    ] = None,
+    rate: Annotated[int | None, typer.Option(help="Events a second at most. [no limit]")] = None,
+) -> None:
+    """Run the main job: a year of flights through a cluster that loses a node, into a lake, with proof."""
+    if events is not None and events < 100:
+        raise InvalidRequestError("the demo needs at least 100 events to lose a node half way")
+    if quick:
+        events, rate = events or QUICK_EVENTS, rate or QUICK_RATE
+    from antiphon.cli.demo_report import print_report
+    from antiphon.cli.demo_run import Run
+
+    figures = Run(events=events, rate=rate, keep=keep, plot=plot.absolute()).go()
+    if as_json:
+        print_json(figures.as_json())
+    else:
+        print_report(figures)
+        typer.echo(f"Picture: {figures.plot}")
+        if keep:
+            typer.echo(f"The cluster is up and the lake is there: {figures.dir}")
+            typer.echo(
+                f"Look around: antiphon status --dir {figures.dir}/cluster; antiphon down --dir {figures.dir}/cluster"
+            )
+    if not figures.proved:
+        raise AntiphonError("the demo's proofs do not hold; run it with --keep and look at the files")

@@ -1,0 +1,296 @@
+"""One run of the demo, from an empty directory to the figures."""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from antiphon.cli import demo_plot, demo_replicas
+from antiphon.cli.demo_data import Flight, load_flights
+from antiphon.cli.demo_lake import Lake, delays_ms
+from antiphon.cli.demo_load import EventLoad, StateLoad
+from antiphon.cli.demo_report import Figures, Marks, longest_gap_ms
+from antiphon.cli.local_cluster import LocalCluster
+
+NODES: Final = 3
+TOPIC_SHARDS: Final = 4
+NAMES: Final = ("flights", "aircraft", "delays")
+DRAIN_TIMEOUT_S: Final = 300.0
+START_TIMEOUT_S: Final = 90.0
+RESTART_AT: Final = 0.8  # of the events, but no sooner than this after the kill:
+RESTART_AFTER_S: Final = 3.0
+LOOK_S: Final = 0.05
+LINE_S: Final = 3.0
+
+SPARK_SETTINGS: Final = {
+    "spark.log.level": "OFF",
+    "spark.driver.memory": "1g",
+    "spark.sql.streaming.numRecentProgressUpdates": "5000",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+class Run:
+    """Settings and state of a run."""
+
+    def __init__(self, *, events: int | None, rate: int | None, keep: bool, plot: Path) -> None:
+        self._events = events
+        self._rate = rate
+        self._keep = keep
+        self._plot = plot
+        self._base = Path(tempfile.mkdtemp(prefix="antiphon-demo-"))
+        self._marks = Marks()
+        self._began = time.monotonic()
+        self._show: Callable[..., None] = lambda *_, **__: None
+
+    def go(self) -> Figures:
+        """Run; everything that was started is stopped again, whatever happens (but for `keep`)."""
+        finished = False
+        try:
+            with _progress() as self._show:
+                figures = self._run()
+            finished = True
+            return figures
+        finally:
+            if not (self._keep and finished):
+                shutil.rmtree(self._base, ignore_errors=True)
+
+    def _run(self) -> Figures:
+        self._show("starting three nodes and Spark")
+        with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
+            loading = pool.submit(load_flights, self._events)
+            cluster = LocalCluster.start(NODES, self._base / "cluster")
+            stack.callback(cluster.stop)
+            spark = self._spark()
+            stack.callback(spark.stop)
+            flights = loading.result()
+            figures = self._measure(cluster, spark, flights)
+            if self._keep:
+                stack.pop_all()
+                spark.stop()
+                cluster.detach()
+        return figures
+
+    def _spark(self) -> Any:
+        from antiphon.spark import session
+
+        temporary = {
+            "spark.local.dir": str(self._base / "spark"),
+            "spark.sql.warehouse.dir": str(self._base / "warehouse"),
+        }
+        return session("antiphon-demo", config={**SPARK_SETTINGS, **temporary})
+
+    def _measure(self, cluster: LocalCluster, spark: Any, flights: list[Flight]) -> Figures:
+        import antiphon
+
+        with antiphon.connect(cluster.native) as db:
+            db.create_topic("flights", shards=TOPIC_SHARDS, replicas=NODES)
+            for table in ("aircraft", "delays"):
+                db.create_table(table, shards=TOPIC_SHARDS, replicas=NODES)
+            lake = Lake(spark, cluster.native, self._base / "lake")
+            lake.start()
+            lake.wait_started(START_TIMEOUT_S)
+            loads = self._load(cluster, db, lake, flights)
+            self._show("waiting for the last rows to reach the lake", lake=lake.rows("flights"))
+            count = len(flights)
+            lake.drain({"flights": count, "aircraft": count, "delays": count}, DRAIN_TIMEOUT_S)
+            self._marks.in_lake_ns = time.time_ns()
+            lake.stop()
+            self._show("proving: reading everything back", lake=count)
+            proofs = lake.prove(count)
+            arrivals = lake.arrivals()
+            shards = self._settle(db)
+        if not self._keep:
+            cluster.stop()
+        proofs.append(demo_replicas.identical([node.dir for node in cluster.nodes.values()], shards))
+        figures = self._figures(loads, lake, arrivals, count)
+        figures.proofs = proofs
+        demo_plot.draw(
+            self._plot, figures, self._marks, loads[0].times_ns, loads[1].times_ns, lake.epochs("flights")
+        )
+        return figures
+
+    # -- load and kill ------------------------------------------------------------------------------------------
+
+    def _load(
+        self, cluster: LocalCluster, db: Any, lake: Lake, flights: list[Flight]
+    ) -> tuple[EventLoad, StateLoad]:
+        """Append and put everything; kill half way, start again later."""
+        events = EventLoad(cluster.kafka, "flights", flights, self._rate)
+        states = StateLoad(cluster.native, "aircraft", flights, self._rate)
+        self._marks.started_ns = time.time_ns()
+        events.start()
+        states.start()
+        try:
+            said = "appending"
+            while events.is_alive() or states.is_alive():
+                events.check()
+                states.check()
+                lake.check()
+                if not self._marks.killed_ns and events.done * 2 >= len(flights):
+                    self._kill(cluster, db, events)
+                    said = f"node {self._marks.killed_node} was killed with SIGKILL; going on"
+                elif (
+                    self._marks.killed_ns
+                    and not self._marks.restarted_ns
+                    and self._may_restart(events, len(flights))
+                ):
+                    self._restart(cluster)
+                    said = f"node {self._marks.killed_node} is back; appending"
+                self._show(
+                    said, appended=events.done, put=states.done, lake=lake.rows("flights"), total=len(flights)
+                )
+                time.sleep(LOOK_S)
+            events.check()
+            states.check()
+        finally:
+            events.stopping.set()
+            states.stopping.set()
+        if not self._marks.restarted_ns:
+            self._restart(cluster)
+        self._marks.loaded_ns = time.time_ns()
+        return events, states
+
+    def _kill(self, cluster: LocalCluster, db: Any, events: EventLoad) -> None:
+        """SIGKILL the leader of the shard with the most acknowledged events."""
+        counts = [0] * TOPIC_SHARDS
+        for shard in events.shards:
+            counts[shard] += 1
+        busiest = counts.index(max(counts))
+        leaders = _leaders(db, "flights")
+        node = leaders[busiest]
+        marks = self._marks
+        marks.killed_node, marks.killed_shard = node, busiest
+        marks.led_shards = tuple(shard for shard, leader in leaders.items() if leader == node)
+        marks.killed_ns = time.time_ns()
+        cluster.kill(node)
+
+    def _may_restart(self, events: EventLoad, total: int) -> bool:
+        elapsed_s = (time.time_ns() - self._marks.killed_ns) / 1e9
+        return events.done >= RESTART_AT * total and elapsed_s >= RESTART_AFTER_S
+
+    def _restart(self, cluster: LocalCluster) -> None:
+        cluster.start_node(self._marks.killed_node)
+        self._marks.restarted_ns = time.time_ns()
+
+    def _settle(self, db: Any) -> list[tuple[str, int, int]]:
+        """Wait until all replicas have everything; returns (topic, index, shard id) of all shards."""
+        shards = [
+            (topic.name, shard.index, shard.shard_id)
+            for topic in db.metadata().topics
+            if topic.name in NAMES
+            for shard in topic.shards
+        ]
+        demo_replicas.wait_settled(lambda: _lagging(db, shards), NAMES)
+        return shards
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    def _figures(self, loads: tuple[EventLoad, StateLoad], lake: Lake, arrivals: Any, count: int) -> Figures:
+        import numpy as np
+
+        events, states = loads
+        marks = self._marks
+        append_s = (max(events.times_ns) - marks.started_ns) / 1e9
+        put_s = (max(states.times_ns) - marks.started_ns) / 1e9
+        epochs = lake.epochs("flights")
+        lake_s = epochs[-1].committed_ms / 1e3 - marks.started_ns / 1e9
+        delays = delays_ms(arrivals, epochs)
+        median, p95, most = (int(value) for value in np.percentile(delays, (50, 95, 100)))
+        gap = longest_gap_ms(events.times_ns, events.shards, marks.killed_ns, marks.led_shards)
+        gap_all = longest_gap_ms(events.times_ns, events.shards, marks.killed_ns, None)
+        return Figures(
+            events=count,
+            nodes=NODES,
+            append_seconds=round(append_s, 3),
+            events_per_s=int(count / append_s),
+            puts_per_s=int(count / put_s),
+            lake_seconds=round(lake_s, 3),
+            lake_events_per_s=int(count / lake_s),
+            failover_gap_ms=gap,
+            failover_gap_all_shards_ms=gap_all,
+            end_to_end_ms_median=median,
+            end_to_end_ms_p95=p95,
+            end_to_end_ms_max=most,
+            killed_node=marks.killed_node,
+            killed_shard=marks.killed_shard,
+            total_seconds=round(time.monotonic() - self._began, 3),
+            plot=str(self._plot),
+            dir=str(self._base) if self._keep else "",
+        )
+
+
+def _leaders(db: Any, topic: str) -> dict[int, int]:
+    """Shard index -> node id of its leader."""
+    for found in db.metadata().topics:
+        if found.name == topic:
+            return {shard.index: shard.leader for shard in found.shards}
+    return {}
+
+
+def _lagging(db: Any, shards: list[tuple[str, int, int]]) -> list[str]:
+    """Replicas that do not have all of their shard's log yet, or do not know that it is committed."""
+    names = {shard_id: f"{topic}/{index}" for topic, index, shard_id in shards}
+    ends: dict[int, dict[int, tuple[int, int]]] = {shard_id: {} for shard_id in names}
+    nodes = [node.node_id for node in db.metadata().nodes]
+    for node_id in nodes:
+        for replica in db.node_status(node_id).replicas:
+            if replica.shard_id in ends:
+                ends[replica.shard_id][node_id] = (replica.log_end, replica.high_watermark)
+    waiting = []
+    for shard_id, found in ends.items():
+        newest = max((end for end, _ in found.values()), default=-1)
+        waiting += [f"{names[shard_id]} on node {n}" for n in nodes if found.get(n) != (newest, newest)]
+    return waiting
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[..., None]]:
+    """A function that shows how far things are: bars on a terminal, else a line on stderr now and then."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<18}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        what = bars.add_task("", total=None)
+        rows = {
+            "appended": bars.add_task("events appended", total=None),
+            "put": bars.add_task("aircraft put", total=None),
+            "lake": bars.add_task("events in lake", total=None),
+        }
+
+        def show(said: str, *, total: int | None = None, **done: int) -> None:
+            bars.update(what, description=said)
+            for name, count in done.items():
+                bars.update(rows[name], completed=count)
+            if total is not None:
+                for row in rows.values():
+                    bars.update(row, total=total)
+
+        yield show
+
+
+class _Lines:
+    """Progress as plain lines: when what is done changes, and every few seconds."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._at = 0.0
+
+    def __call__(self, said: str, *, total: int | None = None, **done: int) -> None:
+        now = time.monotonic()
+        if said == self._said and now - self._at < LINE_S:
+            return
+        self._said, self._at = said, now
+        counts = ", ".join(f"{name} {count:,}" for name, count in done.items())
+        of = f" of {total:,}" if total is not None else ""
+        print(f"{said}{': ' if counts else ''}{counts}{of}", file=sys.stderr, flush=True)
