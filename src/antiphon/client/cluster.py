@@ -36,6 +36,7 @@ PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 0.5
 ASK_TIMEOUT_S: Final = 1.5  # for one node to answer a question about metadata
 NEWS_WAIT_S: Final = 0.3  # how long a node may keep the question for newer metadata
+INQUIRIES_MAX: Final = 10
 LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
 
 
@@ -80,6 +81,7 @@ class Cluster:
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._refreshing: asyncio.Task[None] | None = None
+        self._inquiries: set[asyncio.Task[None]] = set()
         self._producer_id: asyncio.Task[int] | None = None
 
     # -- metadata -----------------------------------------------------------------------------------------------
@@ -202,11 +204,33 @@ class Cluster:
             return
         connection = task.result()
         self._connections[address] = connection
+        connection.on_silence = self._went_silent
         connection.closed.add_done_callback(lambda _: self._closed(address, connection))
 
     def _closed(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
+
+    def _went_silent(self, connection: Connection) -> None:
+        """Requests are open and nothing comes: if the others say that the node is gone, do not wait for it."""
+        task = asyncio.create_task(self._ask_about(connection))
+        self._inquiries.add(task)
+        task.add_done_callback(self._inquiries.discard)
+
+    async def _ask_about(self, connection: Connection) -> None:
+        for _ in range(INQUIRIES_MAX):
+            try:
+                await self.refresh(avoid=connection.address, news=True)
+            except AntiphonError:
+                return
+            if not connection.silent or self.meta is None:
+                return
+            for node in self.meta.nodes:
+                if node.native == connection.address and not node.alive:
+                    connection.abort(
+                        ConnectionLostError(f"{connection.address} is silent, and dead to the others")
+                    )
+                    return
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -311,7 +335,7 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection; requests that are open fail. A second close does nothing."""
         self.closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._opening.values(), *self._inquiries]
         tasks += [task for task in (self._refreshing, self._producer_id) if task is not None]
         for task in tasks:
             task.cancel()

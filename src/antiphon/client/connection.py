@@ -22,8 +22,10 @@ from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_mess
 from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply
 
 CONNECT_TIMEOUT_S: Final = 2.0
-LIFE_CHECK_S: Final = 0.5
-SILENCE_S_MAX: Final = 1.0  # with requests open; then the node is asked for a sign of life
+LIFE_CHECK_S: Final = 0.25
+SILENCE_S_MAX: Final = (
+    0.5  # with requests open; then the node is asked for a sign of life, and the others for news of it
+)
 LIFELESS_S_MAX: Final = 3.0  # silence after which the connection is given up
 
 Answer = Callable[[Any, memoryview], None]
@@ -51,6 +53,7 @@ class Connection(asyncio.Protocol):
         self.cluster_id = ""
         self.lost: AntiphonError | None = None
         self.congested = False
+        self.on_silence: Callable[[Connection], None] | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -190,8 +193,15 @@ class Connection(asyncio.Protocol):
             return
         if silence_s > SILENCE_S_MAX and not self._pinging:
             self._pinging = True
+            if self.on_silence is not None:
+                self.on_silence(self)
             self.send(_PING, self._alive)
         self._timer = self._loop.call_later(LIFE_CHECK_S, self._check_life)
+
+    @property
+    def silent(self) -> bool:
+        """Was a sign of life asked for and has not come yet?"""
+        return self._pinging and self.lost is None
 
     def _alive(self, _reply: Any, _payload: memoryview) -> None:
         self._pinging = False

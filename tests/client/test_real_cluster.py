@@ -1,0 +1,209 @@
+"""The client against three real node processes: kills, pauses, elections; nothing lost, nothing twice."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+import antiphon
+from antiphon.client.aio import AsyncClient, connect
+from antiphon.errors import KeyNotFoundError, OffsetMismatchError, VersionMismatchError, WrongKindError
+from antiphon.records.changes import decode_changes
+from tests.node.processes import Processes
+
+pytestmark = pytest.mark.cluster
+
+WRITERS = 30
+Fault = Callable[[Processes, int], None]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with Processes(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+def servers(processes: Processes) -> str:
+    return ",".join(processes.native.values())
+
+
+def kill(processes: Processes, leader: int) -> None:
+    processes.kill(leader)
+
+
+def pause(processes: Processes, leader: int) -> None:
+    processes.pause(leader)
+
+
+def bring_back(processes: Processes, node_id: int) -> None:
+    if node_id in processes.alive():
+        processes.resume(node_id)
+    else:
+        processes.start(node_id)
+
+
+def test_surface(processes: Processes) -> None:
+    with antiphon.connect(servers(processes)) as db:
+        flights = db.create_topic("flights", shards=4, replicas=3, profile="oxia")
+        at = flights.append(b"...", key=b"N14228")
+        flights.append(b"...", shard=at.shard, expected_offset=at.offset + 1)
+        with pytest.raises(OffsetMismatchError) as caught:
+            flights.append(b"...", shard=at.shard, expected_offset=at.offset)
+        assert (caught.value.expected, caught.value.actual) == (at.offset, at.offset + 2)
+        positions = flights.append_batch([b"...", (b"key", b"...")] * 50)
+        assert len(positions) == 100
+        found = [record for shard in range(4) for record in flights.read(shard, -2)]
+        assert len(found) == 102
+        assert flights.offsets(at.shard)[1] > at.offset + 1
+
+        aircraft = db.create_table("aircraft", shards=4)
+        with aircraft.watch() as changes:
+            version = aircraft.put("N14228", b"...", expected_version=antiphon.ABSENT)
+            assert next(changes).version == version
+        assert aircraft.get("N14228").value == b"..."
+        with pytest.raises(VersionMismatchError):
+            aircraft.put("N14228", b"", expected_version=antiphon.ABSENT)
+        aircraft.delete("N14228", expected_version=version.id)
+        with pytest.raises(KeyNotFoundError):
+            aircraft.get("N14228")
+        aircraft.put_many({f"{i:04}": b"v" for i in range(3000)})
+        assert [row.key for row in aircraft.scan("1000", "2000")] == [b"%04d" % i for i in range(1000, 2000)]
+        aircraft.delete_range("0", "2999")
+        assert aircraft.list() == [b"2999"]
+        with pytest.raises(WrongKindError):
+            db.topic("aircraft")
+        assert {node.node_id for node in db.metadata().nodes} == {0, 1, 2}
+        assert db.node_status(1).node.node_id == 1
+        db.alter_topic("flights", shards=5)
+        assert db.topic("flights").shards == 5
+        db.delete_topic("flights")
+        db.delete_table("aircraft")
+
+
+class Goal:
+    """Waits until a list has grown to a length."""
+
+    def __init__(self, grows: Sequence[object]) -> None:
+        self._grows = grows
+        self._length: int | None = None
+        self._reached = asyncio.Event()
+
+    def look(self) -> None:
+        if self._length is not None and len(self._grows) >= self._length:
+            self._reached.set()
+
+    async def reach(self, length: int) -> None:
+        self._length = length
+        async with asyncio.timeout(20):
+            await self._reached.wait()
+
+
+async def leader_of(db: AsyncClient, name: str) -> int:
+    meta = await db.metadata()
+    return next(topic for topic in meta.topics if topic.name == name).shards[0].leader
+
+
+@pytest.mark.parametrize("fault", [kill, pause])
+def test_no_put_is_lost_or_applied_twice_when_the_leader_goes(processes: Processes, fault: Fault) -> None:
+    name = f"puts-{fault.__name__}"
+
+    async def main() -> None:
+        async with connect(servers(processes), timeout_s=30) as db:
+            table = await db.create_table(name, shards=1, replicas=3)
+            acknowledged: list[tuple[bytes, bytes]] = []
+            done = asyncio.Event()
+            goal = Goal(acknowledged)
+
+            async def write(number: int) -> None:
+                count = 0
+                while not done.is_set():
+                    key, value = b"k%d" % (number % 7), b"%d-%d" % (number, count)
+                    await table.put(key, value)
+                    acknowledged.append((key, value))
+                    goal.look()
+                    count += 1
+
+            writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
+            await asyncio.sleep(0.3)
+            leader = await leader_of(db, name)
+            fault(processes, leader)
+            try:
+                await goal.reach(len(acknowledged) + 10 * WRITERS)
+                done.set()
+                await asyncio.gather(*writers)
+            finally:
+                bring_back(processes, leader)
+            log = db.topic(name, any_kind=True)
+            meta = (await db.metadata()).topics
+            shard_id = next(topic for topic in meta if topic.name == name).shards[0].shard_id
+            _, end = await log.offsets()
+            changes, at = [], 0
+            while at < end:
+                _, payload = await db.fetch(shard_id, at)
+                changes += list(decode_changes([payload], at))
+                at = changes[-1].offset + 1 if changes else end
+                if not len(payload):
+                    break
+            found = Counter((change.key, change.value) for change in changes)
+            assert max(found.values()) == 1, [item for item, times in found.items() if times > 1]
+            assert found.keys() == set(acknowledged)
+            assert [change.version_id for change in changes] == list(range(len(changes)))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", [kill, pause])
+def test_no_append_is_lost_repeated_or_reordered_when_the_leader_goes(
+    processes: Processes, fault: Fault
+) -> None:
+    name = f"appends-{fault.__name__}"
+
+    async def main() -> None:
+        async with connect(servers(processes), timeout_s=30) as db:
+            topic = await db.create_topic(name, shards=1, replicas=3)
+            acknowledged: list[bytes] = []
+            done = asyncio.Event()
+            goal = Goal(acknowledged)
+
+            async def write(number: int) -> None:
+                count = 0
+                while not done.is_set():
+                    values = [b"%d-%d" % (number, count + i) for i in range(5)]
+                    await asyncio.gather(*(topic.append(value) for value in values))
+                    acknowledged.extend(values)
+                    goal.look()
+                    count += 5
+
+            writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
+            await asyncio.sleep(0.3)
+            leader = await leader_of(db, name)
+            fault(processes, leader)
+            try:
+                await goal.reach(len(acknowledged) + 20 * WRITERS)
+                done.set()
+                await asyncio.gather(*writers)
+            finally:
+                bring_back(processes, leader)
+            found = [record.value async for record in topic.read()]
+            assert sorted(v for v in found if v is not None) == sorted(acknowledged)
+            for number in range(WRITERS):
+                own = [v for v in found if v is not None and v.startswith(b"%d-" % number)]
+                assert own == [b"%d-%d" % (number, i) for i in range(len(own))]
+
+    asyncio.run(main())
+
+
+def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
+    async def main() -> None:
+        async with connect(servers(processes), timeout_s=30) as db:
+            table = await db.create_table("moving", shards=2, replicas=3)
+            for round_ in range(6):
+                shard = round_ % 2
+                puts = [table.put(f"{round_}-{i}", b"") for i in range(100)]
+                await db.elect_leader("moving", shard, node=round_ % 3)
+                versions = await asyncio.gather(*puts)
+                assert all(version.modifications == 0 for version in versions)
+            assert len(await table.list()) == 600
+
+    asyncio.run(main())
