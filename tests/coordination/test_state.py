@@ -77,6 +77,32 @@ def test_fold_and_look_ups() -> None:
     assert list(state.shards_on[0]) == []
 
 
+def test_records_are_written_as_documented() -> None:
+    """Golden bytes of `docs/coordination.md`: logs that exist must stay readable."""
+    shard_meta = ShardMeta(5, 0, (0, 1, 2), 1, 7, ShardStatus.ONLINE, (0, 1))
+    written = [
+        cluster_record(ClusterRecord("c", bootstrapped=True)),
+        node_record(NodeMeta(1, "h:7401", incarnation="i", disk_id="d")),
+        topic_record(topic("flights", 1, flush="always")),
+        shard_record(ShardRecord(b"\x01" * 16, shard_meta, (2,))),
+        counter_record("shard", 6),
+    ]
+    ones = "01" * 16
+    assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
+        ("cluster", "92a163c3"),
+        ("node/1", "9801a6683a37343031a0a0a0c3a169a164"),
+        (
+            "topic/flights",
+            f"98a7666c6967687473c410{ones}a5746f70696303a46f7869619081a5666c757368a6616c77617973c2",
+        ),
+        ("shard/5", f"93c410{ones}970500930001020107a64f6e6c696e659200019102"),
+        ("counter/shard", "06"),
+    ]
+    state = ClusterState()
+    state.apply([*written[:2], (b"node/3", bytes.fromhex("9203a3683a31"))], 1)
+    assert state.nodes[3] == NodeMeta(3, "h:1"), "fields that an older version did not write have defaults"
+
+
 def test_unknown_records_are_refused() -> None:
     with pytest.raises(InvariantError):
         ClusterState().apply([(b"what/1", b"")], 1)
