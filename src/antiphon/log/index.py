@@ -32,6 +32,7 @@ _ENTRY: Final = struct.Struct(">qqIIiIII")
 _HEADER_BODY: Final = struct.Struct(">8sIq16x")
 _CRC: Final = struct.Struct(">I")
 _CHUNK_ENTRIES: Final = 1024
+_BLOCK_ENTRIES: Final = 64
 
 
 class IndexEntry(NamedTuple):
@@ -122,23 +123,45 @@ def read_entry(file: File, number: int) -> IndexEntry | None:
     return unpack_entry(file.pread(ENTRY_BYTES, entry_position(number)))
 
 
-def find_entry(file: File, count: int, offset: int) -> int:
+def find_entry(file: File, count: int, offset: int, first_offset: int, end_offset: int) -> int:
     """Number of the entry whose batch holds `offset`, among the first `count`; -1 when there is none.
 
+    `first_offset` and `end_offset` are those of the segment: batches mostly take alike many offsets, so a guess in
+    proportion usually finds the right block of entries at once; every second step halves what is left.
     An entry that cannot be read counts as lying behind `offset`: that is what a cut in progress looks like.
     """
-    low, high = 0, count  # the answer is the last entry with base_offset <= offset
-    while low < high:
+    low, high = 0, count  # entries before `low` start at or before `offset`, those from `high` on behind it
+    for step in range(2 * count.bit_length() + 1):
+        if high - low <= _BLOCK_ENTRIES:
+            break
         middle = (low + high) // 2
-        entry = read_entry(file, middle)
-        if entry is None or entry.base_offset > offset:
-            high = middle
+        if step % 2 == 0:
+            guess = low + (offset - first_offset) * (high - low) // max(1, end_offset - first_offset)
+            middle = min(max(guess, low), high - 1)
+        start = min(max(middle - _BLOCK_ENTRIES // 2, low), high - _BLOCK_ENTRIES)
+        data = file.pread(ENTRY_BYTES * _BLOCK_ENTRIES, entry_position(start))
+        first = unpack_entry(data)
+        if first is None or first.base_offset > offset:
+            high = start
+            end_offset = end_offset if first is None else first.base_offset
+            continue
+        low, first_offset = start, first.base_offset
+        last = unpack_entry(data, ENTRY_BYTES * (_BLOCK_ENTRIES - 1))
+        if last is None or last.base_offset > offset:
+            high = start + _BLOCK_ENTRIES
         else:
-            low = middle + 1
-    if low == 0:
-        return -1
-    entry = read_entry(file, low - 1)
-    return low - 1 if entry is not None and entry.base_offset <= offset < entry.next_offset else -1
+            low, first_offset = start + _BLOCK_ENTRIES - 1, last.base_offset
+    data = file.pread(ENTRY_BYTES * (high - low), entry_position(low))
+    at, end = 0, high - low
+    while at < end:
+        middle = (at + end) // 2
+        entry = unpack_entry(data, ENTRY_BYTES * middle)
+        if entry is None or entry.base_offset > offset:
+            end = middle
+        else:
+            at = middle + 1
+    found = unpack_entry(data, ENTRY_BYTES * (at - 1)) if at else None
+    return low + at - 1 if found is not None and found.base_offset <= offset < found.next_offset else -1
 
 
 def iter_entries(file: File, first: int, count: int) -> Iterator[IndexEntry | None]:

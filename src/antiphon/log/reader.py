@@ -62,7 +62,7 @@ class DiskRead:
         self, segment: SegmentView, offset: int, max_bytes: int, end: int, at_least_one: bool
     ) -> list[memoryview]:
         index = self._disk.open(segment.index_path)
-        first = find_entry(index, segment.batches, offset)
+        first = find_entry(index, segment.batches, offset, segment.base_offset, segment.next_offset)
         if first < 0:
             self._damage(segment, offset, 0, "the index does not know the offset")
             return []

@@ -295,7 +295,7 @@ class ShardLog:
 
     def _lookup(self, segment: Segment, offset: int) -> tuple[int, IndexEntry]:
         index = self._disk.open(segment.index_path)
-        number = find_entry(index, segment.count, offset)
+        number = find_entry(index, segment.count, offset, segment.base_offset, segment.next_offset)
         entry = read_entry(index, number) if number >= 0 else None
         if entry is None:
             raise DamagedLogError(
