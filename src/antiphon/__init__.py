@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from antiphon.client.table import ABSENT
     from antiphon.client.topic_writer import Position
     from antiphon.client.watch import Change
-    from antiphon.errors import AntiphonError, OffsetMismatchError, VersionMismatchError
+    from antiphon.errors import (
+        AntiphonError,
+        KeyNotFoundError,
+        OffsetMismatchError,
+        TimedOutError,
+        TopicExistsError,
+        UnknownTopicError,
+        VersionMismatchError,
+    )
     from antiphon.errors import OffsetMismatchError as OffsetMismatch
     from antiphon.records.changes import ChangeKind
     from antiphon.records.decode import Record
@@ -32,13 +40,17 @@ _LAZY = {
     "ChangeKind": "antiphon.records.changes",
     "Changes": "antiphon.client.sync",
     "Client": "antiphon.client.sync",
+    "KeyNotFoundError": "antiphon.errors",
     "OffsetMismatch": "antiphon.errors:OffsetMismatchError",
     "OffsetMismatchError": "antiphon.errors",
     "Position": "antiphon.client.topic_writer",
     "Record": "antiphon.records.decode",
     "Row": "antiphon.wire.requests",
     "Table": "antiphon.client.sync",
+    "TimedOutError": "antiphon.errors",
     "Topic": "antiphon.client.sync",
+    "TopicExistsError": "antiphon.errors",
+    "UnknownTopicError": "antiphon.errors",
     "Version": "antiphon.wire.requests",
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
@@ -51,13 +63,17 @@ __all__ = [
     "ChangeKind",
     "Changes",
     "Client",
+    "KeyNotFoundError",
     "OffsetMismatch",
     "OffsetMismatchError",
     "Position",
     "Record",
     "Row",
     "Table",
+    "TimedOutError",
     "Topic",
+    "TopicExistsError",
+    "UnknownTopicError",
     "Version",
     "VersionMismatchError",
     "__version__",

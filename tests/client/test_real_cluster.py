@@ -1,8 +1,12 @@
 """The client against three real node processes: kills, pauses, elections; nothing lost, nothing twice."""
 
 import asyncio
+import contextlib
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +211,21 @@ def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
             assert len(await table.list()) == 600
 
     asyncio.run(main())
+
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+@pytest.mark.parametrize("name", ["append_and_read", "asynchronous", "optimistic_counter", "table"])
+def test_examples_run_without_a_warning(processes: Processes, name: str) -> None:
+    with antiphon.connect(servers(processes)) as db, contextlib.suppress(antiphon.TopicExistsError):
+        db.create_table("default", shards=2)  # what `antiphon up` makes in a fresh cluster
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), servers(processes)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout
