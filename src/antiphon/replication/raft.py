@@ -249,6 +249,8 @@ class RaftReplica(ReplicaCore):
             self._campaign = None
 
     def _step_down(self, out: list[Action]) -> None:
+        was_leader = self._leading is not None
         super()._step_down(out)
         self._campaign = None
-        self._timer.rearm()
+        if was_leader:
+            self._timer.rearm()
