@@ -55,6 +55,7 @@ class ClusterAgent:
         self._node = node
         self._log = structlog.get_logger()
         self._hint: int | None = None
+        self._refusal = ""  # why the coordinator does not want this node; logged once
         self._asked_in_vain = 0
         self._beat_sent_s = NEVER
         self._beat_number = 0
@@ -125,7 +126,8 @@ class ClusterAgent:
         if not isinstance(reply, HeartbeatReply):
             if isinstance(reply, AntiphonError):
                 self._not_there(reply)
-                if not isinstance(reply, NotLeaderError | NotReadyError | UnavailableError | TimedOutError):
+                if not reply.retriable and reply.message != self._refusal:
+                    self._refusal = reply.message
                     self._log.error("coordinator_refused_us", error=reply.message, code=reply.code)
             return
         self._hint, self._asked_in_vain = reply.coordinator, 0

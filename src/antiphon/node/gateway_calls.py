@@ -78,7 +78,7 @@ class GatewayCalls:
             return host
         _, shard = self.shard(shard_id)
         leader = None if shard.leader == ABSENT_NODE else shard.leader
-        if leader == self.node_id or self.node_id in shard.ensemble:
+        if shard_id not in self.broken_shards() and self.node_id in shard.ensemble:
             raise NotReadyError(f"node {self.node_id} is just opening its replica of shard {shard_id}; retry")
         raise NotLeaderError(
             f"node {self.node_id} has no replica of shard {shard_id}, node {leader} leads it",
@@ -207,7 +207,14 @@ class GatewayCalls:
 
     def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
         """See Gateway."""
-        return tuple(self.hosts[shard_id].status() for shard_id in sorted(self.hosts))
+        found = {shard_id: host.status() for shard_id, host in self.hosts.items()}
+        for shard_id in self.broken_shards():
+            found[shard_id] = ReplicaStatus(shard_id, "not_member", 0, 0, 0, 0, 0, state="failed")
+        return tuple(found[shard_id] for shard_id in sorted(found))
+
+    def broken_shards(self) -> Sequence[int]:
+        """Shards whose replica here cannot be opened."""
+        return ()
 
 
 def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:

@@ -58,9 +58,14 @@ class NodeMetrics:
         self.messages_in = 0
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
+        self.disk_latency = Histogram()  # from handing a write to the WAL thread until it is durable
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self.histograms: dict[str, tuple[str, Callable[[], tuple[list[tuple[str, float]], float]]]] = {
-            "antiphon_commit_seconds": ("From a client's append to its commit", self.commit_latency.buckets)
+            "antiphon_commit_seconds": ("From a client's append to its commit", self.commit_latency.buckets),
+            "antiphon_disk_seconds": (
+                "From handing a write to the disk's thread until it is durable",
+                self.disk_latency.buckets,
+            ),
         }
 
     def render(self) -> bytes:

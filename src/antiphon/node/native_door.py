@@ -143,15 +143,19 @@ class NativeSession:
         if self._connection is not None and self._peer_id is None:
             self._connection.hold("budget")
 
-    def hold_peer(self) -> None:
+    def release(self) -> None:
+        """The node is within its budget again."""
+        if self._connection is not None:
+            self._connection.release("budget")
+
+    def hold_disk(self) -> None:
         """The disk is over its budget: read nothing that makes it write."""
         if self._connection is not None:
             self._connection.hold("disk")
 
-    def release(self) -> None:
-        """The node is within its budgets again."""
+    def release_disk(self) -> None:
+        """The disk is within its budget again."""
         if self._connection is not None:
-            self._connection.release("budget")
             self._connection.release("disk")
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -201,6 +201,10 @@ class Node(GatewayCalls):
         uptime_ms = int((self.loop.time() - self._started_s) * 1000)
         return StatusReply(self.meta(), version, uptime_ms, _rss_bytes(), self.replica_statuses())
 
+    def broken_shards(self) -> Sequence[int]:
+        """See GatewayCalls."""
+        return tuple(self.shards.broken)
+
     def _add_gauges(self) -> None:
         gauges = self.metrics.gauges
         gauges["antiphon_replicas"] = ("Replicas on this node", lambda: len(self.hosts))
@@ -356,7 +360,7 @@ class Node(GatewayCalls):
         if self.wal.overloaded and not self._holding_peers:
             self._holding_peers = True
             for session in self.sessions.values():
-                session.hold_peer()
+                session.hold_disk()
 
     def send_snapshot(self, host: ShardHost, to: int) -> None:
         """See HostServices."""
@@ -416,18 +420,21 @@ class Node(GatewayCalls):
             for session in self.sessions.values():
                 session.hold()
         elif self._holding and self._in_flight_bytes < limit // 2:
-            self._release()
+            self._holding = False
+            for session in self.sessions.values():
+                session.release()
 
     def disk_progressed(self) -> None:
         """See HostServices."""
         if self._holding_peers and self.wal.backlog_bytes < self.limits.wal_backlog // 2:
             self._holding_peers = False
-            self._release()
+            for session in self.sessions.values():
+                session.release_disk()
 
-    def _release(self) -> None:
-        self._holding = False
-        for session in self.sessions.values():
-            session.release()
+    @property
+    def is_overloaded(self) -> bool:
+        """See HostServices. Doors stop reading long before this."""
+        return self._in_flight_bytes > 2 * self.limits.append_in_flight
 
     def host_changed(self, host: ShardHost) -> None:
         """See HostServices."""

@@ -18,13 +18,14 @@ from antiphon.node.config import split_address
 from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message
 from antiphon.node.transport import Connection
 from antiphon.node.turn import Turn
-from antiphon.replication.messages import Message
+from antiphon.replication.messages import Append, Message
 from antiphon.wire.frames import Buffer, Frame, encode_message
 from antiphon.wire.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 
 RECONNECT_FIRST_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 REQUESTS_MAX = 10_000
+DROP_ABOVE = 4  # times the limit at which a connection counts as congested
 
 Answered = Callable[[Any], None]
 """Called once with the reply's body or with the exception that took its place."""
@@ -106,9 +107,17 @@ class PeerLink:
         return self._connection is not None and self._connection.congested
 
     def send_replica_message(self, message: Message) -> None:
-        """One way; lost when there is no connection."""
-        if self.up and self._connection is not None:
-            self._connection.send(encode_replica_message(message))
+        """One way; lost when there is no connection; feeds also when far too much waits to be sent already."""
+        connection = self._connection
+        if not self.up or connection is None:
+            return
+        if (
+            connection.congested
+            and connection.waiting_bytes > DROP_ABOVE * self._limit
+            and type(message) is Append
+        ):
+            return  # the leader asks again, and finds out that it was lost
+        connection.send(encode_replica_message(message))
 
     def send(self, body: Any) -> None:
         """One way, any body; lost when there is no connection."""

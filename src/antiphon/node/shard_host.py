@@ -79,6 +79,11 @@ class HostServices(Protocol):
         """Does more wait to be sent to that node than is good?"""
         ...
 
+    @property
+    def is_overloaded(self) -> bool:
+        """Are more client bytes underway than the node may have?"""
+        ...
+
     def in_flight(self, change_bytes: int) -> None:
         """Bytes of client appends that are not committed have changed by this much."""
         ...
@@ -316,8 +321,12 @@ class ShardHost:
         self._submit(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)
 
     def _submit(self, op: "LogOp", write_id: int) -> None:
+        services = self.services
+        began_s = services.now_s()
+
         def finished(error: AntiphonError | None) -> None:
             if error is None:
+                services.metrics.disk_latency.observe(services.now_s() - began_s)
                 self._written(write_id)
             elif not isinstance(error, DiskFullError):  # that one comes only when the node stops
                 self.fail(error)

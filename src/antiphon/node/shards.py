@@ -169,7 +169,7 @@ class Shards:
             voted_for=log.hard_state.voted_for,
             high_watermark=high_watermark,
             make_term_start=term_start,
-            config=ReplicaConfig(),
+            config=ReplicaConfig(term_start_on_empty=False),
             damaged=log.damaged is not None,
         )
         for peer in node.lost_peers():

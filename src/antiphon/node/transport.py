@@ -63,6 +63,11 @@ class Connection(asyncio.Protocol):
         return self._writing_paused or self._out_bytes > self._limit
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._out_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
+
+    @property
     def open(self) -> bool:
         """Can messages be sent?"""
         return self._transport is not None and not self._transport.is_closing()
