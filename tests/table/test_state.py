@@ -78,7 +78,7 @@ def test_repeats_are_passed_over_and_gaps_are_refused(state: TableState) -> None
     with pytest.raises(InvariantError, match="without gaps"):
         state.apply([batch_of(5, effect(b"a", b"3"))])
     with pytest.raises(InvariantError, match="never goes back"):
-        state.apply_effects([], 1)
+        state.apply_effects([], 1, 0)
 
 
 def test_damaged_batches_change_nothing(state: TableState) -> None:

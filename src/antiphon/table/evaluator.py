@@ -43,7 +43,6 @@ from antiphon.records.changes import (
     OUTCOMES_HEADER,
     VERSION,
     VERSION_HEADER,
-    Effect,
     Outcome,
     VersionTuple,
     pack_outcomes,
@@ -102,6 +101,7 @@ class _Pending(NamedTuple):
     end: int
     records: list[RecordInput]
     changed: dict[bytes, VersionTuple | None]
+    next_version_id: int
 
 
 class TableEvaluator:
@@ -297,7 +297,9 @@ class TableEvaluator:
         self._next_version_id = evaluation.next_version_id
         self._appended_end = evaluation.wait_for = end
         self._overlay.update(evaluation.changed)
-        self._pending.append(_Pending(end, evaluation.records, evaluation.changed))
+        self._pending.append(
+            _Pending(end, evaluation.records, evaluation.changed, evaluation.next_version_id)
+        )
 
     def committed(self, high_watermark: int) -> None:
         """The log is committed up to `high_watermark`: apply the effects up to there to the store.
@@ -310,7 +312,8 @@ class TableEvaluator:
         done: list[_Pending] = []
         while pending and pending[0].end <= high_watermark:
             done.append(pending.popleft())
-        self.state.apply_effects(_effects(done), high_watermark)
+        next_version_id = done[-1].next_version_id if done else self.state.next_version_id
+        self.state.apply_effects(_effects(done), high_watermark, next_version_id)
         self._appended_end = max(self._appended_end, high_watermark)
         self._release(done)
 
@@ -365,12 +368,12 @@ def results_from_batch(batch: Buffer) -> TableWritten:
     return TableWritten(tuple(results), header.base_offset)
 
 
-def _effects(done: Iterable[_Pending]) -> Iterable[Effect]:
-    for item in done:
-        for key, value, headers, _ in item.records:
-            version = headers[0][1]
-            invariant(version is not None, "every effect carries its version")
-            yield Effect(key, value, version or b"")
+def _effects(done: Iterable[_Pending]) -> list[tuple[bytes, bytes | None, bytes]]:
+    return [
+        (key, value, headers[0][1] or b"")  # the version comes first, and is never None
+        for item in done
+        for key, value, headers, _ in item.records
+    ]
 
 
 def _tuple(version: Version) -> VersionTuple:

@@ -133,24 +133,27 @@ class TableState:
                 effects += effects_of(batch)
                 end = header.next_offset
         if end > self.applied_offset:
-            self.apply_effects(effects, end)
+            newest = max([VERSION_ID.unpack_from(effect.version)[0] for effect in effects], default=-1)
+            self.apply_effects(effects, end, max(self.next_version_id, newest + 1))
 
-    def apply_effects(self, effects: Iterable[Effect], end: int) -> None:
-        """Apply the effects of the log up to `end` (exclusive), atomically."""
+    def apply_effects(
+        self, effects: Iterable[tuple[bytes, bytes | None, bytes]], end: int, next_version_id: int
+    ) -> None:
+        """Apply the effects of the log up to `end` (exclusive), atomically.
+
+        Effects are (user's key, new value or None, packed version) as in `records.changes.Effect`; `next_version_id` is
+        above the id of every version among them and in the store.
+        """
         invariant(
             end >= self.applied_offset, f"applied state never goes back: {self.applied_offset} -> {end}"
         )
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        next_version_id = self.next_version_id
         for key, value, version in effects:
             if value is None:
                 delete(USER + key)
             else:
                 put(USER + key, version + value)
-                (version_id,) = VERSION_ID.unpack_from(version)
-                if version_id >= next_version_id:
-                    next_version_id = version_id + 1
         put(META_KEY, META.pack(FORMAT, end, next_version_id))
         try:
             self._db.write(batch)
