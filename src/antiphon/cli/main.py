@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli import bench, cluster_commands, data_commands, judge, kv_commands, topic_commands
+from antiphon.cli import bench, cluster_commands, data_commands, judge, kv_commands, simulate, topic_commands
 
 app = typer.Typer(
     name="antiphon",
@@ -40,6 +40,7 @@ data_commands.mount(app)
 kv_commands.mount(app)
 bench.mount(app)
 judge.mount(app)
+app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 
 
 def main() -> None:

@@ -19,12 +19,16 @@ class ReplicaConfig:
         resend_ticks: without progress before a leader asks a follower again. Asking is cheap (an empty Append that the
             follower answers with what it has), so this may be short.
         waiting_reads_max: linearizable reads that may wait for a round before new ones are refused.
+        term_start_on_empty: open a leadership with a term-start entry even when the log is empty. Without it the first
+            record of a topic has offset 0, as its clients expect (S3.22). That is safe: an empty best log among a
+            majority means that nothing was ever committed, so there is nothing that the entry would have to commit.
     """
 
     max_in_flight_bytes: int = 8 * MIB
     feed_bytes_max: int = 1 * MIB
     resend_ticks: int = 4
     waiting_reads_max: int = 100_000
+    term_start_on_empty: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight_bytes", "feed_bytes_max", "resend_ticks", "waiting_reads_max"):

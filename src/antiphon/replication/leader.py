@@ -15,7 +15,7 @@ its hint says from where to push again.
 from collections.abc import Callable, Sequence
 
 from antiphon.invariants import invariant
-from antiphon.records.entry_id import EntryId
+from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import Action, Commit, Feed, LeaderReady, ReadReady, Send, SendSnapshot
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower_cursor import CursorState, FollowerCursor, FollowerStatus
@@ -61,6 +61,11 @@ class LeaderSide:
     def start(self, entry: Entry, heads: Sequence[tuple[NodeId, EntryId]], out: list[Action]) -> None:
         """Append the term-start entry (S1.36) and begin to feed the followers that have promised the term."""
         log = self._log
+        if log.terms.end == EMPTY and not self._config.term_start_on_empty:
+            for node, head in heads:
+                self.add_follower(node, head, out)
+            self._became_ready(out)
+            return
         invariant(
             entry.term == self._term and entry.base_offset == log.terms.log_end,
             f"term-start entry {entry!r:.80} does not fit term {self._term} at {log.terms.log_end}",
@@ -80,6 +85,8 @@ class LeaderSide:
             self._snapshot(cursor, out)
         elif point == head:
             cursor.replicate_from(point.offset, self._round)
+            if self._log.terms.end == EMPTY:
+                self._beat(cursor, out)  # no entry will come soon to make it a follower
             self._pump(cursor, out)
         else:
             self._round += 1
@@ -92,6 +99,8 @@ class LeaderSide:
         """Append client entries and push them to whoever has everything before them (S1.6)."""
         log, term, config = self._log, self._term, self._config
         base = at = log.terms.log_end
+        # The log ends with an entry of this term, unless it was opened empty and without a term-start entry.
+        prev_term = term if base else EMPTY.term
         size = 0
         made = []
         for count, data in batches:
@@ -112,7 +121,7 @@ class LeaderSide:
                 and cursor.has_room(size, config.max_in_flight_bytes)
             ):
                 if message is None:
-                    prev = EntryId(term, base)  # the term-start entry, if no other, is from this term
+                    prev = EntryId(prev_term, base)
                     message = Append(
                         self._shard, term, self._node, prev, log.high_watermark, self._round, entries
                     )
@@ -274,9 +283,12 @@ class LeaderSide:
         log.high_watermark = high_watermark
         out.append(Commit(high_watermark))
         if not self.ready:
-            self.ready = True
-            out.append(LeaderReady(self._term))
-            self._on_ready(out)
+            self._became_ready(out)
+
+    def _became_ready(self, out: list[Action]) -> None:
+        self.ready = True
+        out.append(LeaderReady(self._term))
+        self._on_ready(out)
 
     # -- reads -----------------------------------------------------------------------------------------------------
 

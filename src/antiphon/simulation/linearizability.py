@@ -34,7 +34,7 @@ class Operation:
 
     process: int
     what: str
-    argument: Any
+    argument: Any  # hashable; what it is depends on the model
     result: Any
     invoked: int
     returned: int | None
@@ -151,8 +151,10 @@ def register(state: Hashable, operation: Operation) -> Hashable:
     """A register with read, write and cas. `argument` of a cas is (expected, new); its `result` says whether it was done."""
     if operation.what == "read":
         return state if operation.returned is None or operation.result == state else NO
+    new: Hashable
     if operation.what == "write":
-        return operation.argument
+        new = operation.argument
+        return new
     if operation.what == "cas":
         expected, new = operation.argument
         if operation.returned is None:
@@ -168,7 +170,7 @@ def text_value(state: Hashable, operation: Operation) -> Hashable:
     if operation.what == "get":
         return state if operation.returned is None or operation.result == state else NO
     if operation.what == "put":
-        return operation.argument
+        return str(operation.argument)
     if operation.what == "append":
-        return str(state) + operation.argument
+        return str(state) + str(operation.argument)
     raise InvalidRequestError(f"a key has get, put and append, not {operation.what!r}")

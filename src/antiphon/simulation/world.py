@@ -82,7 +82,9 @@ class World:
             "voted_for": files.voted_for,
             "high_watermark": files.high_watermark,
             "make_term_start": make_term_start,
-            "config": ReplicaConfig(max_in_flight_bytes=2_000, feed_bytes_max=800),
+            "config": ReplicaConfig(
+                max_in_flight_bytes=2_000, feed_bytes_max=800, term_start_on_empty=shard == COORDINATOR_SHARD
+            ),
             "damaged": files.damaged,
         }
         if self.is_raft(shard):
