@@ -25,6 +25,11 @@ pytestmark = [
 def served() -> Iterator[Served]:
     with serve() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _collect_what_is_left_open() -> Iterator[None]:
+    yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

@@ -1,6 +1,7 @@
 """Topics and their settings: create, delete, grow, describe, alter. The coordinator decides; this translates."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
@@ -43,6 +44,17 @@ async def _outcome(work: Awaitable[None]) -> tuple[int, str | None]:
     return code.NONE, None
 
 
+@contextmanager
+def _config_errors(has_config: bool) -> Iterator[None]:
+    """What else could be wrong was checked before: where settings came along, the coordinator refuses one of them."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise _RefusedError(
+            code.INVALID_CONFIG if has_config else code.INVALID_REQUEST, error.message
+        ) from error
+
+
 def _timeout_s(timeout_ms: int) -> float:
     return min(max(timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
 
@@ -75,7 +87,9 @@ class AdminApi:
 
         async def work() -> None:
             wanted = self._checked(topic)
-            if not validate_only:
+            if validate_only:
+                return
+            with _config_errors(bool(wanted.config)):
                 made.append(await self._gateway.create_topic(wanted, timeout_s))
 
         error, message = await _outcome(work())
@@ -241,7 +255,8 @@ class AdminApi:
             _check_setting(setting.name, value)
             changes[setting.name] = value
         if changes and not validate_only:
-            await self._gateway.alter_topic(AlterTopic(name=resource.resource_name, config=changes))
+            with _config_errors(True):
+                await self._gateway.alter_topic(AlterTopic(name=resource.resource_name, config=changes))
 
 
 def _check_setting(name: str, value: str | None) -> None:

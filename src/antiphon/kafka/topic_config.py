@@ -1,18 +1,21 @@
-"""Names and settings of topics as Kafka's tools see them. What is allowed is the coordinator's to say (`topic_rules`)."""
+"""Names and settings of topics as Kafka's tools see them.
 
+What is allowed is the coordinator's to say. The door knows the names, to describe settings and to give an unknown one its
+proper code, and Kafka's rules for a topic's name, so that a client is told of a bad name without a round to the coordinator.
+"""
+
+import re
 from typing import Final, NamedTuple
 
-from antiphon.coordination import topic_rules
-from antiphon.errors import InvalidRequestError
-from antiphon.log.config import LogConfig
-
 GROUPS_TABLE: Final = "__groups"  # committed offsets of consumer groups
+RESERVED_NAMES: Final = ("__cluster", GROUPS_TABLE)
+NAME_LENGTH_MAX: Final = 249
 STRING: Final = 2
 INT: Final = 3
 LONG: Final = 5
 LIST: Final = 7
 
-_LOG: Final = LogConfig()
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicSetting(NamedTuple):
@@ -24,59 +27,35 @@ class TopicSetting(NamedTuple):
     documentation: str
 
     def problem(self, value: str) -> str | None:
-        """Why `value` cannot be set, or None."""
-        try:
-            topic_rules.SETTINGS[self.name](self.name, value)
-        except InvalidRequestError as error:
-            return error.message
+        """Why `value` can be nobody's value for this setting, or None."""
+        if self.kafka_type in {INT, LONG}:
+            try:
+                int(value)
+            except ValueError:
+                return f"{self.name}={value!r} is not a whole number"
         return None
 
 
 _SETTINGS: Final = (
-    TopicSetting(
-        "cleanup.policy", "delete", LIST, "What becomes of old segments: they are deleted by retention."
-    ),
+    TopicSetting("cleanup.policy", "delete", LIST, "Old segments are deleted by retention; no compaction."),
     TopicSetting("compression.type", "producer", STRING, "Batches are kept as they were sent."),
-    TopicSetting(
-        "flush",
-        _LOG.flush,
-        STRING,
-        "When an append is synced: always (before it is acknowledged), interval, os.",
-    ),
-    TopicSetting(
-        "flush.ms", str(_LOG.flush_interval_ms), LONG, "Milliseconds between syncs with flush=interval."
-    ),
+    TopicSetting("flush", "always", STRING, "When an append is synced: always, before it is acknowledged; interval; os."),
+    TopicSetting("flush.ms", "1000", LONG, "Milliseconds between syncs with flush=interval."),
     TopicSetting("max.message.bytes", "1048588", INT, "Bytes of the largest record batch that is accepted."),
     TopicSetting("message.timestamp.type", "CreateTime", STRING, "Timestamps are the producer's."),
-    TopicSetting(
-        "min.insync.replicas",
-        "1",
-        INT,
-        "At most a majority; appends always wait for a majority of the replicas.",
-    ),
-    TopicSetting(
-        "retention.bytes", str(_LOG.retention_bytes), LONG, "Bytes that a partition may keep; -1: no limit."
-    ),
-    TopicSetting(
-        "retention.ms",
-        str(_LOG.retention_ms),
-        LONG,
-        "Milliseconds that closed segments are kept; -1: for ever.",
-    ),
-    TopicSetting("segment.bytes", str(_LOG.segment_bytes), INT, "Bytes after which a new segment is begun."),
-    TopicSetting(
-        "segment.ms", str(_LOG.segment_ms), LONG, "Milliseconds after which a new segment is begun."
-    ),
-)
+    TopicSetting("min.insync.replicas", "1", INT, "At most a majority: appends always wait for a majority of replicas."),
+    TopicSetting("retention.bytes", "-1", LONG, "Bytes that a partition may keep; -1: no limit."),
+    TopicSetting("retention.ms", "-1", LONG, "Milliseconds that closed segments are kept; -1: for ever."),
+    TopicSetting("segment.bytes", "268435456", INT, "Bytes after which a new segment is begun."),
+    TopicSetting("segment.ms", "604800000", LONG, "Milliseconds after which a new segment is begun."),
+)  # fmt: skip
 TOPIC_SETTINGS: Final[dict[str, TopicSetting]] = {setting.name: setting for setting in _SETTINGS}
 
 
 def name_problem(name: str) -> str | None:
     """Why a client cannot have a topic of that name, or None."""
-    if name == GROUPS_TABLE:
+    if name in RESERVED_NAMES:
         return f"{name!r} is the cluster's own"
-    try:
-        topic_rules.check_name(name)
-    except InvalidRequestError as error:
-        return error.message
+    if len(name) > NAME_LENGTH_MAX or name in {".", ".."} or _NAME.fullmatch(name) is None:
+        return f"{name!r} is not a topic's name: 1 to {NAME_LENGTH_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'"
     return None

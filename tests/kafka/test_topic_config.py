@@ -1,0 +1,61 @@
+"""The door's knowledge of settings and names agrees with those who decide about them."""
+
+import pytest
+
+from antiphon.coordination import topic_rules
+from antiphon.errors import InvalidRequestError
+from antiphon.kafka.topic_config import NAME_LENGTH_MAX, TOPIC_SETTINGS, name_problem
+from antiphon.log.config import LogConfig
+from antiphon.node.shards import MAX_MESSAGE_BYTES
+
+
+def test_the_door_knows_the_settings_that_the_coordinator_takes() -> None:
+    assert set(TOPIC_SETTINGS) == set(topic_rules.SETTINGS)
+
+
+def test_defaults_are_what_a_log_does_without_a_setting() -> None:
+    log = LogConfig()
+    defaults = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
+    assert defaults["segment.bytes"] == str(log.segment_bytes)
+    assert defaults["segment.ms"] == str(log.segment_ms)
+    assert defaults["retention.bytes"] == str(log.retention_bytes)
+    assert defaults["retention.ms"] == str(log.retention_ms)
+    assert defaults["flush"] == log.flush
+    assert defaults["flush.ms"] == str(log.flush_interval_ms)
+    assert defaults["max.message.bytes"] == str(MAX_MESSAGE_BYTES)
+
+
+@pytest.mark.parametrize("setting", TOPIC_SETTINGS.values(), ids=lambda setting: setting.name)
+def test_every_default_can_be_set(setting: object) -> None:
+    known = next(s for s in TOPIC_SETTINGS.values() if s is setting)
+    assert known.problem(known.default) is None
+    topic_rules.check_config({known.name: known.default}, replicas=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a",
+        "A.b_c-9",
+        "x" * NAME_LENGTH_MAX,
+        "",
+        ".",
+        "..",
+        "a b",
+        "a/b",
+        "ä",
+        "x" * (NAME_LENGTH_MAX + 1),
+        "__cluster",
+    ],
+)
+def test_names_are_judged_alike(name: str) -> None:
+    try:
+        topic_rules.check_name(name)
+    except InvalidRequestError:
+        assert name_problem(name)
+    else:
+        assert name_problem(name) is None
+
+
+def test_the_group_table_is_the_clusters_own() -> None:
+    assert name_problem("__groups")
