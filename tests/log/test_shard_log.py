@@ -1,6 +1,7 @@
 """A shard's log on a real directory."""
 
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -352,3 +353,22 @@ def test_config_changes_take_effect(log: Log) -> None:
     assert log.runner.committer.syncs == 0
     log.reopen()
     assert log.content() == log.expected[0]
+
+
+def test_300_idle_shards_cost_almost_nothing(tmp_path: Path) -> None:
+    disk = RealDisk(open_files_max=16)
+    runner = Runner(disk)
+    logs = [ShardLog.open(disk, str(tmp_path / str(n)), LogConfig(flush="os")) for n in range(300)]
+    assert disk.open_files() == 0
+    runner.run(*[log.stage_append([batch_at(0, size=10_000)]) for log in logs])
+    for log in logs:
+        log.release_memory()
+    assert disk.open_files() <= 16
+    assert sum(log.memory_bytes for log in logs) == 0
+    disk.close()
+    tracemalloc.start()
+    again = [ShardLog.open(disk, str(tmp_path / str(n))) for n in range(300)]
+    bytes_each = tracemalloc.get_traced_memory()[0] // len(again)
+    tracemalloc.stop()
+    assert bytes_each < 10_000
+    disk.close()

@@ -1,0 +1,124 @@
+"""The bytes on disk, pinned. A change here is a change of format: a new version number, and a way to read the old one."""
+
+from random import Random
+
+from antiphon.log.config import LogConfig
+from antiphon.log.recovery import DamageReport, save_damage
+from antiphon.log.shard_log import ShardLog
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.records.builder import build_batch, build_term_start
+from antiphon.records.entry_id import EntryId
+from tests.log.helpers import Runner
+
+DIRECTORY = "/shard"
+
+
+def content(disk: SimulatedDisk, name: str) -> bytes:
+    file = disk.open(f"{DIRECTORY}/{name}")
+    return file.pread(file.size(), 0)
+
+
+def written() -> tuple[SimulatedDisk, ShardLog, Runner]:
+    disk = SimulatedDisk(Random(0))
+    log, runner = ShardLog.open(disk, DIRECTORY, LogConfig(), clock_ms=lambda: 0), Runner(disk)
+    data = build_batch(
+        [(b"key", b"value", [("h", b"x")], 1_700_000_000_000), (None, None, (), 1_700_000_000_001)],
+        base_offset=1,
+        leader_epoch=3,
+        producer_id=9,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    runner.run(
+        log.stage_append([build_term_start(3, 0, 1_700_000_000_000), data]),
+        log.hard_state.stage(3, 2),
+        log.hard_state.stage_high_watermark(3),
+        log.checkpoint(),
+    )
+    return disk, log, runner
+
+
+TERM_START = (
+    "0000000000000000 00000042 00000003 02 633ade7a 0020 00000000 "
+    "0000018bcfe56800 0000018bcfe56800 ffffffffffffffff ffff ffffffff 00000001 "
+    "20 00 00 00 08 00000064 0c 000000000003 00 "
+)
+
+DATA = (
+    "0000000000000001 0000004b 00000003 02 69588966 0000 00000001 0000018bcfe56800 "
+    "0000018bcfe56801 0000000000000009 0000 00000000 00000002 24 00 00 00 06 "
+    "6b6579 0a 76616c7565 02 02 68 02 78 0c 000202010100 "
+)
+
+INDEX = (
+    "414e544950484958 00000001 0000000000000000 00000000000000000000000000000000 28ee045a "
+    "0000000000000000 0000018bcfe56800 00000000 0000004e 00000003 00000001 09424bfa "
+    "3e6231c8 0000000000000001 0000018bcfe56801 0000004e 00000057 00000003 00000002 "
+    "170611cf 4e4a5231 "
+)
+
+HARD_STATE = "414e544950484853 00000001 bae4e634 0000000000000003 0000000000000002 "
+
+HIGH_WATERMARK = "414e544950484857 00000001 9f78417e 0000000000000003 "
+
+SNAPSHOT = (
+    "414e544950485353 00000001 c87d5901 "
+    "970300009192030091950003cca502cf0000018bcfe56801c41a920091920991 "
+    "970000010103ce69588966cf0000018bcfe56801c42800000000000000010000 "
+    "018bcfe568010000004e000000570000000300000002170611cf4e4a5231 "
+)
+
+START = "414e544950485354 00000001 43f2b62c 0000000000000064 0000000000000004 00 00000000000000 "
+
+DAMAGED = "414e54495048444d 00000001 7f42ede1 9405a5612e6c6f6742a3776879 "
+
+
+def test_term_start_batch() -> None:
+    assert build_term_start(3, 0, 1_700_000_000_000) == bytes.fromhex(TERM_START)
+
+
+def test_segment_file_is_the_batches_and_nothing_else() -> None:
+    disk, _, _ = written()
+    assert content(disk, f"{0:020d}.log") == bytes.fromhex(TERM_START + DATA)
+
+
+def test_index_file() -> None:
+    disk, _, _ = written()
+    assert content(disk, f"{0:020d}.index") == bytes.fromhex(INDEX)
+
+
+def test_hard_state_and_high_watermark() -> None:
+    disk, _, _ = written()
+    assert content(disk, "hard-state") == bytes.fromhex(HARD_STATE)
+    assert content(disk, "high-watermark") == bytes.fromhex(HIGH_WATERMARK)
+
+
+def test_snapshot() -> None:
+    disk, _, _ = written()
+    assert content(disk, f"{3:020d}.snapshot") == bytes.fromhex(SNAPSHOT)
+
+
+def test_start_and_damage() -> None:
+    disk, log, runner = written()
+    runner.run(log.reset(EntryId(4, 100)))
+    assert content(disk, "start") == bytes.fromhex(START)
+    save_damage(disk, DIRECTORY, DamageReport(5, "a.log", 66, "why"))
+    assert content(disk, "damaged") == bytes.fromhex(DAMAGED)
+
+
+def test_files_of_this_format_are_read() -> None:
+    disk = SimulatedDisk(Random(0))
+    for name, data in (
+        (f"{0:020d}.log", TERM_START + DATA),
+        (f"{0:020d}.index", INDEX),
+        (f"{3:020d}.snapshot", SNAPSHOT),
+        ("hard-state", HARD_STATE),
+        ("high-watermark", HIGH_WATERMARK),
+    ):
+        disk.open(f"{DIRECTORY}/{name}", create=True).pwritev([bytes.fromhex(data)], 0)
+    log = ShardLog.open(disk, DIRECTORY)
+    assert (log.end, log.damaged, log.recovery.scanned_bytes) == (EntryId(3, 3), None, 0)
+    assert (log.hard_state.term, log.hard_state.voted_for, log.hard_state.high_watermark) == (3, 2, 3)
+    last = log.producers.last_batch(9)
+    assert last is not None
+    assert (last.last_sequence, last.base_offset) == (1, 1)
