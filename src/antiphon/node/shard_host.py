@@ -16,16 +16,13 @@ import structlog
 
 from antiphon.errors import (
     AntiphonError,
-    DamagedLogError,
     DiskFullError,
     InternalError,
     NotLeaderError,
     NotReadyError,
     OverloadedError,
-    StorageFailedError,
     WrongKindError,
 )
-from antiphon.invariants import InvariantError
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.shard_clients import ShardClients
 from antiphon.node.turn import Turn
@@ -255,7 +252,9 @@ class ShardHost:
             if self._staged:
                 self._propose()
             self._do(event(*arguments))
-        except (InvariantError, StorageFailedError, DamagedLogError) as error:
+        except (NotLeaderError, NotReadyError, OverloadedError):
+            raise  # refusals of a read; nothing has changed
+        except Exception as error:  # noqa: BLE001 - whatever it is, what the replica believes was not carried out
             self.fail(error)
         if not self.ticking and self._wants_ticks():
             self.ticking = True
@@ -399,7 +398,7 @@ class ShardHost:
             self.observer.committed(high_watermark)
 
     def _role_changed(self, action: RoleChanged) -> None:
-        self._log.info("role_changed", role=str(action.role), term=action.term, leader=action.leader)
+        self._log.debug("role_changed", role=str(action.role), term=action.term, leader=action.leader)
         if action.role is Role.LEADER:
             self.services.metrics.elections += 1
         else:

@@ -17,6 +17,7 @@ from antiphon.node.turn import Turn
 from antiphon.wire.frames import Buffer, Frame, FrameDecoder
 
 JOIN_BELOW_BYTES = 128 * 1024  # small messages are copied into one write, large ones go out as they are
+JOIN_PARTS_BELOW_BYTES = 2048  # and so are many small parts, which cost more one by one than copied
 
 
 class ConnectionOwner(Protocol):
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         if len(out) == 1:
             transport.write(out[0])
-        elif size <= JOIN_BELOW_BYTES:
+        elif size <= JOIN_BELOW_BYTES or size < len(out) * JOIN_PARTS_BELOW_BYTES:
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
