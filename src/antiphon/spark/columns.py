@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.records.arrow import to_arrow
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
-from antiphon.spark.arrow_fallback import to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa

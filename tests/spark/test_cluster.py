@@ -1,0 +1,167 @@
+"""Spark and a real cluster: three node processes, and whatever can die does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import antiphon
+from antiphon.cli.local_cluster import LocalCluster
+from tests.spark.conftest import Reader
+from tests.spark.failing_sink import FailingSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+EVENTS = 3_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster.start(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
+    with antiphon.connect(cluster.native) as db:
+        yield db
+
+
+@pytest.fixture
+def reader(spark: "SparkSession", cluster: LocalCluster) -> Reader:
+    return Reader(spark, cluster.native)
+
+
+def _leader(db: antiphon.Client, topic: str, shard: int) -> int:
+    (found,) = [meta for meta in db.metadata().topics if meta.name == topic]
+    return found.shards[shard].leader
+
+
+def _numbers(reader: Reader, topic: str) -> Counter[int]:
+    return Counter(
+        int(row["n"]) for row in reader.batch(topic=topic).selectExpr("cast(value as string) as n").collect()
+    )
+
+
+@pytest.mark.timeout(180)
+def test_from_log_to_log_while_everything_fails(
+    cluster: LocalCluster, db: antiphon.Client, reader: Reader, tmp_path: Path
+) -> None:
+    source, out = db.create_topic("in", shards=3), db.create_topic("out", shards=3)
+    source.append_batch([(str(n % 50).encode(), str(n).encode()) for n in range(EVENTS)])
+    reader.spark.dataSource.register(FailingSource)
+
+    def run() -> None:
+        frame = reader.stream(topic="in", startingOffsets="earliest", maxOffsetsPerTrigger=1000).select(
+            "key", "value"
+        )
+        query = (
+            frame.writeStream.format("failing")
+            .options(
+                servers=cluster.native, topic="out", timeoutMs="30000", faults=str(tmp_path), batchRows="100"
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(60), "the query hangs"
+        finally:
+            query.stop()
+
+    # A worker dies after its append, then the driver's commit fails; the leader of a shard dies in between.
+    (tmp_path / "kill-1").touch()
+    (tmp_path / "fail-commit").touch()
+    with pytest.raises(Exception, match="commit fails as planted"):
+        run()
+    victim = _leader(db, "out", 0)
+    cluster.kill(victim)
+    run()
+    cluster.start_node(victim)
+    assert _numbers(reader, "out") == Counter(range(EVENTS))
+    commits = tmp_path / "checkpoint" / "commits"
+    newest = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    for name in (str(newest), f".{newest}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    run()
+    assert _numbers(reader, "out") == Counter(range(EVENTS))
+    assert sum(end - start for start, end in (out.offsets(shard) for shard in range(3))) >= EVENTS
+
+
+@pytest.mark.timeout(120)
+def test_tables_there_and_back(db: antiphon.Client, reader: Reader) -> None:
+    table = db.create_table("state", shards=2)
+    frame = reader.spark.range(0, 500, numPartitions=3).selectExpr(
+        "concat('k', id) as key", "if(id % 5 = 0, null, cast(id as string)) as value"
+    )
+    table.put("k0", b"to be deleted")
+    reader.write(frame, table="state", txnId="load", batchRows=40)
+    reader.write(frame, table="state", txnId="load", batchRows=40)
+    expected = {f"k{n}".encode(): str(n).encode() for n in range(500) if n % 5}
+    assert {row.key: row.value for row in table.scan()} == expected
+    rows = reader.batch(table="state").collect()
+    assert {bytes(row["key"]): bytes(row["value"]) for row in rows} == expected
+    kinds = Counter(row["kind"] for row in reader.batch(table="state", mode="changes").collect())
+    assert kinds == {"created": 401, "deleted": 1}
+    log = db.topic("state", any_kind=True)
+    ends = {str(shard): log.offsets(shard)[1] for shard in range(2)}
+    table.put("k1", b"later")
+    past = reader.batch(table="state", asOfOffset=json.dumps({"state": ends})).where(
+        "cast(key as string) = 'k1'"
+    )
+    assert [bytes(row["value"]) for row in past.collect()] == [b"1"]
+
+
+DRIVER = """
+import sys
+import antiphon.spark
+servers, checkpoint = sys.argv[1:]
+spark = antiphon.spark.session("driver", cores=2)
+rows = (spark.readStream.format("antiphon").options(servers=servers, topic="long", startingOffsets="earliest")
+        .option("maxOffsetsPerTrigger", 300).load().select("key", "value"))
+query = (rows.writeStream.format("antiphon").options(servers=servers, topic="copy")
+         .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+query.awaitTermination()
+spark.stop()
+"""
+
+
+def _driver(cluster: LocalCluster, checkpoint: Path) -> "subprocess.Popen[bytes]":
+    env = {**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, cluster.native, str(checkpoint)],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_driver_goes_on(
+    cluster: LocalCluster, db: antiphon.Client, reader: Reader, tmp_path: Path
+) -> None:
+    db.create_topic("long", shards=2).append_batch([(None, str(n).encode()) for n in range(EVENTS)], shard=0)
+    copy = db.create_topic("copy", shards=2)
+    driver = _driver(cluster, tmp_path)
+    deadline = time.monotonic() + 60
+    while copy.offsets(0)[1] < EVENTS // 6:
+        assert driver.poll() is None, "the driver ended before it was killed"
+        assert time.monotonic() < deadline, "the driver does nothing"
+        time.sleep(0.02)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert sum(_numbers(reader, "copy").values()) < EVENTS
+    assert _driver(cluster, tmp_path).wait(90) == 0
+    assert _numbers(reader, "copy") == Counter(range(EVENTS))
