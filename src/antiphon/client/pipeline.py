@@ -1,6 +1,6 @@
 """The way of writes to one shard: gathered into requests, a few in flight, repeated in order, never applied twice.
 
-What is asked for in one turn of the event loop, or while five requests are in flight, leaves as one request. A request
+What is asked for in one turn of the event loop, or while some requests are in flight, leaves as one request. A request
 carries a producer id and a sequence, so a node that has it already says so instead of applying it again. When a try fails in
 a way that trying again can mend (no leader, lost connection), the pipeline waits until every request in flight has its
 answer or has lost its connection, finds the leader, and sends the unanswered ones again in their order.
@@ -21,7 +21,6 @@ from antiphon.client.connection import ClientClosedError, Connection
 from antiphon.errors import AntiphonError, TimedOutError, UnknownShardError
 from antiphon.wire.frames import Buffer
 
-IN_FLIGHT_MAX: Final = 5  # Kafka's limit for idempotent producers: a shard remembers five batches of each
 QUEUE_ITEMS_MAX: Final = 100_000
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -70,6 +69,8 @@ class Request:
 
 class ShardPipeline(ABC):
     """Base of the pipelines of topics and tables, which say how items become requests and replies become results."""
+
+    in_flight_max = 5  # Kafka's limit for idempotent producers: a shard remembers five batches of each
 
     def __init__(self, cluster: Cluster, shard_id: int) -> None:
         self._cluster = cluster
@@ -178,7 +179,7 @@ class ShardPipeline(ABC):
         if self.producer_id < 0:
             self._recover()
             return
-        while self._queue and self._in_flight < IN_FLIGHT_MAX:
+        while self._queue and self._in_flight < self.in_flight_max:
             connection = self._cluster.ready_connection(self._shard_id)
             if connection is None:
                 self._recover()

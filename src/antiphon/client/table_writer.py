@@ -21,13 +21,15 @@ from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.wire.frames import Buffer
 from antiphon.wire.requests import Delete, OpResult, OpStatus, Put, TableWrite, TableWritten
 
-OPS_PER_REQUEST: Final = 256
+OPS_PER_REQUEST: Final = 512
 BYTES_PER_REQUEST: Final = 256 * 1024
 SEQUENCE_MAX: Final = (1 << 31) - 1
 
 
 class TableWriter(ShardPipeline):
     """Items are `TableOp`s; futures get the put's Version, or None for deletes."""
+
+    in_flight_max = 2  # fewer and larger requests: the nodes' work is per request more than per operation
 
     def __init__(self, cluster: Cluster, shard_id: int) -> None:
         super().__init__(cluster, shard_id)
