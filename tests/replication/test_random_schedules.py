@@ -41,7 +41,7 @@ class Schedule:
             self.nodes,
             raft=raft,
             timeout=lambda _: self.random.randint(10, 20),
-            config=self.random.choice([None, small]),
+            config=self.random.choice([None, small, ReplicaConfig(term_start_on_empty=False)]),
         )
         for host in self.hosts:
             host.auto_sync = self.random.random() < 0.5

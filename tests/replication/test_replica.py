@@ -575,9 +575,9 @@ def test_a_damaged_log_is_cut_and_refetched_and_sound_again_in_the_next_term() -
     cluster.receive(COORDINATOR, 2, AddFollower(SHARD, 2, 3, EntryId(1, 5)))
     cluster.deliver()
     cluster.tick(3)
-    assert cluster.replica(3).high_watermark == 6
     assert cluster.replica(3).damaged, "not before it is durable"
     cluster[3].sync()
+    assert cluster.replica(3).high_watermark == 6
     assert cluster[3].took(Repaired) == [Repaired()]
     assert not cluster.replica(3).damaged
     cluster[3].auto_sync = True
@@ -605,6 +605,31 @@ def test_a_failed_disk_stops_the_replica_for_good() -> None:
     assert not leader.needs_tick
     with pytest.raises(NotLeaderError):
         leader.propose([(1, "a")])
+
+
+# -- the high watermark of a follower --------------------------------------------------------------------------------------
+
+
+def test_a_follower_commits_only_what_is_durable_so_that_it_may_be_written_down() -> None:
+    """While a cut is underway the disk has other entries in the place of the committed ones."""
+    cluster = diverged()
+    cluster.fence(3, 3)
+    cluster[3].auto_sync = False
+    cluster.receive(1, 3, Append(SHARD, 3, 1, EntryId(1, 2), 4, 1, (*entries(1, 2, "b"), term_start(3, 3))))
+    assert (cluster.replica(3).log_end, cluster.replica(3).high_watermark) == (4, 2)
+    cluster[3].sync(1)  # the cut
+    assert cluster.replica(3).high_watermark == 2
+    cluster[3].sync(1)  # what came in its place
+    assert cluster[3].took(Commit)[-1] == Commit(4)
+
+
+def test_a_snapshot_is_committed_when_it_is_durable() -> None:
+    cluster = trimmed()
+    cluster[3].auto_sync = False
+    cluster.snapshot(1, 3)
+    assert cluster.replica(3).high_watermark < cluster.replica(3).log_start
+    cluster[3].sync()
+    assert cluster[3].took(Commit)[-1] == Commit(3)
 
 
 # -- reads ---------------------------------------------------------------------------------------------------------------
@@ -708,8 +733,9 @@ def test_waiting_reads_are_bounded() -> None:
     "name", ["max_in_flight_bytes", "feed_bytes_max", "resend_ticks", "waiting_reads_max"]
 )
 def test_settings_that_could_not_work_are_refused(name: str) -> None:
+    settings: Any = {name: 0}
     with pytest.raises(InvalidRequestError, match=name):
-        ReplicaConfig(**{name: 0})
+        ReplicaConfig(**settings)
 
 
 def test_an_empty_proposal_does_nothing() -> None:
@@ -729,3 +755,19 @@ def test_a_node_outside_the_ensemble_is_fed_but_does_not_count() -> None:
     assert cluster[4].log == cluster[1].log, "it is fed"
     assert cluster.replica(1).high_watermark == 0, "and is no majority together with the leader"
     assert cluster[1].took(Commit) == []
+
+
+def test_without_a_term_start_entry_the_first_record_of_an_empty_log_has_offset_0() -> None:
+    cluster = Cluster(config=ReplicaConfig(term_start_on_empty=False, resend_ticks=2))
+    leader = cluster.lead(1, 1)
+    assert (leader.ready, leader.log_end, cluster.replica(2).role) == (True, 0, Role.FOLLOWER)
+    cluster[1].run(leader.request_read(1))
+    cluster.propose(1, "a")
+    cluster.propose(1, "b")
+    cluster.deliver()
+    cluster.tick()
+    assert cluster[1].took(ReadReady) == [ReadReady(1, 0)]
+    assert cluster[3].log == cluster[1].log == list(entries(1, 0, "a", "b"))
+    assert cluster.replica(3).high_watermark == 2
+    cluster.lead(2, 2)
+    assert cluster[2].log[-1] == term_start(2, 2), "a log that is not empty has something to commit"

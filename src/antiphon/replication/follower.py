@@ -8,7 +8,9 @@ Three numbers, never mixed up:
 * `durable_end`: what is on this disk.
 
 The acknowledgement is min(verified, durable_end), never the log's end (hazard H2): a longer tail of older terms says
-nothing about the leader's log. The high watermark is min(leader's, verified) (hazard H5). The check of the preceding entry
+nothing about the leader's log. The high watermark is min(leader's, verified, durable_end): not beyond what is verified
+(hazard H5), and not beyond what is durable either, so that it may be written down and applied at any time. (If a cut is
+underway, the disk still has other entries in the place of those that are committed.) The check of the preceding entry
 is made for an empty log as for any other (hazard H3): the empty log holds exactly the prefix `EntryId(0, 0)`.
 
 An Append that was delayed or duplicated is harmless (S1.8): entries that are there are skipped, and nothing is cut unless an
@@ -28,14 +30,15 @@ from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, Sh
 class FollowerSide:
     """State of following one leader in one term; thrown away with either."""
 
-    __slots__ = ("_ack_due", "_ack_round", "_log", "_shard", "_term", "leader", "verified")
+    __slots__ = ("_ack_due", "_ack_round", "_leader_mark", "_log", "_shard", "_term", "leader", "verified")
 
     def __init__(self, shard: ShardId, term: int, log: LocalLog) -> None:
         self._shard = shard
         self._term = term
         self._log = log
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
-        self.verified = log.high_watermark
+        self.verified = max(log.high_watermark, log.terms.log_start)
+        self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
         self._ack_round = 0
 
@@ -57,8 +60,10 @@ class FollowerSide:
             self.verified = end
         if message.round > self._ack_round:
             self._ack_round = message.round
-        if message.high_watermark > log.high_watermark:
-            self._commit(min(message.high_watermark, self.verified), out)
+        if message.high_watermark > self._leader_mark:
+            self._leader_mark = message.high_watermark
+        if self._leader_mark > log.high_watermark:
+            self._commit(min(self._leader_mark, self.verified, log.durable_end), out)
         if end > log.durable_end and entries:
             self._ack_due = True  # persisted() answers
         else:
@@ -122,15 +127,16 @@ class FollowerSide:
         out.append(Send(self.leader, Ack(self._shard, self._term, log.point(end), self._ack_round)))
 
     def persisted(self, out: list[Action]) -> None:
-        """More of the log, or the term, is durable: answer what waited for it."""
+        """More of the log, or the term, is durable: commit and answer what waited for it."""
+        if self._leader_mark > self._log.high_watermark:
+            self._commit(min(self._leader_mark, self.verified, self._log.durable_end), out)
         if self._ack_due:
             self.acknowledge(out)
 
-    def snapshot_installed(self, out: list[Action]) -> None:
-        """The log was reset to a committed prefix, which is the leader's as well."""
-        self.verified = self._log.high_watermark
+    def snapshot_installed(self) -> None:
+        """The log was reset to a committed prefix, which is the leader's as well; the disk's report acknowledges it."""
+        self.verified = self._log.terms.log_start
         self._ack_due = True
-        out.append(Commit(self.verified))
 
     def can_truncate(self, to: EntryId) -> bool:
         """May a Truncate be obeyed?
@@ -160,7 +166,7 @@ def hint_for(log: LocalLog, asked: EntryId) -> EntryId:
     offset, is not the sender's. Each exchange passes over a whole term on one side (KIP-101, KIP-279).
     """
     terms = log.terms
-    at = log.high_watermark
+    at = max(log.high_watermark, terms.log_start)
     if asked.offset >= terms.log_start:
         at = max(at, min(terms.end_of_term(asked.term).offset, asked.offset))
     return log.point(at)

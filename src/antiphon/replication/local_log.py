@@ -72,7 +72,10 @@ class LocalLog:
         return TruncateLog(self.write_id, to_offset)
 
     def reset(self, at: EntryId) -> ResetLog:
-        """Stage the replacement of the whole log by a snapshot of committed state up to `at`."""
+        """Stage the replacement of the whole log by a snapshot of committed state up to `at`.
+
+        The high watermark follows when this is durable; until then the disk may come back with the old log.
+        """
         invariant(
             at.offset > self.high_watermark,
             f"snapshot at {at} is not ahead of the high watermark {self.high_watermark}",
@@ -82,7 +85,6 @@ class LocalLog:
         self.write_id += 1
         self._underway.clear()
         self._underway.append((self.write_id, at.offset))
-        self.high_watermark = at.offset
         return ResetLog(self.write_id, at)
 
     def persist_term(self, term: int, voted_for: NodeId | None) -> PersistTerm:

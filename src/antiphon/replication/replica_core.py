@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.errors import NotLeaderError, NotReadyError
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
-from antiphon.replication.actions import Action, Repaired, RoleChanged, Send
+from antiphon.replication.actions import Action, Commit, Repaired, RoleChanged, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.follower_cursor import FollowerStatus
@@ -118,7 +118,11 @@ class ReplicaCore:
 
     @property
     def high_watermark(self) -> int:
-        """First offset that is not known to be committed."""
+        """First offset that is not known to be committed.
+
+        What is below is on this disk, except for a leader's newest entries; so it may be written down as a checkpoint at any
+        time. While a snapshot is being put in place of the log it is below `log_start`.
+        """
         return self._log.high_watermark
 
     @property
@@ -276,6 +280,9 @@ class ReplicaCore:
         log = self._log
         waits_for_term = not log.is_term_durable
         moved = log.persisted(write_id)
+        if log.high_watermark < log.terms.log_start <= log.durable_end:
+            log.high_watermark = log.terms.log_start  # a snapshot has taken the place of the log
+            out.append(Commit(log.high_watermark))
         held = self._held
         while held and held[0][0] <= write_id:
             out.append(held.popleft()[1])
@@ -411,7 +418,7 @@ class ReplicaCore:
             out.append(RoleChanged(role, self.term, None))
         out.append(log.reset(at))
         self._cut_damage = False
-        self._following.snapshot_installed(out)
+        self._following.snapshot_installed()
         return out
 
     def peer_connected(self, node: NodeId) -> list[Action]:
