@@ -175,9 +175,13 @@ def test_flips_in_closed_segments_are_found_when_read() -> None:
         log.read(0, 1000, 12)
     assert before is None  # a snapshot stands for closed segments: they are not read at the start
     assert log.damaged
-    assert ShardLog.open(disk, DIRECTORY, SMALL).damaged is not None  # remembered
-    with pytest.raises(DamagedLogError):
-        ShardLog.open(disk, DIRECTORY, SMALL).verify()
+    log, runner = ShardLog.open(disk, DIRECTORY, SMALL), Runner(disk)
+    assert log.damaged is not None  # remembered, and now everything was read
+    assert (log.log_end, log.verify()) == (0, 0)
+    runner.run(log.stage_append([batch_at(at, term=9) for at in range(20)]))
+    log = ShardLog.open(disk.crash(), DIRECTORY, SMALL)
+    assert log.damaged is not None
+    assert (log.log_end, log.verify()) == (20, 20)  # what was fetched again is kept
 
 
 def test_flips_in_the_index_are_mended_or_found() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 from antiphon.errors import AntiphonError
@@ -114,3 +116,43 @@ def test_interval_flush_syncs_in_the_background(tmp_path: Path) -> None:
         assert not wal.committer.has_dirty
 
     asyncio.run(run())
+
+
+WRITER = """
+import asyncio, sys
+from antiphon.log.disk import RealDisk
+from antiphon.log.shard_log import ShardLog
+from antiphon.log.wal_thread import WalThread
+from tests.log.helpers import batch_at
+
+async def main():
+    disk = RealDisk()
+    wal = WalThread(disk)
+    wal.start(asyncio.get_running_loop())
+    log = ShardLog.open(disk, sys.argv[1])
+    while True:
+        wal.submit(log.stage_append([batch_at(log.log_end, size=50)]), lambda error: print(log.durable_end, flush=True))
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            if int(line) > 300:
+                break
+        writer.kill()
+        rest = writer.stdout.read().splitlines()
+    acknowledged = max([300, *(int(line) for line in rest[:-1])])
+    log = ShardLog.open(RealDisk(), str(tmp_path / "s"))
+    assert log.damaged is None
+    assert log.log_end >= acknowledged
+    assert log.verify() == log.log_end
+    log.release_memory()
+    assert bytes(log.read(7, 1, 10)[0]) == batch_at(7, size=50)

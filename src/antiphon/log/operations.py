@@ -64,13 +64,20 @@ Step = WriteStep | CallStep
 class LogOp:
     """One operation: done when all of its steps are durable (or written, where the flush setting says so).
 
-    `settle` is the log's own bookkeeping, `callback` the submitter's; both run on the event loop, in this order.
+    `size_bytes` counts the batches in it. `settle` is the log's own bookkeeping, `callback` the submitter's; both run on the
+    event loop, in this order.
     """
 
     __slots__ = ("callback", "kind", "next_step", "queue", "settle", "size_bytes", "steps")
 
     def __init__(
-        self, queue: OpQueue, steps: list[Step], *, settle: Callback | None = None, kind: str = OTHER
+        self,
+        queue: OpQueue,
+        steps: list[Step],
+        *,
+        settle: Callback | None = None,
+        kind: str = OTHER,
+        size_bytes: int = 0,
     ) -> None:
         self.queue = queue
         if queue.first_step is not None and steps:
@@ -81,7 +88,7 @@ class LogOp:
         self.settle = settle
         self.callback: Callback | None = None
         self.kind = kind
-        self.size_bytes = sum(step.size_bytes for step in steps if isinstance(step, WriteStep))
+        self.size_bytes = size_bytes
 
     def finish(self, error: AntiphonError | None) -> None:
         """Tell the log, then the submitter."""

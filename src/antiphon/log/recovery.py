@@ -123,7 +123,9 @@ class _Recovery:
         self.torn_reason: str | None = None
 
     def run(self) -> RecoveredLog:
-        found_snapshot = self._best_snapshot()
+        marker = load_damage(self.disk, self.directory)
+        # Damage may lie in what a snapshot stands for: then everything is read, to know where.
+        found_snapshot = self._best_snapshot() if marker is None else None
         if found_snapshot is not None:
             self._load(*found_snapshot)
         elif self.bases:
@@ -135,7 +137,7 @@ class _Recovery:
             if self.damaged is None:
                 self._scan(number)
         self._trim()
-        found, marker = self.damaged, load_damage(self.disk, self.directory)
+        found = self.damaged
         if found is not None and marker is None:
             save_damage(self.disk, self.directory, found)
         report = RecoveryReport(self.snapshot_offset, self.scanned, self.torn, self.torn_reason)

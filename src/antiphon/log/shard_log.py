@@ -178,6 +178,7 @@ class ShardLog:
         if self._files_beyond:
             steps.append(self._cut_step())
         write: WriteStep | None = None
+        total = 0
         now_ms = self._clock_ms()
         terms = self.terms
         for number, batch in enumerate(batches):
@@ -193,10 +194,12 @@ class ShardLog:
                 write = WriteStep(segment.data_path, segment.index_path, segment.size_bytes, segment.count)
                 steps.append(write)
             self._place(segment, write, header, batch)
+            total += size
         if self._since_snapshot >= self._config.snapshot_bytes:
             steps.append(self._snapshot_step())
         self._tail.evict(self._config.tail_bytes_max, self.durable_end)
-        return LogOp(self.queue, steps, settle=self._settle_at(self.terms.log_end), kind=APPEND)
+        settle = self._settle_at(self.terms.log_end)
+        return LogOp(self.queue, steps, settle=settle, kind=APPEND, size_bytes=total)
 
     def _place(self, segment: Segment, write: WriteStep, header: BatchHeader, batch: Buffer) -> None:
         position, size = segment.size_bytes, len(batch)

@@ -72,6 +72,8 @@ class MemoryTail:
 
     def evict(self, keep_bytes: int, before: int) -> None:
         """Let go of the oldest batches that end at or before offset `before`, until `keep_bytes` are held."""
+        if self.size_bytes <= keep_bytes:
+            return
         bases, batches = self._bases, self._batches
         head, last = self._head, len(bases) - 1
         while self.size_bytes > keep_bytes and head <= last:
