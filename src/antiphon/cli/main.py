@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli import bench, cluster_commands, data_commands, judge, kv_commands, simulate, topic_commands
+from antiphon.cli import (
+    bench,
+    cluster_commands,
+    data_commands,
+    demo,
+    judge,
+    kv_commands,
+    simulate,
+    topic_commands,
+)
 
 app = typer.Typer(
     name="antiphon",
@@ -38,6 +47,7 @@ cluster_commands.mount(app)
 topic_commands.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)
+demo.mount(app)
 bench.mount(app)
 judge.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
