@@ -272,6 +272,20 @@ def test_compressed_batches(play: Play) -> None:
     play(scenario)
 
 
+def test_handles_of_one_topic_share_its_sequences(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        plain = await db.create_topic("t")
+        small, other = db.topic("t", compression="gzip"), db.topic("t", any_kind=True)
+        cluster.fail(AppendBatch, DROP_AFTER)
+        await asyncio.gather(
+            *(topic.append(b"x" * 100) for topic in (plain, small, other, small) for _ in range(5))
+        )
+        assert len(values(cluster, "t")) == 20
+        assert {read_header(batch).codec for batch in cluster.log("t").batches} == {0, 1}
+
+    play(scenario)
+
+
 def test_wrong_names(play: Play) -> None:
     async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
         cluster.create("table", Kind.TABLE, 1)

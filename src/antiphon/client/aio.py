@@ -9,7 +9,7 @@ async with antiphon.aio.connect("127.0.0.1:7400") as db:
 import asyncio
 from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon import __version__
 from antiphon.client import log_reader
@@ -44,6 +44,9 @@ from antiphon.wire.requests import (
     TableWritten,
 )
 
+if TYPE_CHECKING:
+    from antiphon.client.topic_writer import TopicWriter
+
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
 
@@ -58,6 +61,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
         self._tables: dict[str, AsyncTable] = {}
+        self._topic_writers: dict[int, TopicWriter] = {}
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -78,10 +82,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Fail what is not answered and close all connections. A second close does nothing."""
-        handles: list[AsyncTopic | AsyncTable] = [*self._topics.values(), *self._tables.values()]
         self._cluster.closed = True
-        for handle in handles:
-            await handle.close()
+        for table in list(self._tables.values()):
+            await table.close()
+        for writer in list(self._topic_writers.values()):
+            await writer.close()
         await self._cluster.close()
 
     # -- topics and tables --------------------------------------------------------------------------------------
@@ -91,10 +96,18 @@ class AsyncClient:
 
         `compression` (none, gzip, snappy, lz4, zstd) is of what is appended. With `any_kind` the log of a table can be read.
         """
-        return self._topics.setdefault(
-            (name, any_kind, compression),
-            AsyncTopic(self._cluster, name, self._timeout_s, any_kind=any_kind, compression=compression),
-        )
+        key = (name, any_kind, compression)
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = AsyncTopic(
+                self._cluster,
+                name,
+                self._timeout_s,
+                self._topic_writers,
+                any_kind=any_kind,
+                compression=compression,
+            )
+        return topic
 
     def table(self, name: str) -> AsyncTable:
         """A table. Await it to know that it is there: `await db.table("aircraft")`."""

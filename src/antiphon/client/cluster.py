@@ -108,6 +108,7 @@ class Cluster:
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._ask(avoid, news=news))
+            self._refreshing.add_done_callback(_failed)
         await asyncio.shield(self._refreshing)
 
     async def _ask(self, avoid: str | None, *, news: bool) -> None:
@@ -324,6 +325,7 @@ class Cluster:
             return await self._new_producer_id()
         if self._producer_id is None or (self._producer_id.done() and _failed(self._producer_id)):
             self._producer_id = asyncio.create_task(self._new_producer_id())
+            self._producer_id.add_done_callback(_failed)
         return await asyncio.shield(self._producer_id)
 
     async def _new_producer_id(self) -> int:
@@ -345,7 +347,8 @@ class Cluster:
         self._connections.clear()
 
 
-def _failed(task: asyncio.Task[int]) -> bool:
+def _failed(task: "asyncio.Task[Any]") -> bool:
+    """Did it fail? Asking marks the error as seen, for whoever waited may have stopped."""
     return task.cancelled() or task.exception() is not None
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final
 
 from antiphon.client.cluster import Cluster
-from antiphon.client.handles import Handle, PerShard
+from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
 from antiphon.client.log_reader import read_batches
 from antiphon.client.pipeline import Item
@@ -13,7 +14,8 @@ from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.records.decode import Record, decode_records
 from antiphon.wire.metadata import Kind, TopicMeta
 
-RECORD_OVERHEAD_BYTES = 24
+RECORD_OVERHEAD_BYTES: Final = 24
+BATCH_BYTES_MAX: Final = 1_048_588  # a topic's default for `max.message.bytes`
 
 Value = bytes | str | None
 Message = Value | tuple[Value, Value] | tuple[Value, Value, Iterable[tuple[str, bytes | None]]]
@@ -30,21 +32,26 @@ class AsyncTopic(Handle):
         cluster: Cluster,
         name: str,
         timeout_s: float,
+        writers: dict[int, TopicWriter],
         *,
         any_kind: bool = False,
         compression: str = "none",
     ) -> None:
+        """`writers` are the client's, by shard id: all its handles of a topic share them, as they share a producer id."""
         super().__init__(cluster, name, timeout_s)
         if any_kind:
             self.kind = None
         self._compression = compression
-        self._writers = PerShard(self._make_writer)
+        self._writers = writers
         self._next_shard = 0
 
-    def _make_writer(self, shard_id: int) -> TopicWriter:
-        meta = self._known()
-        limit = int(meta.config.get("max.message.bytes", "1048588")) if meta is not None else 1_048_588
-        return TopicWriter(self._cluster, shard_id, limit // 2)
+    def _writer(self, meta: TopicMeta, index: int) -> TopicWriter:
+        shard_id = self._shard_id(meta, index)
+        writer = self._writers.get(shard_id)
+        if writer is None:
+            limit = int(meta.config.get("max.message.bytes", str(BATCH_BYTES_MAX)))
+            writer = self._writers[shard_id] = TopicWriter(self._cluster, shard_id, limit // 2)
+        return writer
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -128,7 +135,7 @@ class AsyncTopic(Handle):
     async def _add(self, meta: TopicMeta, index: int, append: Append, deadline: float) -> tuple[int, int]:
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
-        writer = self._writers[self._shard_id(meta, index)]
+        writer = self._writer(meta, index)
         if writer.full:
             await writer.room(deadline)
         size_bytes = sum(
@@ -209,11 +216,6 @@ class AsyncTopic(Handle):
             self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
         )
         return reply.log_end
-
-    async def close(self) -> None:
-        """Fail what is not answered. The client does this for all its handles."""
-        for writer in list(self._writers.parts.values()):
-            await writer.close()
 
 
 def _record(

@@ -90,7 +90,10 @@ class TopicWriter(ShardPipeline):
         queue = self._queue
         items: list[Item] = []
         size_bytes = 0
-        while queue and not queue[0].what.alone and len(items) < RECORDS_PER_BATCH:
+        compression = queue[0].what.compression
+        while queue and len(items) < RECORDS_PER_BATCH:
+            if queue[0].what.alone or queue[0].what.compression != compression:
+                break
             size_bytes += queue[0].size_bytes
             if items and size_bytes > self._batch_bytes_max:
                 break
