@@ -138,6 +138,11 @@ class NativeSession:
             self._node.unfollow(shard_id, key)
         self._following.clear()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that wait to be taken."""
+        return 0 if self._connection is None else self._connection.waiting_bytes
+
     def hold(self) -> None:
         """The node is over its budget: read no more requests of clients."""
         if self._connection is not None and self._peer_id is None:

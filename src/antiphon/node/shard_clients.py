@@ -124,6 +124,8 @@ class ShardClients:
         now = host.services.now_s()
         size = len(owned)
         host.stage(owned, records)
+        if not self._pending:
+            host.services.someone_waits(host)
         self._pending.append(Pending(next_offset, done, result, size, now, now + timeout_s))
         host.services.in_flight(size)
         metrics = host.services.metrics
