@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from antiphon.errors import (
     AntiphonError,
+    BatchTooLargeError,
     NotLeaderError,
     OffsetMismatchError,
     OffsetOutOfRangeError,
@@ -192,6 +193,7 @@ class MemoryCluster:
         self.shards: dict[int, Shard] = {}
         self.version = 1
         self.term = 1
+        self.batch_bytes_max = 1 << 20
         self.next_producer_id = 1000
         self.faults: dict[type, deque[Fault]] = {}
         self.seen: list[Any] = []
@@ -350,6 +352,8 @@ class MemoryCluster:
             producer_epoch=body.producer_epoch,
             base_sequence=body.sequence,
         )
+        if len(batch) > self.batch_bytes_max:
+            raise BatchTooLargeError(f"{len(batch)} bytes")
         base = shard.end
         shard.append(batch, self.term)
         shard.evaluator.appended(evaluation, base)

@@ -36,11 +36,21 @@ Play = Callable[[Scenario], None]
 
 
 @pytest.mark.parametrize(
-    "servers", ["", "nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", ":7400", [], "a:1,b"]
+    "servers", ["", "nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", ":7400", "a:1,b", ["a:1", "b"]]
 )
 def test_addresses_that_are_none(servers: str | list[str]) -> None:
     with pytest.raises(InvalidRequestError, match="address"):
         connect(servers)
+
+
+def test_default_address(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
+    monkeypatch.setenv("ANTIPHON_SERVERS", f"127.0.0.1:{unused_tcp_port}")
+
+    async def main() -> None:
+        with pytest.raises(UnreachableError, match=str(unused_tcp_port)):
+            await connect(connect_timeout_s=0.05)
+
+    asyncio.run(main())
 
 
 def test_nobody_there(unused_tcp_port: int) -> None:

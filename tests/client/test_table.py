@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.client import pipeline, table_writer
+from antiphon.client import table as table_client
 from antiphon.client.aio import AsyncClient
 from antiphon.client.hashing import shard_of_table_key
 from antiphon.client.table import ABSENT
@@ -254,6 +255,45 @@ def test_definite_errors_reach_the_caller(play: Play, error: AntiphonError) -> N
         with pytest.raises(type(error), match=error.message):
             await table.get("k")
         assert (await table.put("k", b"1")).id == 0
+
+    play(scenario)
+
+
+def test_what_one_caller_asks_for_does_not_fail_the_others(play: Play) -> None:
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        table = await db.create_table("t", shards=1)
+        cluster.batch_bytes_max = 5000
+        outcomes = await asyncio.gather(
+            table.put("a", b""),
+            table.put("b", b"x" * 6000),
+            table.put("c", b"", expected_version=-7),
+            table.put("d" * 70_000, b""),
+            table.put("e", b""),
+            return_exceptions=True,
+        )
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "Version", "BatchTooLargeError", "InvalidRequestError", "InvalidRequestError", "Version",
+        ]  # fmt: skip
+        assert sorted(key for key, _ in effects(cluster, "t")) == [b"a", b"e"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("piece_bytes", [500, 5000, 1 << 20])
+def test_large_ranges_are_deleted_in_pieces(
+    play: Play, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(table_client, "RANGE_PIECE_KEYS", 70)
+    monkeypatch.setattr(table_client, "RANGE_PIECE_BYTES", piece_bytes)
+
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        table = await db.create_table("t", shards=2)
+        await asyncio.gather(*(table.put(f"{i:03}", b"") for i in range(500)))
+        cluster.batch_bytes_max = 10_000
+        await table.delete_range("100", "490")
+        assert await table.list() == [b"%03d" % i for i in (*range(100), *range(490, 500))]
+        await table.delete_range("", "")
+        assert await table.list() == []
 
     play(scenario)
 

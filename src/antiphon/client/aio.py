@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon import __version__
 from antiphon.client import log_reader
-from antiphon.client.cluster import Cluster
+from antiphon.client.cluster import Cluster, default_servers
 from antiphon.client.handles import Handle
 from antiphon.client.table import AsyncTable
 from antiphon.client.topic import AsyncTopic
@@ -329,7 +329,7 @@ class Connecting:
 
 
 def connect(
-    servers: str | Iterable[str],
+    servers: str | Iterable[str] | None = None,
     *,
     timeout_s: float = TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -338,14 +338,17 @@ def connect(
     """Connect to a cluster, by awaiting this or as an asynchronous context.
 
     Args:
-        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them.
+        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them. By default the
+            environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
         timeout_s: how long calls may take, retries included, when they do not say otherwise.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
 
     Raises UnreachableError (when awaited), InvalidRequestError for addresses that are none.
     """
-    return Connecting(AsyncClient(servers, timeout_s=timeout_s, client_id=client_id), connect_timeout_s)
+    return Connecting(
+        AsyncClient(servers or default_servers(), timeout_s=timeout_s, client_id=client_id), connect_timeout_s
+    )
 
 
 __all__ = ["AntiphonError", "AsyncClient", "AsyncTable", "AsyncTopic", "Handle", "connect"]

@@ -6,6 +6,7 @@ until there is something new, so that a fail-over is noticed as soon as it is ov
 """
 
 import asyncio
+import os
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -350,6 +351,11 @@ class Cluster:
 def _failed(task: "asyncio.Task[Any]") -> bool:
     """Did it fail? Asking marks the error as seen, for whoever waited may have stopped."""
     return task.cancelled() or task.exception() is not None
+
+
+def default_servers() -> str:
+    """Where to connect when nobody says: ANTIPHON_SERVERS of the environment, else the local cluster's first port."""
+    return os.environ.get("ANTIPHON_SERVERS") or "127.0.0.1:7400"
 
 
 def parse_servers(servers: str | Iterable[str]) -> list[str]:

@@ -26,15 +26,19 @@ QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Item:
-    """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time."""
+    """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time.
 
-    __slots__ = ("deadline", "future", "size_bytes", "what")
+    `alone`: it shares its request with nobody.
+    """
+
+    __slots__ = ("alone", "deadline", "future", "size_bytes", "what")
 
     def __init__(self, what: Any, size_bytes: int, deadline: float, future: "asyncio.Future[Any]") -> None:
         self.what = what
         self.size_bytes = size_bytes
         self.deadline = deadline
         self.future = future
+        self.alone = False
 
 
 class Request:
@@ -108,6 +112,10 @@ class ShardPipeline(ABC):
     @abstractmethod
     def _refused(self, request: Request, error: AntiphonError) -> bool:
         """A definite refusal came. True: it was dealt with by planning another try, keep the request."""
+
+    def _split(self, request: Request, error: AntiphonError) -> bool:  # noqa: ARG002 - for subclasses
+        """A request was refused for good. True: its items were queued again, each on its own."""
+        return False
 
     def _abandoned(self) -> None:  # noqa: B027 - tables have nothing to do here
         """A request that may have been carried out is given up: nobody waits for it any more."""
@@ -232,7 +240,8 @@ class ShardPipeline(ABC):
             self._recover()
         else:
             self._forget(request)
-            request.fail(reply)
+            if not self._split(request, reply):
+                request.fail(reply)
         if self._drained is not None:
             if not self._in_flight and not self._drained.done():
                 self._drained.set_result(None)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
+from antiphon.client.cluster import default_servers
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.table import AsyncTable, Key
@@ -394,7 +395,7 @@ class Client:
 
 
 def connect(
-    servers: str | Iterable[str],
+    servers: str | Iterable[str] | None = None,
     *,
     timeout_s: float = TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -403,14 +404,15 @@ def connect(
     """Connect to a cluster.
 
     Args:
-        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them.
+        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them. By default the
+            environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
         timeout_s: how long calls may take, retries included, when they do not say otherwise.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
 
     Raises UnreachableError, InvalidRequestError for addresses that are none.
     """
-    client = Client(servers, timeout_s=timeout_s, client_id=client_id)
+    client = Client(servers or default_servers(), timeout_s=timeout_s, client_id=client_id)
     try:
         client.connect(connect_timeout_s)
     except BaseException:

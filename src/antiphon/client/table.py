@@ -1,6 +1,7 @@
 """A table, asynchronously: put, get, delete, scan, watch."""
 
 import asyncio
+import contextlib
 import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
@@ -11,9 +12,9 @@ from antiphon.client.handles import Handle, PerShard
 from antiphon.client.hashing import as_bytes, shard_of_table_key
 from antiphon.client.pipeline import Item
 from antiphon.client.table_reader import TableReader
-from antiphon.client.table_writer import TableWriter
+from antiphon.client.table_writer import BYTES_PER_REQUEST, TableWriter
 from antiphon.client.watch import Watch
-from antiphon.errors import InvalidRequestError, KeyNotFoundError, ProtocolViolationError
+from antiphon.errors import BatchTooLargeError, InvalidRequestError, KeyNotFoundError, ProtocolViolationError
 from antiphon.wire.metadata import Kind, TopicMeta
 from antiphon.wire.requests import Delete, DeleteRange, Put, Row, TableOp, TableRows, TableScan, Version
 
@@ -21,6 +22,8 @@ ABSENT: Final = -1
 """Expected version of a key that must not be there."""
 OP_OVERHEAD_BYTES: Final = 64
 SCAN_ROWS: Final = 1000
+RANGE_PIECE_KEYS: Final = 1000
+RANGE_PIECE_BYTES: Final = 128 * 1024
 CONSISTENCIES: Final = ("linearizable", "leader", "local")
 
 Key = str | bytes
@@ -34,7 +37,7 @@ class AsyncTable(Handle):
 
     def __init__(self, cluster: Cluster, name: str, timeout_s: float) -> None:
         super().__init__(cluster, name, timeout_s)
-        self._writers = PerShard(partial(TableWriter, cluster))
+        self._writers: dict[int, TableWriter] = {}
         self._readers: dict[str, PerShard[TableReader]] = {
             consistency: PerShard(partial(_reader, cluster, consistency)) for consistency in CONSISTENCIES
         }
@@ -66,12 +69,35 @@ class AsyncTable(Handle):
     async def delete_range(self, start: Key, end: Key, *, timeout_s: float | None = None) -> None:
         """Remove every key with start <= key < end in byte order; an empty end means to the end.
 
-        Each shard does so atomically, the shards each on its own. At most 100,000 keys per shard and call.
+        Each shard does so atomically, the shards each on its own; where the removals do not fit in one batch
+        (`max.message.bytes`), the shard does it piece by piece.
         """
         op = DeleteRange(as_bytes(start, "key"), as_bytes(end, "key"))
         deadline = self._deadline(timeout_s)
         meta = self._known() or await self._resolved()
-        await asyncio.gather(*(self._add(shard.shard_id, op, deadline) for shard in meta.shards))
+        await asyncio.gather(
+            *(self._delete_range_in(meta, shard.shard_id, op, deadline) for shard in meta.shards)
+        )
+
+    async def _delete_range_in(
+        self, meta: TopicMeta, shard_id: int, op: DeleteRange, deadline: float
+    ) -> None:
+        with contextlib.suppress(BatchTooLargeError, InvalidRequestError):
+            await self._add(meta, shard_id, op, deadline, alone=True)
+            return
+        start: bytes | None = op.start
+        while start is not None:
+            scan = _ShardScan(
+                self._cluster,
+                TableScan(shard_id, start, op.end, RANGE_PIECE_KEYS, include_value=False),
+                max(0.001, deadline - self._loop.time()),
+            )
+            await scan.load()
+            if not scan.rows:
+                return
+            end, following = _piece(scan.rows, op.end, more=scan.more)
+            await self._add(meta, shard_id, DeleteRange(start, end), deadline, alone=True)
+            start = following
 
     def _write(self, key: bytes, op: TableOp, timeout_s: float | None) -> "asyncio.Future[Any]":
         deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
@@ -79,25 +105,27 @@ class AsyncTable(Handle):
         if meta is None:
             return self._loop.create_task(self._write_later(key, op, deadline))
         shards = meta.shards
-        return self._add(shards[shard_of_table_key(key, len(shards))].shard_id, op, deadline)
+        return self._add(meta, shards[shard_of_table_key(key, len(shards))].shard_id, op, deadline)
 
     async def _write_later(self, key: bytes, op: TableOp, deadline: float) -> Any:
         meta = await self._resolved()
-        return await self._add(meta.shards[shard_of_table_key(key, len(meta.shards))].shard_id, op, deadline)
+        shard_id = meta.shards[shard_of_table_key(key, len(meta.shards))].shard_id
+        return await self._add(meta, shard_id, op, deadline)
 
-    def _add(self, shard_id: int, op: TableOp, deadline: float) -> "asyncio.Future[Any]":
-        writer = self._writers[shard_id]
+    def _add(
+        self, meta: TopicMeta, shard_id: int, op: TableOp, deadline: float, *, alone: bool = False
+    ) -> "asyncio.Future[Any]":
+        writer = self._writers.get(shard_id)
+        if writer is None:
+            limit = int(meta.config.get("max.message.bytes", BYTES_PER_REQUEST * 2))
+            writer = self._writers[shard_id] = TableWriter(self._cluster, shard_id, limit // 2)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        item = Item(op, _size_bytes(op), deadline, future)
+        item.alone = alone
         if writer.full:
-            return self._loop.create_task(self._add_later(writer, op, deadline))
-        future: asyncio.Future[Any] = self._loop.create_future()
-        writer.add(Item(op, _size_bytes(op), deadline, future))
+            return self._loop.create_task(_add_later(writer, item))
+        writer.add(item)
         return future
-
-    async def _add_later(self, writer: TableWriter, op: TableOp, deadline: float) -> Any:
-        await writer.room(deadline)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        writer.add(Item(op, _size_bytes(op), deadline, future))
-        return await future
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -209,7 +237,7 @@ class AsyncTable(Handle):
         for readers in self._readers.values():
             for reader in list(readers.parts.values()):
                 await reader.close()
-        for writer in list(self._writers.parts.values()):
+        for writer in list(self._writers.values()):
             await writer.close()
 
 
@@ -220,7 +248,7 @@ class _ShardScan:
         self._cluster = cluster
         self._request = request
         self._timeout_s = timeout_s
-        self._more = True
+        self.more = True
         self._at = 0
         self.rows: Sequence[Row] = ()
 
@@ -231,7 +259,7 @@ class _ShardScan:
         if not isinstance(reply, TableRows):
             raise ProtocolViolationError(f"asked for rows, got {type(reply).__name__}")
         self.rows = [row for row in reply.rows if row is not None]
-        self._more, self._at = reply.more and bool(self.rows), 0
+        self.more, self._at = reply.more and bool(self.rows), 0
         if self.rows:
             self._request = TableScan(
                 request.shard_id,
@@ -247,9 +275,28 @@ class _ShardScan:
         return self.rows[self._at - 1]
 
     async def head(self) -> Row | None:
-        if self._at == len(self.rows) and self._more:
+        if self._at == len(self.rows) and self.more:
             await self.load()
         return self.rows[self._at] if self._at < len(self.rows) else None
+
+
+async def _add_later(writer: TableWriter, item: Item) -> Any:
+    await writer.room(item.deadline)
+    writer.add(item)
+    return await item.future
+
+
+def _piece(rows: Sequence[Row], end: bytes, *, more: bool) -> tuple[bytes, bytes | None]:
+    """Where a piece of a range ends that removes some of `rows`, and where the next one starts (None: no next one)."""
+    size_bytes = 0
+    for row in rows:
+        size_bytes += OP_OVERHEAD_BYTES + len(row.key)
+        if size_bytes > RANGE_PIECE_BYTES and row is not rows[0]:
+            return row.key, row.key
+    if more:
+        following = rows[-1].key + b"\x00"
+        return following, following
+    return end, None
 
 
 def _reader(cluster: Cluster, consistency: str, shard_id: int) -> TableReader:

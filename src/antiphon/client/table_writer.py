@@ -12,6 +12,8 @@ from antiphon.client.cluster import Cluster
 from antiphon.client.pipeline import Item, Request, ShardPipeline
 from antiphon.errors import (
     AntiphonError,
+    BatchTooLargeError,
+    InvalidRequestError,
     KeyNotFoundError,
     OutOfOrderSequenceError,
     ProtocolViolationError,
@@ -31,8 +33,9 @@ class TableWriter(ShardPipeline):
 
     in_flight_max = 2  # fewer and larger requests: the nodes' work is per request more than per operation
 
-    def __init__(self, cluster: Cluster, shard_id: int) -> None:
+    def __init__(self, cluster: Cluster, shard_id: int, request_bytes_max: int = BYTES_PER_REQUEST) -> None:
         super().__init__(cluster, shard_id)
+        self._request_bytes_max = min(BYTES_PER_REQUEST, request_bytes_max)
         self._fresh_id = False
 
     def _take(self) -> Request | None:
@@ -46,7 +49,9 @@ class TableWriter(ShardPipeline):
         size_bytes, popped = 0, 0
         while queue and len(items) < OPS_PER_REQUEST:
             item = queue[0]
-            if items and size_bytes + item.size_bytes > BYTES_PER_REQUEST:
+            if items and (
+                item.alone or items[0].alone or size_bytes + item.size_bytes > self._request_bytes_max
+            ):
                 break
             queue.popleft()
             popped += item.size_bytes
@@ -80,6 +85,16 @@ class TableWriter(ShardPipeline):
 
     def _refused(self, request: Request, error: AntiphonError) -> bool:  # noqa: ARG002 - every request alike
         return isinstance(error, OutOfOrderSequenceError)
+
+    def _split(self, request: Request, error: AntiphonError) -> bool:
+        """What one caller asked for must not fail what others did: find out whose it was."""
+        if len(request.items) == 1 or not isinstance(error, InvalidRequestError | BatchTooLargeError):
+            return False
+        for item in reversed(request.items):
+            item.alone = True
+            self._queue.appendleft(item)
+            self._queue_bytes += item.size_bytes
+        return True
 
     def _before_resend(self) -> bool:
         fresh, self._fresh_id = self._fresh_id, False
