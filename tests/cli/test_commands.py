@@ -1,0 +1,252 @@
+"""The commands as a person types them, against one real cluster; the README's own lines among them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.local_cluster import LocalCluster
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster.start(directory=tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+class Shell:
+    """Runs `antiphon ...` with the cluster as its default address."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.environment = os.environ | {"ANTIPHON_SERVERS": cluster.native}
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "antiphon.cli.main", *words]
+        return subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=60,
+            check=False,
+        )
+
+    def ok(self, *words: str, stdin: str = "") -> str:
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, *words: str, code: int = 1, stdin: str = "") -> str:
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+
+@pytest.fixture
+def shell(cluster: LocalCluster) -> Shell:
+    return Shell(cluster)
+
+
+def test_the_lines_of_the_readme(shell: Shell, cluster: LocalCluster) -> None:
+    block = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)[1]
+    lines = [
+        line
+        for line in block.splitlines()
+        if " up " not in line and not line.startswith("export") and " down " not in line
+    ]
+    assert len(lines) >= 6
+    script = "\n".join(lines).replace(".venv/bin/antiphon", f"{sys.executable} -m antiphon.cli.main")
+    done = subprocess.run(
+        ["/bin/sh", "-e", "-c", script],
+        capture_output=True,
+        text=True,
+        env=shell.environment,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "hello world\n" in done.stdout
+    assert "42\n" in done.stdout
+    assert "healthy" in done.stdout
+
+
+def test_the_python_of_the_readme(cluster: LocalCluster) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    kafka, native = blocks[0], blocks[1]
+    program = (
+        kafka.replace("127.0.0.1:9092", cluster.kafka)
+        + "\n"
+        + native.replace("127.0.0.1:7400", cluster.native)
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "b'at IAH'" in done.stdout
+
+
+def test_topics_from_creation_to_deletion(shell: Shell) -> None:
+    made = json.loads(
+        shell.ok("topic", "create", "t-life", "--shards", "2", "--config", "retention.ms=60000", "--json")
+    )
+    assert (made["shards"], made["config"]) == (2, {"retention.ms": "60000"})
+    assert "there already" in shell.refused("topic", "create", "t-life")
+    shell.ok("topic", "alter", "t-life", "--shards", "3", "--config", "retention.ms=70000")
+    described = json.loads(shell.ok("topic", "describe", "t-life", "--json"))
+    assert described["config"] == {"retention.ms": "70000"}
+    assert [shard["shard"] for shard in described["shards"]] == [0, 1, 2]
+    assert "t-life" in shell.ok("topic", "list")
+    assert "t-life" not in shell.ok("table", "list")
+    assert "antiphon topic" in shell.refused("table", "delete", "t-life")
+    shell.ok("topic", "delete", "t-life")
+    assert "no topic t-life" in shell.refused("topic", "describe", "t-life")
+
+
+def test_records_with_keys_headers_and_conditions(shell: Shell) -> None:
+    shell.ok("produce", "p", "--key-separator", ":", "-H", "from=test", stdin="a:1\nb:2\n")
+    rows = [json.loads(line) for line in shell.ok("consume", "p", "--json").splitlines()]
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == [(0, "a", "1"), (1, "b", "2")]
+    assert rows[0]["headers"] == {"from": "test"}
+    shell.ok("produce", "p", "--shard", "0", "--expect", "2", stdin="3\n")
+    said = shell.refused("produce", "p", "--shard", "0", "--expect", "2", stdin="4\n")
+    assert "2" in said
+    assert "3" in said
+    assert shell.ok("consume", "p", "--from", "1", "--to", "3", "--keys") == "b\t2\n\t3\n"
+    assert shell.ok("consume", "p", "--count", "1") == "1\n"
+    positions = [
+        json.loads(line)
+        for line in shell.ok("produce", "p", "--json", stdin='{"key": "k", "value": "v"}\n').splitlines()
+    ]
+    assert positions[0]["offset"] == 3
+
+
+def test_keys_and_versions(shell: Shell) -> None:
+    assert shell.ok("kv", "default", "put", "k1", "one", "--if-absent").startswith("version ")
+    shown = json.loads(shell.ok("kv", "default", "get", "k1", "--json"))
+    assert shown["value"] == "one"
+    version = str(shown["version"])
+    shell.refused("kv", "default", "put", "k1", "other", "--if-absent")
+    shell.ok("kv", "default", "put", "k1", "two", "--if-version", version)
+    shell.refused("kv", "default", "put", "k1", "three", "--if-version", version)
+    shell.refused("kv", "default", "delete", "k1", "--if-version", version)
+    shell.ok("kv", "default", "put", "k2", "-", stdin="from stdin")
+    assert shell.ok("kv", "default", "list", "--from", "k", "--to", "l").split() == ["k1", "k2"]
+    scanned = [
+        json.loads(line)
+        for line in shell.ok("kv", "default", "scan", "--from", "k", "--to", "l", "--json").splitlines()
+    ]
+    assert [(row["key"], row["value"]) for row in scanned] == [("k1", "two"), ("k2", "from stdin")]
+    shell.ok("kv", "default", "delete", "k1")
+    assert "k1" in shell.refused("kv", "default", "get", "k1")
+    shell.ok("kv", "default", "delete-range", "k", "l")
+    assert shell.ok("kv", "default", "list", "--from", "k", "--to", "l") == ""
+
+
+def test_status_and_shards_as_json(shell: Shell, cluster: LocalCluster) -> None:
+    status = json.loads(shell.ok("status", "--json"))
+    assert status["healthy"]
+    assert [node["id"] for node in status["nodes"]] == [0, 1, 2]
+    shards = json.loads(shell.ok("shard", "list", "--topic", "default", "--json"))
+    assert len(shards) == 4
+    for shard in shards:
+        assert shard["status"] == "Online"
+        assert sorted(shard["ensemble"]) == [0, 1, 2]
+        assert len(shard["followers"]) == 2
+    assert any(
+        finding["level"] == "ok" and "healthy" in finding["what"]
+        for finding in json.loads(shell.ok("doctor", "--json"))
+    )
+
+
+def test_http_door(cluster: LocalCluster) -> None:
+    address = cluster.nodes[0].http
+    with urllib.request.urlopen(f"http://{address}/healthz", timeout=10) as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        assert b"# HELP" in answer.read()
+    with urllib.request.urlopen(f"http://{address}/status", timeout=10) as answer:
+        assert json.load(answer)["node"]["node_id"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("consume", "no-such-topic"), 1, "no-such-topic"),
+        (("kv", "no-such-table", "get", "k"), 1, "no-such-table"),
+        (("topic", "create", "bad name!"), 1, "bad name!"),
+        (("topic", "create", "t-many", "--replicas", "9"), 1, "9"),
+        (("topic", "create", "t-typo", "--config", "retention.mss=1"), 1, "retention.ms"),
+        (("topic", "create", "t-pair", "--config", "retention"), 2, "name=value"),
+        (("topic", "create", "t-profile", "--profile", "nonsense"), 1, "nonsense"),
+        (("produce", "p", "--expect", "1"), 2, "--shard"),
+        (("consume", "default", "--follow"), 2, "--shard"),
+        (("consume", "p", "--isolation", "dirty"), 2, "uncommitted"),
+        (("node", "start"), 2, "--dir"),
+        (("status", "--servers", "127.0.0.1:1"), 1, "127.0.0.1:1"),
+        (("simulate", "--plant", "no-such-bug"), 2, "no-such-bug"),
+        (("bench", "nothing"), 2, "nothing"),
+        (("frobnicate",), 2, "frobnicate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_wrong_words_get_one_clear_line(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+    assert said in shell.refused(*words, code=code)
+
+
+def test_every_command_has_help_with_an_example(shell: Shell) -> None:
+    from typer.main import get_command
+
+    from antiphon.cli.main import app
+
+    def leaves(command: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+        inner = getattr(command, "commands", None)
+        if inner:
+            for name, child in inner.items():
+                yield from leaves(child, (*path, name))
+        else:
+            yield " ".join(path), command
+
+    found = dict(leaves(get_command(app), ()))
+    assert len(found) > 25
+    for name, command in found.items():
+        assert getattr(command, "help", None), f"{name} has no help"
+        assert "antiphon" in (getattr(command, "epilog", None) or ""), f"{name} shows no example"
+    assert "antiphon up" in shell.ok("up", "--help")
+
+
+def test_a_killed_node_comes_back_and_a_second_start_is_refused(shell: Shell, cluster: LocalCluster) -> None:
+    cluster.kill(1)
+    shell.ok("produce", "while-down", stdin="kept\n")
+    cluster.start_node(1)
+    assert shell.ok("consume", "while-down") == "kept\n"
+    node_dir = str(cluster.nodes[1].dir)
+    assert "running already" in shell.refused("node", "start", "--dir", node_dir)
+    assert "running already" in shell.refused("up", "--dir", str(cluster.dir))
+    assert "not a node" in shell.refused("node", "start", "--dir", str(cluster.dir / "node-9"))
+
+
+def test_the_same_directory_is_the_same_cluster(tmp_path: Path) -> None:
+    with LocalCluster.start(nodes=1, directory=tmp_path / "c") as first:
+        Shell(first).ok("kv", "default", "put", "k", "v")
+        identity = first.cluster_id
+    with LocalCluster.start(directory=tmp_path / "c") as second:
+        assert second.cluster_id == identity
+        assert Shell(second).ok("kv", "default", "get", "k") == "v\n"
+    shell = Shell(second)
+    assert "1 nodes" in shell.refused("up", "--dir", str(tmp_path / "c"), "--nodes", "5")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("x")
+    assert "holds other things" in shell.refused("up", "--dir", str(tmp_path / "other"))
+    assert "no cluster in" in shell.refused("down", "--dir", str(tmp_path / "nowhere"))
