@@ -347,7 +347,10 @@ def connect(
     Raises UnreachableError (when awaited), InvalidRequestError for addresses that are none.
     """
     return Connecting(
-        AsyncClient(servers or default_servers(), timeout_s=timeout_s, client_id=client_id), connect_timeout_s
+        AsyncClient(
+            default_servers() if servers is None else servers, timeout_s=timeout_s, client_id=client_id
+        ),
+        connect_timeout_s,
     )
 
 

@@ -412,7 +412,9 @@ def connect(
 
     Raises UnreachableError, InvalidRequestError for addresses that are none.
     """
-    client = Client(servers or default_servers(), timeout_s=timeout_s, client_id=client_id)
+    client = Client(
+        default_servers() if servers is None else servers, timeout_s=timeout_s, client_id=client_id
+    )
     try:
         client.connect(connect_timeout_s)
     except BaseException:
