@@ -1,0 +1,69 @@
+"""Draw the parts of the documentation that are made from the code: `python -m antiphon.cli.diagrams docs`.
+
+A page marks such a part by two comments, `<!-- made: NAME -->` and `<!-- end: NAME -->`; what stands between is replaced.
+`--check` changes nothing and fails if a page is not current, which is what the tests do too.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from antiphon.replication.replica_state import TRANSITIONS, Role
+
+_NAMES = {
+    Role.NOT_MEMBER: "NotMember",
+    Role.FENCED: "Fenced",
+    Role.FOLLOWER: "Follower",
+    Role.LEADER: "Leader",
+}
+
+
+def state_diagram() -> str:
+    """The replica's states and edges, from the transition table, as a Mermaid state diagram."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {_NAMES[Role.NOT_MEMBER]}"]
+    lines += [
+        f"    {_NAMES[before]} --> {_NAMES[after]}: {event}" for (before, event), after in TRANSITIONS.items()
+    ]
+    return "\n".join([*lines, "```"])
+
+
+PARTS: dict[str, Callable[[], str]] = {"replica states": state_diagram}
+
+
+def redraw(text: str) -> str:
+    """A page with its made parts as the code has them now. Raises ValueError for a part that nothing makes."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in PARTS:
+            raise ValueError(f"nothing makes {name!r}; there are: {', '.join(sorted(PARTS))}")
+        return f"<!-- made: {name} -->\n{PARTS[name]()}\n<!-- end: {name} -->"
+
+    return re.sub(
+        r"<!-- made: (?P<name>[^>]*?) -->.*?<!-- end: (?P=name) -->", replace, text, flags=re.DOTALL
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Redraw every page in a folder. Returns the exit code: 1 if `--check` finds a page that is not current."""
+    parser = argparse.ArgumentParser(prog="python -m antiphon.cli.diagrams", description=redraw.__doc__)
+    parser.add_argument("folder", type=Path, help="where the pages (*.md) are")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is not current")
+    options = parser.parse_args(arguments)
+    stale = 0
+    for page in sorted(options.folder.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        drawn = redraw(text)
+        if drawn == text:
+            continue
+        stale += 1
+        if not options.check:
+            page.write_text(drawn, encoding="utf-8")
+        sys.stdout.write(f"{page}: {'is not current; run make docs' if options.check else 'redrawn'}\n")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The documentation's made parts are current, and making them works."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.diagrams import main, redraw, state_diagram
+from antiphon.replication.replica_state import TRANSITIONS
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+def test_the_documentation_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(DOCS), "--check"]) == 0, capsys.readouterr().out
+    assert state_diagram() in (DOCS / "protocol.md").read_text(encoding="utf-8")
+
+
+def test_the_diagram_has_every_edge_once() -> None:
+    edges = [line for line in state_diagram().splitlines() if " --> " in line and "[*]" not in line]
+    assert len(edges) == len(set(edges)) == len(TRANSITIONS)
+    assert "    Fenced --> Leader: BecomeLeader" in edges
+
+
+def test_a_stale_page_is_found_and_redrawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- made: replica states -->\nold\n<!-- end: replica states -->\nafter\n", encoding="utf-8"
+    )
+    assert main([str(tmp_path), "--check"]) == 1
+    assert "old" in page.read_text(encoding="utf-8")
+    assert main([str(tmp_path)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert state_diagram() in text
+    assert main([str(tmp_path), "--check"]) == 0
+    assert "redrawn" in capsys.readouterr().out
+
+
+def test_a_page_without_made_parts_stays_as_it_is() -> None:
+    assert redraw("nothing here") == "nothing here"
+
+
+def test_a_part_that_nothing_makes_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing makes 'colours'"):
+        redraw("<!-- made: colours --><!-- end: colours -->")
