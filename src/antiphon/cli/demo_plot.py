@@ -79,7 +79,7 @@ def draw(
         axis.spines[["top", "right"]].set_visible(False)
         _mark(axis, (marks.killed_ns - start) / 1e9, RED, "-", "")
         _mark(axis, (marks.restarted_ns - start) / 1e9, GREY, ":", "")
-        axis.legend(loc="lower right" if axis is total else "upper right", frameon=True, framealpha=0.9)
+        axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
     _label(
         rate,
         (marks.killed_ns - start) / 1e9,
