@@ -30,7 +30,7 @@ TRANSITIONS: Final = frozenset({
 class GroupConfig(NamedTuple):
     """Bounds and delays in ms."""
 
-    initial_delay_ms: int = 150  # how long the first member waits for company
+    initial_delay_ms: int = 500  # how long the first member waits for company, and gets to know its topics
     session_ms_min: int = 100
     session_ms_max: int = 1_800_000
     rebalance_ms_max: int = 1_800_000

@@ -1,0 +1,114 @@
+"""What kafka-python does in the tests, as a program: it leaves sockets and threads to the end of its process.
+
+Run as `python -m tests.kafka.kafka_python_scenarios SCENARIO ADDRESS`; exits 0 when everything was as asserted.
+"""
+
+import sys
+from typing import Any
+
+from tests.kafka.oracles import kafka_python
+
+kafka = kafka_python()
+
+
+def read(consumer: Any, count: int) -> list[Any]:
+    """Poll until `count` records came, or too often."""
+    found: list[Any] = []
+    for _ in range(200):
+        for records in consumer.poll(timeout_ms=100).values():
+            found.extend(records)
+        if len(found) >= count:
+            break
+    return found
+
+
+def produce_and_consume(address: str, codec: str | None) -> None:
+    """Idempotent produce, group consume, commit."""
+    topic = f"codec-{codec}"
+    producer = kafka.KafkaProducer(bootstrap_servers=address, compression_type=codec)
+    sent = [producer.send(topic, str(n).encode(), headers=[("h", b"v")]) for n in range(300)]
+    assert [each.get(10).offset for each in sent] == list(range(300))
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=address,
+        group_id=f"g-{codec}",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    found = read(consumer, 300)
+    assert [m.value for m in found] == [str(n).encode() for n in range(300)]
+    assert found[0].headers == [("h", b"v")]
+    consumer.commit()
+    assert consumer.committed(kafka.TopicPartition(topic, 0)) == 300
+    consumer.close()
+
+
+def plain(address: str) -> None:
+    produce_and_consume(address, None)
+
+
+def gzip(address: str) -> None:
+    produce_and_consume(address, "gzip")
+
+
+def offsets(address: str) -> None:
+    """Offsets by time, first and last."""
+    producer = kafka.KafkaProducer(bootstrap_servers=address)
+    for n in range(5):
+        producer.send("timed", b"x", timestamp_ms=1000 * n + 1).get(10)
+    producer.close()
+    consumer = kafka.KafkaConsumer(bootstrap_servers=address)
+    partition = kafka.TopicPartition("timed", 0)
+    assert consumer.offsets_for_times({partition: 2500})[partition].offset == 3
+    assert consumer.end_offsets([partition]) == {partition: 5}
+    assert consumer.beginning_offsets([partition]) == {partition: 0}
+    consumer.close()
+
+
+def static(address: str) -> None:
+    """A static member is replaced by itself."""
+    for _ in range(2):
+        member = kafka.KafkaConsumer(
+            "static",
+            bootstrap_servers=address,
+            group_id="static",
+            group_instance_id="instance-1",
+            enable_auto_commit=False,
+        )
+        for _ in range(300):
+            member.poll(timeout_ms=50)
+            if len(member.assignment()) == 2:
+                break
+        assert len(member.assignment()) == 2
+        # The process of the first ends without a goodbye, as far as the group can see.
+
+
+def table(address: str) -> None:
+    """Tables are not written through this door."""
+    producer = kafka.KafkaProducer(bootstrap_servers=address)
+    try:
+        producer.send("atable", b"x").get(10)
+    except kafka.errors.PolicyViolationError:
+        producer.close()
+    else:
+        raise AssertionError("a table was written")
+
+
+def administration(address: str) -> None:
+    """Topics and cluster."""
+    admin = kafka.KafkaAdminClient(bootstrap_servers=address)
+    admin.create_topics([kafka.admin.NewTopic(name="made", num_partitions=2, replication_factor=1)])
+    assert "made" in admin.list_topics()
+    assert admin.describe_cluster()["cluster_id"] == "memory"
+    admin.delete_topics(["made"])
+    assert "made" not in admin.list_topics()
+    admin.close()
+
+
+SCENARIOS = {
+    scenario.__name__: scenario for scenario in (plain, gzip, offsets, static, table, administration)
+}
+
+if __name__ == "__main__":
+    SCENARIOS[sys.argv[1]](sys.argv[2])
