@@ -147,6 +147,35 @@ def test_a_damaged_log_is_refetched_before_it_counts_again(tmp_path: Path) -> No
     run(test())
 
 
+def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t")
+            for number in range(20):
+                await nodes.append(shard_id, b"<%d>" % number)
+            old = await nodes.leader(shard_id)
+            flip_a_byte(Path(old.log.path))
+            old.log.release_memory()
+            with pytest.raises(NotLeaderError, match="damaged"):
+                old.clients.fetch(0, 100_000, "committed", at_least_one=True)
+            assert old.status().state == "failed"
+            await eventually(lambda: not old.is_serving)
+            await nodes.append(shard_id, b"with another leader")
+            again = await nodes.leader(shard_id)
+            assert again is not old
+            assert again.clients.fetch(0, 100_000, "committed", at_least_one=True).size_bytes > 1000
+
+    run(test())
+
+
+def flip_a_byte(directory: Path) -> None:
+    """Damage the only segment of a log."""
+    (path,) = directory.glob("*.log")
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"!")
+
+
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
 def test_who_was_away_for_too_long_gets_a_snapshot(tmp_path: Path, kind: Kind) -> None:
     """S0.37: retention has removed what the follower would need next."""

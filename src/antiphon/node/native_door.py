@@ -15,6 +15,7 @@ import structlog
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
+    FrameTooLargeError,
     InternalError,
     InvalidRequestError,
     ProtocolViolationError,
@@ -174,7 +175,12 @@ class NativeSession:
         connection = self._connection
         if connection is None:
             return
-        connection.send(encode_message(request_id, body, payload or ()))
+        try:
+            connection.send(encode_message(request_id, body, payload or ()))
+        except FrameTooLargeError as error:
+            connection.send(
+                encode_message(request_id, Failure(error.code, error.message, plain_details(error)))
+            )
         if connection.congested and self._peer_id is None:
             connection.hold("answers")
 

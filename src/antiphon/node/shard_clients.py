@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.errors import (
     AntiphonError,
     BatchTooLargeError,
+    InternalError,
     InvalidRequestError,
     NotLeaderError,
     OffsetMismatchError,
@@ -61,6 +62,15 @@ class Waiter(NamedTuple):
     deadline_s: float
     ready: Callable[[], None]
     failed: Done
+
+    def settle(self) -> None:
+        """Do it. What goes wrong with one client's answer is that client's; the replica goes on."""
+        try:
+            self.ready()
+        except AntiphonError as error:
+            self.failed(error)
+        except Exception as error:  # noqa: BLE001 - the same, for a bug in reading
+            self.failed(InternalError(f"the answer could not be made: {type(error).__name__}: {error}"))
 
 
 class ShardClients:
@@ -223,7 +233,7 @@ class ShardClients:
         for read in self._reads.pop(action.token, []):
             offset = max(read.offset, action.offset)
             if applied >= offset:
-                read.ready()
+                read.settle()
             else:
                 heapq.heappush(self._waiters, read._replace(offset=offset))
 
@@ -251,7 +261,7 @@ class ShardClients:
             services.in_flight(-freed)
         waiters = self._waiters
         while waiters and waiters[0].offset <= high_watermark:
-            heapq.heappop(waiters).ready()
+            heapq.heappop(waiters).settle()
         if self._followers:
             self._wake(committed=True)
 
@@ -312,7 +322,8 @@ class ShardClients:
         self._followers.pop(key, None)
 
     def _wake(self, *, committed: bool) -> None:
-        log_end, high_watermark = self._host.log.log_end, self._host.high_watermark
+        host = self._host
+        log_end, high_watermark = host.log.log_end, host.high_watermark
         found = [
             key
             for key, (offset, uncommitted, _) in self._followers.items()
@@ -321,7 +332,10 @@ class ShardClients:
         for key in found:
             entry = self._followers.pop(key, None)
             if entry is not None:
-                entry[2]()
+                try:
+                    entry[2]()
+                except Exception as error:  # noqa: BLE001 - one reader's trouble is not the shard's
+                    host.report(error)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -345,7 +359,7 @@ class ShardClients:
             )
         batches: list[Buffer] = []
         if offset < end and max_bytes > 0:
-            batches += log.read(offset, max_bytes, end, at_least_one=at_least_one)
+            batches += host.read(offset, max_bytes, end, at_least_one=at_least_one)
         size = sum(map(len, batches))
         metrics = host.services.metrics
         metrics.fetches += 1

@@ -16,11 +16,13 @@ import structlog
 
 from antiphon.errors import (
     AntiphonError,
+    DamagedLogError,
     DiskFullError,
     InternalError,
     NotLeaderError,
     NotReadyError,
     OverloadedError,
+    StorageFailedError,
     WrongKindError,
 )
 from antiphon.node.metrics import NodeMetrics
@@ -421,6 +423,23 @@ class ShardHost:
     def _repaired(self, _action: Repaired) -> None:
         self._log.info("log_repaired", log_end=self.log.log_end)
         self.services.wal.submit(self.log.clear_damage())
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, end: int, *, at_least_one: bool = True) -> list[memoryview]:
+        """Batches for a client. A disk that does not give back what was written ends this replica, not only the read."""
+        try:
+            return self.log.read(offset, max_bytes, end, at_least_one=at_least_one)
+        except DamagedLogError as error:
+            self.fail(error)
+            raise self.not_leader() from error
+        except OSError as error:
+            self.fail(StorageFailedError(f"shard {self.shard_id} cannot be read from the disk: {error}"))
+            raise self.not_leader() from error
+
+    def report(self, error: Exception) -> None:
+        """Log what went wrong with one client's request."""
+        self._log.error("request_failed", error=str(error), exc_info=error)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,181 @@
+"""Bounds: what waits too long is answered, what is too much is refused or not read, and nothing is lost by either."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    InvalidRequestError,
+    NotLeaderError,
+    OverloadedError,
+    TimedOutError,
+)
+from antiphon.node.config import Limits
+from antiphon.records.batch import CONTROL_BIT, HEADER_BYTES
+from antiphon.records.builder import build_batch, seal
+from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import (
+    PROTOCOL_VERSION,
+    AppendBatch,
+    Appended,
+    CreateTopic,
+    Hello,
+    HelloReply,
+    Put,
+    TableGet,
+    TableScan,
+    TableWrite,
+)
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+
+def one(value: bytes = b"x", **fields: Any) -> bytearray:
+    return build_batch([(None, value, [], 1)], **fields)
+
+
+async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
+    topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind=kind, config=config))
+    return topic.shards[0].shard_id
+
+
+def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answered(tmp_path: Path) -> None:
+    """S0.10, S0.15: no majority means no reply but the time-out's."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t")
+            table_id = await new_shard(nodes, "rows", Kind.TABLE)
+            end = await nodes.append(shard_id, b"before")
+            leader = await nodes.leader(shard_id)
+            left = leader.services.node_id
+            await nodes.leader(table_id)
+            for node_id in [n for n in nodes.nodes if n != left]:
+                await nodes.stop(node_id)
+            node = nodes.nodes[left]
+            if leader.is_serving:
+                with pytest.raises((TimedOutError, NotLeaderError)):
+                    await node.append(shard_id, one(), timeout_s=0.3)
+                with pytest.raises((TimedOutError, NotLeaderError)):
+                    await node.append(shard_id, one(), expected_offset=99, timeout_s=0.3)
+                assert leader.high_watermark == end
+            if node.hosts[table_id].is_serving:
+                with pytest.raises((TimedOutError, NotLeaderError)):
+                    await node.table_write(TableWrite(table_id, (Put(b"k", b"v"),), timeout_ms=300))
+            local = TableGet(table_id, (b"k",), consistency="local")
+            assert (await node.table_get(local)).rows == (None,)
+
+    run(test())
+
+
+def test_what_is_not_a_batch_to_be_appended_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            shard_id = await new_shard(nodes, "t", Kind.TOPIC, **{"max.message.bytes": "1024"})
+            node = nodes.nodes[0]
+            await nodes.leader(shard_id)
+            with pytest.raises(BatchTooLargeError):
+                await node.append(shard_id, one(b"x" * 2000))
+            flipped = one()
+            flipped[-1] ^= 1
+            control = one()
+            control[22] |= CONTROL_BIT
+            seal(control)
+            for bad, error in (
+                (flipped, CorruptBatchError),
+                (one()[:-1], CorruptBatchError),
+                (one() + b"x", CorruptBatchError),
+                (b"", CorruptBatchError),
+                (bytes(HEADER_BYTES), CorruptBatchError),
+                (control, InvalidRequestError),
+            ):
+                with pytest.raises(error):
+                    await node.append(shard_id, bad)
+            assert node.hosts[shard_id].log.log_end == node.hosts[shard_id].high_watermark
+
+    run(test())
+
+
+def test_odd_questions_to_a_table_are_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            shard_id = await new_shard(nodes, "rows", Kind.TABLE)
+            node = nodes.nodes[0]
+            await nodes.leader(shard_id)
+            for question in (
+                TableGet(shard_id, (b"k",), consistency="psychic"),
+                TableGet(shard_id, (b"k",), comparison=9),
+            ):
+                with pytest.raises(InvalidRequestError):
+                    await node.table_get(question)
+            with pytest.raises(InvalidRequestError):
+                await node.table_scan(TableScan(shard_id, b"", b"", limit=0))
+            with pytest.raises(InvalidRequestError):
+                await node.table_write(TableWrite(shard_id, ()))
+            with pytest.raises(InvalidRequestError):
+                await node.table_write(TableWrite(shard_id, (Put(b"k", b"v"),), producer_id=1 << 61))
+
+    run(test())
+
+
+def test_a_flood_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+    """A client that sends far more than the node may have underway: the node stops reading, and answers everything."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            node = nodes.nodes[0]
+            node.limits = Limits(append_in_flight=100_000, requests_per_connection=50)
+            shard_id = await new_shard(nodes, "t")
+            await nodes.leader(shard_id)
+            host, _, port = nodes.members[0].native.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            count = 1000
+            frames = [*encode_message(1, Hello(PROTOCOL_VERSION, "t"))]
+            for number in range(count):
+                frames += encode_message(2 + number, AppendBatch(shard_id), [one(b"x" * 1000)])
+            writer.write(b"".join(frames))
+            decoder, answers = FrameDecoder(), dict[int, Any]()
+            while len(answers) < count + 1:
+                for frame in decoder.feed(await reader.read(1 << 16)):
+                    request_id, body = decode_reply(frame.header)
+                    answers[request_id] = body
+            assert isinstance(answers.pop(1), HelloReply)
+            failed = [body for body in answers.values() if not isinstance(body, Appended)]
+            assert all(body.code == OverloadedError.code for body in failed)
+            offsets = [body.base_offset for body in answers.values() if isinstance(body, Appended)]
+            assert sorted(offsets) == list(range(offsets[0], offsets[0] + len(offsets)))
+            assert len(offsets) > count // 2
+            writer.close()
+            await writer.wait_closed()
+
+    run(test())
+
+
+def test_a_client_that_takes_no_answers_holds_up_nobody(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            node = nodes.nodes[0]
+            node.limits = Limits(connection_write=50_000)
+            shard_id = await new_shard(nodes, "t")
+            await nodes.append(shard_id, b"x" * 100_000)
+            host, _, port = nodes.members[0].native.rpartition(":")
+            _, writer = await asyncio.open_connection(host, int(port), limit=1000)
+            from antiphon.wire.requests import Fetch
+
+            frames = [*encode_message(1, Hello(PROTOCOL_VERSION, "t"))]
+            for number in range(300):
+                frames += encode_message(2 + number, Fetch(shard_id, 0))
+            writer.write(b"".join(frames))
+            fetched = node.metrics.fetches
+            await eventually(lambda: node.metrics.fetches > fetched)
+            for number in range(20):
+                assert await nodes.append(shard_id, b"%d" % number) > 0
+            waiting = [session for session in node.sessions.values() if session.waiting_bytes > 0]
+            assert sum(session.waiting_bytes for session in waiting) < 64 * 1024 * 1024
+            writer.transport.abort()
+
+    run(test())
