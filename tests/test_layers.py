@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "simulation": {"coordination", "replication", "table", "log", "records", "wire", "node"},
     "cli": set(),  # filled below: everything
 }
-ALLOWED["cli"] = set(ALLOWED)
+ALLOWED["cli"] = {*ALLOWED, "aio"}  # antiphon.aio is the client's public name
 
 # The node's shell builds its doors; a door sees the node only through `node.gateway`.
 GATEWAY_ONLY = {"kafka": "antiphon.node.gateway", "http": "antiphon.node.gateway"}
