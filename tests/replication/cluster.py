@@ -26,6 +26,7 @@ from antiphon.replication.actions import (
     TruncateLog,
 )
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.messages import (
     AnyMessage,
     BecomeLeader,
@@ -373,3 +374,34 @@ class Cluster:
     def leading(self) -> list[NodeId]:
         """Who thinks it leads."""
         return [node for node, host in self.hosts.items() if host.alive and host.replica.role is Role.LEADER]
+
+
+def entries(term: int, base: int, *data: object) -> tuple[Entry, ...]:
+    """Entries of one offset each, from `base` on."""
+    return tuple(Entry(term, base + i, base + i + 1, item) for i, item in enumerate(data))
+
+
+def cursor_of(cluster: "Cluster", leader: NodeId, node: NodeId) -> FollowerStatus:
+    """What a leader knows of a follower."""
+    return next(one for one in cluster.hosts[leader].replica.followers() if one.node == node)
+
+
+def diverged() -> "Cluster":
+    """Node 3 has entries of term 2 that nobody else has; node 1 is to lead term 3."""
+    start = (term_start(1, 0), *entries(1, 1, "a", "b"))
+    logs = {1: start, 2: start, 3: (*start[:2], term_start(2, 2), *entries(2, 3, "x", "y"))}
+    return Cluster(logs=logs, terms={1: 1, 2: 1, 3: 2})
+
+
+def trimmed() -> "Cluster":
+    """Node 1 leads and has trimmed its log beyond what node 3, which was away, has."""
+    cluster = Cluster()
+    cluster.lead(1, 1)
+    cluster.isolate(3)
+    cluster.propose(1, *"abcd")
+    cluster.deliver()
+    cluster.tick()
+    cluster.trim(1, 3)
+    cluster.heal()
+    cluster.tick(4)
+    return cluster
