@@ -16,6 +16,7 @@ LARGEST_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4  # tiered storage's "earliest on the broker's own disk": everything is
 LATEST_TIERED: Final = -5  # the last offset that is elsewhere: none is
 UNKNOWN: Final = -1
+EPOCH_MAX: Final = (1 << 31) - 1
 FIRST_OFFSET_NOT_AVAILABLE: Final = 5
 
 
@@ -93,10 +94,11 @@ class OffsetsApi:
         if shard is None:
             return answer(code.UNKNOWN_TOPIC_OR_PARTITION)
         try:
-            newest, _ = self._gateway.end_of_term(shard.shard_id, (1 << 31) - 1)
+            newest, _ = self._gateway.end_of_term(shard.shard_id, EPOCH_MAX)
             term, end = self._gateway.end_of_term(shard.shard_id, max(0, wanted.leader_epoch))
         except AntiphonError as error:
             return answer(code.code_of(error))
+        newest = max(newest, shard.term)  # a log without entries knows of no term
         mismatch = epoch_mismatch(wanted.current_leader_epoch, newest)
         if mismatch:
             return answer(mismatch)

@@ -1,0 +1,214 @@
+"""Kafka's clients on three real node processes: nothing acknowledged is lost or doubled when a leader is killed."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from antiphon.records.batch import stamp
+from antiphon.records.builder import build_batch
+from tests.node.processes import Processes, eventually
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with Processes(tmp_path_factory.mktemp("kafka-cluster")) as processes:
+        yield processes
+
+
+def bootstrap(cluster: Processes) -> str:
+    return ",".join(node.kafka for node in cluster.metadata(cluster.alive()[0]).nodes)
+
+
+def create(cluster: Processes, name: str, shards: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap(cluster)})
+    admin.create_topics([NewTopic(name, shards, 3)])[name].result(20)
+
+
+class Writer:
+    """An idempotent producer in a thread, one numbered record after the other, until it is told to stop."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._producer = Producer({
+            "bootstrap.servers": servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "retry.backoff.ms": 20,
+            "message.timeout.ms": 40_000,
+            "topic.metadata.refresh.interval.ms": 500,
+        })  # fmt: skip
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: dict[int, int] = {}  # value -> offset
+        self.failed: list[Any] = []
+        self.sent = 0
+        self._thread.start()
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error:
+            self.failed.append(error)
+        else:
+            self.acknowledged[int(message.value())] = message.offset()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._producer.produce(self._topic, str(self.sent).encode(), on_delivery=self._delivered)
+            self.sent += 1
+            self._producer.poll(0.001)
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert self._producer.flush(40) == 0
+
+
+def read_all(servers: str, topic: str, group: str, count: int) -> list[Any]:
+    reader = Consumer({
+        "bootstrap.servers": servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 6000,
+    })  # fmt: skip
+    reader.subscribe([topic])
+    found: list[Any] = []
+    deadline = time.monotonic() + 40
+    try:
+        while len(found) < count and time.monotonic() < deadline:
+            for message in reader.consume(1000, timeout=0.2):
+                if message.error():
+                    raise KafkaException(message.error())
+                found.append(message)
+        reader.commit(asynchronous=False)
+        committed = reader.committed([TopicPartition(topic, 0)], timeout=20)[0].offset
+        assert committed == found[-1].offset() + 1
+    finally:
+        reader.close()
+    return found
+
+
+def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_is_killed(cluster: Processes) -> None:
+    create(cluster, "flights")
+    servers = bootstrap(cluster)
+    writer = Writer(servers, "flights")
+    eventually(lambda: len(writer.acknowledged) > 200)
+    leader = cluster.shard(cluster.alive()[0], "flights").leader
+    cluster.kill(leader)
+    before = len(writer.acknowledged)
+    eventually(lambda: len(writer.acknowledged) > before + 200, 30)
+    cluster.start(leader)
+    writer.finish()
+    assert writer.failed == []
+    assert len(writer.acknowledged) == writer.sent
+    found = read_all(servers, "flights", "after", writer.sent)
+    assert [int(m.value()) for m in found] == list(range(writer.sent))
+    assert {int(m.value()): m.offset() for m in found} == writer.acknowledged
+
+
+def test_committed_offsets_and_members_survive_their_coordinator(cluster: Processes) -> None:
+    create(cluster, "followed")
+    servers = bootstrap(cluster)
+    producer = Producer({"bootstrap.servers": servers})
+    reader = Consumer({
+        "bootstrap.servers": servers,
+        "group.id": "followers",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 200,
+        "retry.backoff.ms": 20,
+    })  # fmt: skip
+    reader.subscribe(["followed"])
+
+    def exchange(value: bytes) -> None:
+        producer.produce("followed", value)
+        assert producer.flush(30) == 0
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            message = reader.poll(0.2)
+            if message is not None and message.error() is None and message.value() == value:
+                return
+        raise AssertionError(f"{value!r} did not come")
+
+    def commit(offset: int) -> None:
+        """As clients do: again, until the coordinator has been found and joined."""
+        deadline = time.monotonic() + 40
+        while True:
+            try:
+                reader.commit(offsets=[TopicPartition("followed", 0, offset)], asynchronous=False)
+                return
+            except KafkaException:
+                assert time.monotonic() < deadline
+                reader.poll(0.1)
+
+    exchange(b"one")
+    commit(1)
+    coordinators = {shard.leader for shard in topic_shards(cluster, "__groups")}
+    victim = min(coordinators)
+    cluster.kill(victim)
+    try:
+        exchange(b"two")
+        assert reader.committed([TopicPartition("followed", 0)], timeout=30)[0].offset >= 1
+        commit(2)
+        assert reader.committed([TopicPartition("followed", 0)], timeout=30)[0].offset == 2
+    finally:
+        reader.close()
+        cluster.start(victim)
+
+
+def topic_shards(cluster: Processes, name: str) -> Any:
+    meta = cluster.metadata(cluster.alive()[0])
+    return next(topic for topic in meta.topics if topic.name == name).shards
+
+
+def test_a_table_is_followed_by_a_kafka_consumer(cluster: Processes) -> None:
+    """A table's log is its change log: keys, values and tombstones, for anybody who speaks Kafka."""
+    from antiphon.wire.metadata import Kind
+    from antiphon.wire.requests import CreateTopic, Delete, Put, TableWrite
+
+    cluster.ask(cluster.alive()[0], CreateTopic("aircraft", kind=Kind.TABLE))
+    shard_id = cluster.shard(cluster.alive()[0], "aircraft").shard_id
+    for op in (Put(b"N1", b"new"), Put(b"N1", b"old"), Delete(b"N1")):
+        cluster.on_leader(shard_id, TableWrite(shard_id, (op,)))
+    found = read_all(bootstrap(cluster), "aircraft", "tail", 3)
+    assert [(m.key(), m.value()) for m in found] == [(b"N1", b"new"), (b"N1", b"old"), (b"N1", None)]
+
+
+def test_conditional_append_over_kafkas_protocol(cluster: Processes) -> None:
+    """S2.9, S2.12: the base offset `~expected` lands exactly there, on a replicated log."""
+    import asyncio
+
+    from tests.kafka.raw import RawClient, produce
+
+    create(cluster, "conditional")
+    meta = cluster.metadata(cluster.alive()[0])
+    leader = cluster.shard(cluster.alive()[0], "conditional").leader
+    host, port = next(node.kafka for node in meta.nodes if node.node_id == leader).split(":")
+
+    async def scenario() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        client = RawClient(reader, writer)
+
+        async def append(expected: int) -> Any:
+            batch = build_batch([(None, b"x", (), 1)])
+            stamp(batch, ~expected, 0)
+            done, _ = await produce(client, "conditional", batch)
+            return done
+
+        for expected in (0, 1, 2):
+            done = await append(expected)
+            assert (int(done.error_code), done.base_offset) == (0, expected)
+            refused = await append(expected)
+            assert (int(refused.error_code), refused.base_offset) == (87, -1)
+            assert str(expected + 1) in refused.error_message
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
