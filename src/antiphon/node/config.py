@@ -63,6 +63,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     connection_write: PositiveBytes = 8 * 1024 * 1024  # waiting to be sent to one client
     peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
     requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
+    connections: Annotated[int, Meta(ge=16)] = 10_000  # native connections, other nodes' included
 
 
 class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

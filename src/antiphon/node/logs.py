@@ -5,13 +5,34 @@ Events are snake_case names that do not change, so that a log can be searched by
 
 import logging
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
 
 LOG_FILE = "node.log"
 LOG_BYTES_MAX = 64 * 1024 * 1024  # at a start, a longer file is put aside as node.log.1
+
+
+class _Lines:
+    """A log file that never fails its writer: on a full disk lines are lost, and counted, but nothing else stops."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.lost = 0
+
+    def write(self, text: str) -> int:
+        try:
+            return self._file.write(text)
+        except (OSError, ValueError):  # no room, or closed at the end of the process
+            self.lost += 1
+            return 0
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except (OSError, ValueError):
+            self.lost += 1
 
 
 def _render(_logger: object, _name: str, event: Any) -> str:
@@ -32,7 +53,7 @@ def open_log(directory: Path, level: str, node_id: int) -> TextIO:
             _render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Lines(file))),
         context_class=dict,
         cache_logger_on_first_use=False,
     )

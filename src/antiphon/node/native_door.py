@@ -97,6 +97,9 @@ class NativeSession:
         """See ConnectionOwner."""
         self._connection = connection
         self._node.sessions[id(self)] = self
+        if len(self._node.sessions) > self._node.limits.connections:
+            self._log.warning("too_many_connections", peer=connection.peer)
+            connection.close()
 
     def received(self, _connection: Connection, frame: Frame) -> None:
         """See ConnectionOwner."""

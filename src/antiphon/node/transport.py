@@ -83,6 +83,7 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _notice_silence(sock)
         self._transport.set_write_buffer_limits(high=self._limit)  # type: ignore[union-attr]  # set just above
         self._owner.connected(self)
 
@@ -163,6 +164,20 @@ class Connection(asyncio.Protocol):
         """Close at once; what was not sent is lost."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _notice_silence(sock: socket.socket) -> None:
+    """Let the kernel end connections whose other machine has vanished without a word, within half a minute."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 20_000),
+    ):
+        number = getattr(socket, option, None)  # not every system has all of them
+        if number is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 async def listen(
