@@ -23,6 +23,19 @@ def test_seeds_keep_every_promise(chunk: int) -> None:
         assert result.failure is None, report(result)
     assert sum(result.operations["ok"] for result in results) > 20 * size, "the runs do real work"
     assert all(result.entries > 1 for result in results)
+    for kind in (
+        "crash",
+        "partition",
+        "pause",
+        "truncate",
+        "snapshot",
+        "reset",
+        "damage",
+        "repaired",
+        "ready",
+        "trim",
+    ):
+        assert any(kind in result.events for result in results), f"no run has a {kind}"
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())

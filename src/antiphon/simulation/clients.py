@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.simulation.client_messages import Answer, AppendRequest, ReadRequest
 from antiphon.simulation.history import Operation
+from antiphon.simulation.options import MILLION
 from antiphon.simulation.scheduler import MILLISECOND
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class SimulatedClient:
         shard = random.choice(world.client_shards())
         kind = "read" if random.random() < 0.3 else "append"
         expected = -1
-        if kind == "append" and random.random() < 0.25:
+        if kind == "append" and random.randrange(MILLION) < world.options.conditional_ppm:
             expected = self._known_end.get(shard, 0)
         self._operation = Operation(
             client=self.address,

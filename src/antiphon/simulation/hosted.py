@@ -60,7 +60,7 @@ class Hosted:
         self._waiting: dict[
             int, list[tuple[Any, ...]]
         ] = {}  # end -> answers that may be given when it is committed
-        self._reads: dict[int, tuple[int, int]] = {}
+        self._reads: dict[int, tuple[int, int, int]] = {}  # client, sequence, end that a refusal names or -1
         self._next_token = 0
         self._remember(self.log.entries)
         self._learn_snapshot(self.log.start.offset)
@@ -111,7 +111,8 @@ class Hosted:
                 self.host.world.trace.say("repaired", self.shard, f"node {self.node}")
                 self.files.damaged = False
             case ReadFailed():
-                self._answer(*self._reads.pop(action.token), "not_leader")
+                client, sequence, _ = self._reads.pop(action.token)
+                self._answer(client, sequence, "not_leader")
         return []
 
     def _store(self, action: StorageAction) -> None:
@@ -259,12 +260,12 @@ class Hosted:
             self._answer(*who, "not_leader")
         elif who in self.positions:
             base_offset, end = self.positions[who]
-            self._answer_at(end, *who, "ok", base_offset)
+            self.answer_at(end, *who, "ok", base_offset)
         elif request.expected >= 0 and request.expected != replica.log_end:
-            self._answer_at(replica.log_end, *who, "refused", replica.log_end)
+            self.refuse(*who, replica.log_end)
         else:
             base_offset = replica.log_end
-            self._answer_at(base_offset + request.count, *who, "ok", base_offset)
+            self.answer_at(base_offset + request.count, *who, "ok", base_offset)
             self.run(replica.propose([(request.count, ClientData(*who))]))
 
     def client_read(self, request: ReadRequest) -> None:
@@ -272,17 +273,32 @@ class Hosted:
         if self.replica.role is not Role.LEADER or not self.replica.ready:
             self._answer(request.client, request.sequence, "not_leader")
             return
+        self._confirm(request.client, request.sequence, -1)
+
+    def refuse(self, client: int, sequence: int, actual: int) -> None:
+        """Say no to a condition, once what it was judged against is committed and leadership is confirmed after now.
+
+        A deposed leader's "no" could contradict what a newer leader has acknowledged.
+        """
+        self._confirm(client, sequence, actual)
+
+    def _confirm(self, client: int, sequence: int, actual: int) -> None:
         self._next_token += 1
-        self._reads[self._next_token] = (request.client, request.sequence)
+        self._reads[self._next_token] = (client, sequence, actual)
         self.run(self.replica.request_read(self._next_token))
 
     def _read_ready(self, action: ReadReady) -> None:
+        client, sequence, actual = self._reads.pop(action.token)
+        if actual >= 0:
+            self.answer_at(actual, client, sequence, "refused", actual)
+            return
         applied = self.replica.high_watermark
         invariant(applied >= action.offset, f"read at {action.offset} is ready, applied is {applied}")
         chain = self.log.chain_at(applied)
-        self._answer(*self._reads.pop(action.token), "ok", applied, chain or 0)
+        self._answer(client, sequence, "ok", applied, chain or 0)
 
-    def _answer_at(self, end: int, *answer: Any) -> None:
+    def answer_at(self, end: int, *answer: Any) -> None:
+        """Answer a client when everything before `end` is committed."""
         if end <= self.replica.high_watermark:
             self._answer(*answer)
         else:

@@ -26,6 +26,7 @@ class SimulationOptions:
     shards: int  # data shards; in the oxia profile the coordinator's shard comes on top
     replicas: int  # size of each data shard's ensemble
     clients: int
+    conditional_ppm: int  # share of appends that state the offset they expect
     warm_up: bool  # wait for the first leaders before faults begin
     safety_ms: int  # length of the phase with faults
     liveness_ms: int  # at most so long may convergence take when faults have stopped
@@ -74,6 +75,7 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         shards=1 if profile == "raft" else draw.choice((1, 2)),
         replicas=nodes if profile == "raft" else 3,
         clients=draw.choice((2, 3, 4)),
+        conditional_ppm=draw.choice((250_000, 250_000, 900_000)),
         warm_up=draw.random() < 0.75,
         safety_ms=draw.choice((1_500, 3_000, 6_000) if profile == "raft" else (4_000, 8_000)),
         liveness_ms=20_000,
@@ -97,7 +99,7 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         clog_weight=draw.choice((0, 2)),
         pause_weight=draw.choice((0, 2)),
         disk_failure_weight=draw.choice((0, 1)),
-        damage_ppm=draw.choice((0, 0, 0)),
+        damage_ppm=draw.choice((0, 0, 150_000)),
         trim_weight=draw.choice((0, 2)),
         unsynced_kept_ppm=draw.choice((0, 200_000, 800_000)),
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from antiphon.simulation import mutations
+from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.options import SimulationOptions
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Plant:
     description: str
     patches: tuple[mutations.Patch, ...] = ()
     profile: str = "raft"
-    seeds_max: int = 20  # it has to be caught within so many seeds
+    seeds_max: int = 60  # it has to be caught within so many seeds
     options: dict[str, Any] = field(default_factory=dict)
     on_restart: "Callable[[ReplicaFiles], None] | None" = None
 
@@ -76,6 +76,9 @@ _DIVERGING: dict[str, Any] = {
     "crash_all_weight": 0,
     "loss_ppm": 10_000,
 }
+
+# The same where a coordinator appoints: it takes longer to notice who is gone.
+_APPOINTED: dict[str, Any] = {**_DIVERGING, "warm_up": True, "safety_ms": 8_000, "crash_weight": 6}
 
 _ALL = (
     Plant(
@@ -151,7 +154,15 @@ _ALL = (
         "ready-at-once",
         "a new leader serves clients before its first entry is committed",
         mutations.READY_AT_ONCE,
-        options=_DIVERGING,
+        options={
+            **_DIVERGING,
+            "pause_weight": 0,
+            "one_way_weight": 0,
+            "partition_weight": 0,
+            "crash_weight": 4,
+            "sync_us_mean": 15_000,
+            "fault_every_ms": 250,
+        },
     ),
     Plant(
         "vote-for-anyone",
@@ -163,6 +174,54 @@ _ALL = (
         "lost-heartbeat-watermark",
         "a follower ignores the high watermark of an Append without entries",
         mutations.LOST_WATERMARK,
+    ),
+    Plant(
+        "repaired-too-early",
+        "a damaged log counts as whole again once it has any entry committed in the current term",
+        election_mutations.REPAIRED_TOO_EARLY,
+        options={**_DIVERGING, "crash_weight": 12, "damage_ppm": 600_000},
+    ),
+    Plant(
+        "refuse-without-confirming",
+        "a leader refuses a conditional append without asking whether it still leads",
+        election_mutations.REFUSE_WITHOUT_CONFIRMING,
+        profile="oxia",
+        options={**_APPOINTED, "clients": 3, "conditional_ppm": 900_000},
+    ),
+    Plant(
+        "minority-fence",
+        "the coordinator appoints a leader when a single replica has promised the term",
+        election_mutations.MINORITY_FENCE,
+        profile="oxia",
+        options=_APPOINTED,
+    ),
+    Plant(
+        "any-head",
+        "the coordinator appoints whoever leads least, whatever its log",
+        election_mutations.ANY_HEAD,
+        profile="oxia",
+        options=_APPOINTED,
+    ),
+    Plant(
+        "damaged-votes",
+        "a promise counts although the log behind it has lost entries",
+        election_mutations.DAMAGED_VOTES,
+        profile="oxia",
+        options={**_APPOINTED, "damage_ppm": 600_000},
+    ),
+    Plant(
+        "same-term-again",
+        "the coordinator repeats an election in the term of one that did not come to an end",
+        election_mutations.SAME_TERM_AGAIN,
+        profile="oxia",
+        options={**_APPOINTED, "crash_weight": 12, "delay_us_mean": 10_000},
+    ),
+    Plant(
+        "forgotten-member",
+        "nobody fences a member that was away during its shard's election",
+        election_mutations.FORGOTTEN_MEMBER,
+        profile="oxia",
+        options=_APPOINTED,
     ),
 )
 

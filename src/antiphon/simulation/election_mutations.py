@@ -1,0 +1,131 @@
+"""Mistakes in choosing leaders, in mending damage and in refusing; see `mutations` for what a patch is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from antiphon.coordination import election as one_election
+from antiphon.coordination import elections
+from antiphon.coordination.election import Election
+from antiphon.coordination.elections import Elections
+from antiphon.coordination.followers import Followers
+from antiphon.coordination.state import ShardRecord
+from antiphon.records.entry_id import EntryId
+from antiphon.replication import replica
+from antiphon.replication.actions import Action, Repaired
+from antiphon.replication.messages import BecomeLeader, NodeId
+from antiphon.replication.replica import Replica
+from antiphon.replication.replica_core import ReplicaCore
+from antiphon.replication.replica_state import Event, next_role
+from antiphon.simulation.hosted import Hosted
+from antiphon.simulation.mutations import Patch
+from antiphon.wire.metadata import ABSENT_NODE, ShardStatus
+
+
+def _one_is_enough(_: Sequence[NodeId]) -> int:
+    return 1
+
+
+def _one_of_many(_: int) -> int:
+    return 1
+
+
+MINORITY_FENCE: tuple[Patch, ...] = (
+    (elections, "majority", _one_is_enough),
+    (one_election, "majority", _one_is_enough),
+    (replica, "majority", _one_of_many),
+)
+
+
+def _worst_head(
+    election: Election, record: ShardRecord, votes: Mapping[NodeId, EntryId], led_by: Callable[[NodeId], int]
+) -> NodeId:
+    """Whoever leads least, whatever its log."""
+    del election
+    return min(votes, key=lambda node: (led_by(node), votes[node], record.meta.ensemble.index(node)))
+
+
+def _lead_if_asked(self: Replica, message: BecomeLeader) -> bool:
+    """Trusts the coordinator's choice."""
+    return (
+        message.term == self.term
+        and next_role(self.role, Event.BECOME_LEADER) is not None
+        and self.term != self._loaded_term
+        and self._log.is_term_durable
+    )
+
+
+ANY_HEAD: tuple[Patch, ...] = (
+    (elections, "choose_leader", _worst_head),
+    (Replica, "_may_lead", _lead_if_asked),
+)
+
+
+def _lead_again(self: Replica, message: BecomeLeader) -> bool:
+    """Also leads a term that it may have led before it crashed."""
+    return (
+        message.term == self.term
+        and next_role(self.role, Event.BECOME_LEADER) is not None
+        and self._log.is_term_durable
+        and all(other <= self._log.terms.end for _, other in message.heads)
+    )
+
+
+def _begin_in_same_term(
+    self: Elections, shard_id: int, *, wanted: Any = None, avoid: Any = None, above: int = 0
+) -> None:
+    """Takes a new term only when the last one was led."""
+    record = self._model.shards[shard_id]
+    self.forget(shard_id)
+    term = max(record.meta.term, above, 1)
+    if record.meta.status == ShardStatus.ONLINE:
+        term += 1
+    self._open[shard_id] = Election(shard_id, term, wanted=wanted, avoid=avoid)
+    self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE)
+
+
+SAME_TERM_AGAIN: tuple[Patch, ...] = (
+    (Elections, "begin", _begin_in_same_term),
+    (Replica, "_may_lead", _lead_again),
+)
+
+
+def _count_damaged(
+    self: Election, record: ShardRecord, is_alive: Callable[[NodeId], bool]
+) -> dict[NodeId, EntryId]:
+    return {
+        node: self.replies[node].head
+        for node in record.meta.ensemble
+        if node in self.replies and is_alive(node)
+    }
+
+
+DAMAGED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_damaged),)
+
+
+def _repaired_too_early(self: ReplicaCore, out: list[Action]) -> None:
+    """Any entry that was committed in the current term will do, though the damage may be younger than the term."""
+    log = self._log
+    mark = log.high_watermark
+    if mark > log.terms.log_start and log.durable_end >= mark and log.terms.term_before(mark) == self.term:
+        self.damaged = False
+        out.append(Repaired())
+
+
+REPAIRED_TOO_EARLY: tuple[Patch, ...] = ((ReplicaCore, "_check_repair", _repaired_too_early),)
+
+
+def _bring_nobody_back(
+    self: Followers, shard_id: int, node: NodeId, leader: NodeId, now_ms: int, delay_ms: int = 0
+) -> None:
+    del self, shard_id, node, leader, now_ms, delay_ms
+
+
+FORGOTTEN_MEMBER: tuple[Patch, ...] = ((Followers, "bring_back", _bring_nobody_back),)
+
+
+def _refuse_at_once(self: Hosted, client: int, sequence: int, actual: int) -> None:
+    """What is committed here is taken for what is committed."""
+    self.answer_at(actual, client, sequence, "refused", actual)
+
+
+REFUSE_WITHOUT_CONFIRMING: tuple[Patch, ...] = ((Hosted, "refuse", _refuse_at_once),)
