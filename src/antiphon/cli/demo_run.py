@@ -57,16 +57,13 @@ class Run:
 
     def go(self) -> Figures:
         """Run; everything that was started is stopped again, whatever happens (but for `keep`)."""
-        finished = False
         previous = signal.signal(signal.SIGTERM, _interrupt)  # so that a plain kill cleans up as ctrl-C does
         try:
             with _progress() as self._show:
-                figures = self._run()
-            finished = True
-            return figures
+                return self._run()
         finally:
             signal.signal(signal.SIGTERM, previous)
-            if not (self._keep and finished):
+            if not self._keep:
                 shutil.rmtree(self._base, ignore_errors=True)
 
     def _run(self) -> Figures:
@@ -226,6 +223,7 @@ class Run:
             end_to_end_ms_median=median,
             end_to_end_ms_p95=p95,
             end_to_end_ms_max=most,
+            pace=self._rate or 0,
             killed_node=marks.killed_node,
             killed_shard=marks.killed_shard,
             total_seconds=round(time.monotonic() - self._began, 3),
