@@ -11,6 +11,7 @@ from antiphon.errors import (
     CorruptBatchError,
     InvalidRequestError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     OverloadedError,
     TimedOutError,
 )
@@ -96,6 +97,27 @@ def test_what_is_not_a_batch_to_be_appended_is_refused(tmp_path: Path) -> None:
                 with pytest.raises(error):
                     await node.append(shard_id, bad)
             assert node.hosts[shard_id].log.log_end == node.hosts[shard_id].high_watermark
+
+    run(test())
+
+
+def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            shard_id = await new_shard(nodes, "t")
+            node = nodes.nodes[0]
+            for number in range(50):
+                await nodes.append(shard_id, b"<%d>" % number)
+            warm = await node.fetch(shard_id, 10, 2000)
+            clients = node.hosts[shard_id].clients
+            assert not clients.is_cold(10)
+            node.hosts[shard_id].log.release_memory()
+            assert clients.is_cold(10)
+            cold = await node.fetch(shard_id, 10, 2000)
+            assert b"".join(cold.batches) == b"".join(warm.batches)
+            assert len(cold.batches) > 5
+            with pytest.raises(OffsetOutOfRangeError):
+                await node.fetch(shard_id, 10_000, 2000)
 
     run(test())
 

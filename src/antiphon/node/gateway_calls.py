@@ -135,7 +135,10 @@ class GatewayCalls:
         at_least_one: bool = True,
     ) -> FetchResult:
         """See Gateway."""
-        return self.host(shard_id).clients.fetch(offset, max_bytes, isolation, at_least_one=at_least_one)
+        clients = self.host(shard_id).clients
+        if clients.is_cold(offset):
+            return await clients.fetch_cold(offset, max_bytes, isolation, at_least_one=at_least_one)
+        return clients.fetch(offset, max_bytes, isolation, at_least_one=at_least_one)
 
     async def wait_for_data(
         self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1

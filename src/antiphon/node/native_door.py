@@ -22,7 +22,9 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.node.doors import version
+from antiphon.node.gateway import FetchResult
 from antiphon.node.peer_wire import SnapshotChunk, decode_peer, with_entries
+from antiphon.node.shard_clients import ShardClients
 from antiphon.node.transport import Connection, plain_details
 from antiphon.replication.messages import Append, Message
 from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds
@@ -321,19 +323,37 @@ class NativeSession:
             raise
 
     def _fetch(self, request_id: int, body: Fetch, _payload: memoryview) -> None:
-        if not self._try_fetch(request_id, body, last=body.wait_ms <= 0):
+        clients = self._node.host(body.shard_id).clients
+        if clients.is_cold(body.offset):
+            self._begin(request_id)
+            self._node.spawn(self._fetch_cold(request_id, clients, body))
+        elif not self._try_fetch(request_id, body, last=body.wait_ms <= 0):
             self._follow(request_id, body)
 
     def _try_fetch(self, request_id: int, body: Fetch, *, last: bool) -> bool:
         """Answer a fetch if there is data, or if it is the `last` try."""
-        host = self._node.host(body.shard_id)
-        limit = max(1, min(body.max_bytes, FETCH_BYTES_MAX))
-        found = host.clients.fetch(body.offset, limit, body.isolation, at_least_one=True)
+        clients = self._node.host(body.shard_id).clients
+        found = clients.fetch(body.offset, _fetch_bytes(body), body.isolation, at_least_one=True)
         if not found.batches and not last:
             return False
+        self._reply_fetched(request_id, found)
+        return True
+
+    def _reply_fetched(self, request_id: int, found: FetchResult) -> None:
         reply = Fetched(found.high_watermark, found.log_start, found.log_end, found.term)
         self._reply(request_id, reply, found.batches)
-        return True
+
+    async def _fetch_cold(self, request_id: int, clients: ShardClients, body: Fetch) -> None:
+        """A fetch from the disk: answered when it was read, and empty where there is nothing to be read yet."""
+        try:
+            found = await clients.fetch_cold(
+                body.offset, _fetch_bytes(body), body.isolation, at_least_one=True
+            )
+            self._reply_fetched(request_id, found)
+        except AntiphonError as error:
+            self._fail(request_id, error)
+        finally:
+            self._end()
 
     def _follow(self, request_id: int, body: Fetch) -> None:
         """Answer when there is data, or when the time is over."""
@@ -416,6 +436,10 @@ class NativeSession:
         else:
             return False
         return True
+
+
+def _fetch_bytes(body: Fetch) -> int:
+    return max(1, min(body.max_bytes, FETCH_BYTES_MAX))
 
 
 def _timeout_s(timeout_ms: int) -> float:

@@ -12,7 +12,7 @@ acknowledged.
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -341,15 +341,40 @@ class ShardClients:
 
     def fetch(self, offset: int, max_bytes: int, isolation: str, *, at_least_one: bool) -> FetchResult:
         """Whole batches from the one that holds `offset`. Isolation `replica` reads what this replica knows to be
-        committed, whoever leads.
+        committed, whoever leads. May read the disk: see `is_cold`.
         """
+        end = self._end_for(offset, isolation)
+        batches: list[memoryview] = []
+        if offset < end and max_bytes > 0:
+            batches = self._host.read(offset, max_bytes, end, at_least_one=at_least_one)
+        return self._fetched(batches)
+
+    def is_cold(self, offset: int) -> bool:
+        """Would a fetch from here read the disk? Then `fetch_cold` spares the event loop."""
+        log = self._host.log
+        return offset < log.log_end and not log.is_in_memory(offset)
+
+    async def fetch_cold(
+        self, offset: int, max_bytes: int, isolation: str, *, at_least_one: bool
+    ) -> FetchResult:
+        """`fetch`, with the disk read in a thread."""
+        end = self._end_for(offset, isolation)
+        batches: list[memoryview] = []
+        if offset < end and max_bytes > 0:
+            batches = await self._host.read_in_thread(offset, max_bytes, end, at_least_one=at_least_one)
+        return self._fetched(batches)
+
+    def _end_for(self, offset: int, isolation: str) -> int:
+        """Where a fetch of this isolation ends (exclusive); raises when it may not be made."""
         host = self._host
         if isolation not in ISOLATIONS:
             raise InvalidRequestError(f"isolation is one of {', '.join(ISOLATIONS)}, not {isolation!r}")
-        if isolation != "replica":
+        if isolation == "replica":
+            host.check_alive()
+        else:
             host.check_serving()
-        log, high_watermark = host.log, host.high_watermark
-        end = log.log_end if isolation == "uncommitted" else high_watermark
+        log = host.log
+        end = log.log_end if isolation == "uncommitted" else host.high_watermark
         if not log.log_start <= offset <= log.log_end:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is outside the shard's log, {log.log_start} to {end}",
@@ -357,14 +382,16 @@ class ShardClients:
                 start=log.log_start,
                 end=end,
             )
-        batches: list[Buffer] = []
-        if offset < end and max_bytes > 0:
-            batches += host.read(offset, max_bytes, end, at_least_one=at_least_one)
+        return end
+
+    def _fetched(self, batches: Sequence[Buffer]) -> FetchResult:
+        host = self._host
         size = sum(map(len, batches))
         metrics = host.services.metrics
         metrics.fetches += 1
         metrics.fetch_bytes += size
-        return FetchResult(high_watermark, log.log_start, log.log_end, host.term, batches, size)
+        log = host.log
+        return FetchResult(host.high_watermark, log.log_start, log.log_end, host.term, list(batches), size)
 
     def list_offset(self, timestamp_ms: int) -> OffsetResult:
         """See Gateway.list_offset."""

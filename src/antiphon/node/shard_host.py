@@ -9,8 +9,9 @@ A broken invariant or a failed disk stops this replica for good, and nothing it 
 goes on with its other shards and reports this one's state.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -25,9 +26,8 @@ from antiphon.errors import (
     StorageFailedError,
     WrongKindError,
 )
-from antiphon.node.metrics import NodeMetrics
+from antiphon.node.host_services import CommitObserver, HostServices
 from antiphon.node.shard_clients import ShardClients
-from antiphon.node.turn import Turn
 from antiphon.records.batch import read_header
 from antiphon.replication.actions import (
     Action,
@@ -45,7 +45,7 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
-from antiphon.replication.messages import AnyMessage, Entry, Message
+from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
@@ -54,78 +54,7 @@ from antiphon.wire.requests import ReplicaStatus
 if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.log.shard_log import ShardLog
-    from antiphon.log.wal_thread import WalThread
     from antiphon.node.table_shard import TableShard
-
-
-class HostServices(Protocol):
-    """What a host needs of its node."""
-
-    node_id: int
-    turn: Turn
-    metrics: NodeMetrics
-    wal: "WalThread"
-
-    def now_s(self) -> float:
-        """The event loop's clock."""
-        ...
-
-    def send(self, shard_host: "ShardHost", to: int, message: AnyMessage) -> None:
-        """Send to a node, this one included."""
-        ...
-
-    def is_congested(self, to: int) -> bool:
-        """Does more wait to be sent to that node than is good?"""
-        ...
-
-    @property
-    def is_overloaded(self) -> bool:
-        """Are more client bytes underway than the node may have?"""
-        ...
-
-    def in_flight(self, change_bytes: int) -> None:
-        """Bytes of client appends that are not committed have changed by this much."""
-        ...
-
-    def disk_progressed(self) -> None:
-        """Some writes are done: reading may go on where the disk was the bound."""
-        ...
-
-    def needs_ticks(self, host: "ShardHost") -> None:
-        """Call `host.tick()` at every tick until it says that it needs none."""
-        ...
-
-    def someone_waits(self, host: "ShardHost") -> None:
-        """Call `host.clients.expire()` now and then while somebody waits."""
-        ...
-
-    def send_snapshot(self, host: "ShardHost", to: int) -> None:
-        """Stream a snapshot to a follower."""
-        ...
-
-    def host_changed(self, host: "ShardHost") -> None:
-        """Role, term or readiness changed."""
-        ...
-
-    def host_failed(self, host: "ShardHost", *, was_leader: bool) -> None:
-        """The replica stopped for good."""
-        ...
-
-
-class CommitObserver(Protocol):
-    """Who follows a shard's log inside the node (the coordinator follows `__cluster`)."""
-
-    def committed(self, high_watermark: int) -> None:
-        """The log is committed up to here."""
-        ...
-
-    def role_changed(self, role: Role, term: int, leader: int | None) -> None:
-        """The replica changed its role, or learned of a leader."""
-        ...
-
-    def leader_ready(self, term: int) -> None:
-        """The replica leads and may serve."""
-        ...
 
 
 class ShardHost:
@@ -430,12 +359,25 @@ class ShardHost:
         """Batches for a client. A disk that does not give back what was written ends this replica, not only the read."""
         try:
             return self.log.read(offset, max_bytes, end, at_least_one=at_least_one)
-        except DamagedLogError as error:
-            self.fail(error)
-            raise self.not_leader() from error
-        except OSError as error:
+        except (DamagedLogError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    async def read_in_thread(
+        self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
+    ) -> list[memoryview]:
+        """The same, without keeping the event loop waiting for the disk."""
+        work = self.log.plan_read(offset, max_bytes, end, at_least_one)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, work)
+        except (DamagedLogError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: DamagedLogError | OSError) -> NotLeaderError:
+        if isinstance(error, OSError):
             self.fail(StorageFailedError(f"shard {self.shard_id} cannot be read from the disk: {error}"))
-            raise self.not_leader() from error
+        else:
+            self.fail(error)
+        return self.not_leader()
 
     def report(self, error: Exception) -> None:
         """Log what went wrong with one client's request."""
@@ -506,6 +448,3 @@ def _nothing() -> Sequence[Action]:
 
 def _given(actions: Sequence[Action]) -> Sequence[Action]:
     return actions
-
-
-__all__ = ["CommitObserver", "HostServices", "Message", "ShardHost"]

@@ -1,0 +1,82 @@
+"""What a shard host needs of its node, and what follows a shard inside the node."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from antiphon.node.metrics import NodeMetrics
+from antiphon.node.turn import Turn
+from antiphon.replication.messages import AnyMessage
+from antiphon.replication.replica_state import Role
+
+if TYPE_CHECKING:
+    from antiphon.log.wal_thread import WalThread
+    from antiphon.node.shard_host import ShardHost
+
+
+class HostServices(Protocol):
+    """What a host needs of its node."""
+
+    node_id: int
+    turn: Turn
+    metrics: NodeMetrics
+    wal: "WalThread"
+
+    def now_s(self) -> float:
+        """The event loop's clock."""
+        ...
+
+    def send(self, shard_host: "ShardHost", to: int, message: AnyMessage) -> None:
+        """Send to a node, this one included."""
+        ...
+
+    def is_congested(self, to: int) -> bool:
+        """Does more wait to be sent to that node than is good?"""
+        ...
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Are more client bytes underway than the node may have?"""
+        ...
+
+    def in_flight(self, change_bytes: int) -> None:
+        """Bytes of client appends that are not committed have changed by this much."""
+        ...
+
+    def disk_progressed(self) -> None:
+        """Some writes are done: reading may go on where the disk was the bound."""
+        ...
+
+    def needs_ticks(self, host: "ShardHost") -> None:
+        """Call `host.tick()` at every tick until it says that it needs none."""
+        ...
+
+    def someone_waits(self, host: "ShardHost") -> None:
+        """Call `host.clients.expire()` now and then while somebody waits."""
+        ...
+
+    def send_snapshot(self, host: "ShardHost", to: int) -> None:
+        """Stream a snapshot to a follower."""
+        ...
+
+    def host_changed(self, host: "ShardHost") -> None:
+        """Role, term or readiness changed."""
+        ...
+
+    def host_failed(self, host: "ShardHost", *, was_leader: bool) -> None:
+        """The replica stopped for good."""
+        ...
+
+
+class CommitObserver(Protocol):
+    """Who follows a shard's log inside the node (the coordinator follows `__cluster`)."""
+
+    def committed(self, high_watermark: int) -> None:
+        """The log is committed up to here."""
+        ...
+
+    def role_changed(self, role: Role, term: int, leader: int | None) -> None:
+        """The replica changed its role, or learned of a leader."""
+        ...
+
+    def leader_ready(self, term: int) -> None:
+        """The replica leads and may serve."""
+        ...
