@@ -80,7 +80,7 @@ class ShardWriters(ABC):
         self._count -= len(heads)
         try:
             answers: list[Answer | None] = list(self._cluster.call_all([head.call for head in heads]))
-        except AntiphonError:
+        except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError):
             # One of them was refused: ask one by one, so that the message can say which and the others get through.
             answers = [self._single(shard, head) for shard, head in zip(shards, heads, strict=True)]
         for shard, answer in zip(shards, answers, strict=True):
