@@ -237,6 +237,15 @@ def test_settings_are_described_and_altered(served: Served) -> None:
         admin.incremental_alter_configs([refused])[refused].result(10)
 
 
+def test_a_few_settings_of_a_broker_are_described(served: Served) -> None:
+    admin = AdminClient({"bootstrap.servers": served.address})
+    broker = ConfigResource(ResourceType.BROKER, "1")
+    found = admin.describe_configs([broker])[broker].result(10)
+    assert found["advertised.listeners"].value == f"PLAINTEXT://{served.address}"
+    assert found["node.id"].value == "1"
+    assert all(setting.is_read_only for setting in found.values())
+
+
 def test_cluster_is_described(served: Served) -> None:
     admin = AdminClient({"bootstrap.servers": served.address})
     cluster = admin.describe_cluster().result(10)

@@ -6,9 +6,10 @@ from typing import Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import ZERO_UUID
-from antiphon.kafka.topic_config import TOPIC_SETTINGS, TopicSetting, name_problem
+from antiphon.kafka.topic_config import STRING, TOPIC_SETTINGS, TopicSetting, name_problem
 from antiphon.node.gateway import Gateway
 from antiphon.wire.metadata import TopicMeta
 from antiphon.wire.requests import AlterTopic, CreateTopic
@@ -16,6 +17,7 @@ from antiphon.wire.requests import AlterTopic, CreateTopic
 TOPIC: Final = 2
 BROKER: Final = 4
 SOURCE_TOPIC: Final = 1
+SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 SET: Final = 0
 RESET: Final = 1
@@ -62,8 +64,12 @@ def _timeout_s(timeout_ms: int) -> float:
 class AdminApi:
     """Administration by way of the gateway."""
 
-    def __init__(self, gateway: Gateway, *, shards_default: int) -> None:
+    def __init__(
+        self, gateway: Gateway, view: ClusterView, *, auto_create: bool, shards_default: int
+    ) -> None:
         self._gateway = gateway
+        self._view = view
+        self._auto_create = auto_create
         self._shards_default = shards_default
 
     # -- topics ---------------------------------------------------------------------------------------------------
@@ -193,7 +199,7 @@ class AdminApi:
     # -- settings -------------------------------------------------------------------------------------------------
 
     def describe_configs(self, request: m.DescribeConfigsRequest) -> m.DescribeConfigsResponse:
-        """Settings of topics; a node's own settings are in its file and are not told here."""
+        """Settings of topics, and of nodes those that tools look for; the others are in the node's file."""
         return m.DescribeConfigsResponse(
             results=[self._describe(resource, request) for resource in request.resources]
         )
@@ -205,6 +211,13 @@ class AdminApi:
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
         if wanted.resource_type == BROKER:
+            described.configs = [
+                m.DescribedSetting(
+                    name=name, value=value, read_only=True, config_source=SOURCE_BROKER, config_type=STRING
+                )
+                for name, value in self._broker_settings(wanted.resource_name).items()
+                if wanted.configuration_keys is None or name in wanted.configuration_keys
+            ]
             return described
         if wanted.resource_type != TOPIC:
             described.error_code = code.INVALID_REQUEST
@@ -221,6 +234,17 @@ class AdminApi:
             if wanted.configuration_keys is None or setting.name in wanted.configuration_keys
         ]
         return described
+
+    def _broker_settings(self, name: str) -> dict[str, str]:
+        node = self._view.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
+        if node is None:
+            return {}
+        return {
+            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
+            "auto.create.topics.enable": str(self._auto_create).lower(),
+            "node.id": str(node.node_id),
+            "num.partitions": str(self._shards_default),
+        }
 
     async def alter_configs(
         self, request: m.IncrementalAlterConfigsRequest

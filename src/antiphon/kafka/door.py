@@ -71,7 +71,12 @@ class KafkaDoor:
             shards_default=config.shards_default,
         )
         self._offsets = OffsetsApi(gateway, self._view)
-        self._admin = AdminApi(gateway, shards_default=config.shards_default)
+        self._admin = AdminApi(
+            gateway,
+            self._view,
+            auto_create=config.auto_create_topics,
+            shards_default=config.shards_default,
+        )
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
         self._groups = GroupApi(gateway, self._view, self._coordinator)
         self._handlers = self._handler_table()
