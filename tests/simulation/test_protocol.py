@@ -1,6 +1,8 @@
 """The protocol in the simulated world: two hundred seeds keep every promise, and every planted bug breaks one."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +100,15 @@ def test_liveness_is_demanded() -> None:
     assert result.failure is not None
     assert result.failure.invariant == "liveness"
     assert "ms after the last fault" in result.failure.message
+
+
+def test_docs_name_every_plant_and_every_promise() -> None:
+    root = Path(__file__).parent.parent.parent
+    text = (root / "docs" / "simulation.md").read_text()
+    for plant in PLANTS.values():
+        assert f"| `{plant.name}`: {plant.description} |" in text, plant.name
+    source = (root / "src" / "antiphon" / "simulation" / "checker.py").read_text()
+    promises = re.findall(r"^\| ([a-z-]+) \|", source, re.MULTILINE)
+    assert len(promises) == 18
+    for name in promises[1:]:
+        assert f"| `{name}` |" in text, name
