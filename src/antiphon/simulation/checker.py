@@ -13,7 +13,7 @@ at what the event touched, so that checking after every step stays cheap.
 | durable-majority | what is committed is on the disks of a majority, and stays there |
 | older-term | what a leader commits ends with an entry of its own term |
 | committed-immutable | no replica commits anything else at a committed offset |
-| monotonic | terms never fall, not even over a restart; high watermarks never fall while a replica lives |
+| monotonic | terms and high watermarks never fall while a replica lives |
 | within-log | high watermark <= log end, and what a replica believes durable is on its disk |
 | spoken-is-durable | a promise, vote, candidacy or acknowledgement is on disk before it is sent |
 | one-vote | one vote a term, not two, not even over a restart |
