@@ -82,7 +82,9 @@ def test_pages() -> None:
     (topic,) = json.loads(get("/topics?pretty")[1])
     assert topic["name"] == "flights"
     assert topic["shards"][0]["leader"] == 1
-    assert b"node 1: DOWN" in get("/")[1]
+    page = get("/")[1]
+    assert b"node 1 down" in page
+    assert b'<span class="bad">DOWN</span>' in page
     assert get("/secrets")[0] == 404
 
 

@@ -1,4 +1,4 @@
-"""The HTTP door, for people and monitors: `/healthz`, `/metrics` (Prometheus), `/status` and `/topics` (JSON). GET only.
+"""The HTTP door, for people (`/`) and monitors: `/healthz`, `/metrics` (Prometheus), `/status`, `/topics` (JSON). GET only.
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
 size, connections in time and number, and nothing that is sent here changes anything.
@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.errors import PortInUseError
+from antiphon.http.page import render
 from antiphon.node.gateway import Gateway
 from antiphon.wire.metadata import ShardStatus
 
@@ -21,6 +22,7 @@ CONNECTIONS_MAX: Final = 256
 IDLE_S: Final = 30.0
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
+HTML: Final = "text/html; charset=utf-8"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Reply = tuple[int, str, bytes]
@@ -100,21 +102,9 @@ class HttpDoor:
             return 500, TEXT, f"{type(error).__name__}: {error}\n".encode()
 
     def _index(self) -> Reply:
-        cluster = self._gateway.metadata
-        lines = [
-            f"Antiphon node {self._gateway.node_id} of cluster {self._gateway.cluster_id}",
-            f"metadata version {cluster.version}, coordinator on node {cluster.controller}",
-            "",
-            *(
-                f"node {node.node_id}: {'up' if node.alive else 'DOWN'} {node.native}"
-                for node in cluster.nodes
-            ),
-            "",
-            *(f"{topic.kind} {topic.name}: {len(topic.shards)} shards" for topic in cluster.topics),
-            "",
-            "see " + " ".join(sorted(self._pages)),
-        ]
-        return 200, TEXT, ("\n".join(lines) + "\n").encode()
+        gateway = self._gateway
+        page = render(gateway.node_id, gateway.metadata, gateway.replica_statuses(), self._pages)
+        return 200, HTML, page
 
     def _health(self) -> Reply:
         """200 when this node is part of the cluster and none of its replicas has failed."""
