@@ -19,7 +19,8 @@ th { font-weight: 600; border-bottom: 2px solid #cfd6df; } td { border-bottom: 1
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .ok { color: #1a6e34; } .bad { color: #b3261e; font-weight: 600; }
 @media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ea; }
-p { color: #9aa6b2; } a { color: #7ab8ff; } th { border-color: #3a4452; } td { border-color: #262e39; } .ok { color: #7bd495; } .bad { color: #ff8a80; } }
+p { color: #9aa6b2; } a { color: #7ab8ff; }
+th { border-color: #3a4452; } td { border-color: #262e39; } .ok { color: #7bd495; } .bad { color: #ff8a80; } }
 """
 
 
