@@ -13,6 +13,7 @@ from antiphon.cli import (
     kv_commands,
     simulate,
     topic_commands,
+    verify,
 )
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ kv_commands.mount(app)
 demo.mount(app)
 bench.mount(app)
 judge.mount(app)
+verify.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 
 
