@@ -163,6 +163,12 @@ class ReplayConflictError(AntiphonError):
     code = "replay_conflict"
 
 
+class AlreadyAppliedError(AntiphonError):
+    """A table write that is sent again was applied once; its answer is no longer in the log. `details`: offset, log_start."""
+
+    code = "already_applied"
+
+
 class VersionMismatchError(AntiphonError):
     """A conditional put or delete expected another version. `details`: expected, actual (-1: absent)."""
 

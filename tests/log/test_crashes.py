@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from antiphon.log.config import LogConfig
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.operations import LogOp
+from antiphon.log.producer_state import ProducerState
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.records.batch import read_header
@@ -208,6 +209,28 @@ def test_crash_at_every_single_call_of_one_run() -> None:
             world.run(groups=2)
             world.disk = world.disk.crash(tear=tear)
             world.check()
+
+
+@pytest.mark.parametrize("tear", [False, True])
+def test_a_reset_brings_its_producers_or_has_not_happened(tear: bool) -> None:
+    """A crash at every call of a reset: the old log with its producers, or the new start with those of the snapshot."""
+    theirs = ProducerState()
+    theirs.update(read_header(batch_at(90, producer_id=9, sequence=4)))
+    outcomes = set()
+    for crash_after in range(40):
+        disk = SimulatedDisk(Random(crash_after))
+        log, committer = ShardLog.open(disk, DIRECTORY, CONFIG), GroupCommitter(disk)
+        committer.add(log.stage_append([batch_at(0, producer_id=7, sequence=0)]))
+        committer.add(log.checkpoint())
+        committer.commit()
+        disk.crash_after = disk.calls + crash_after
+        committer.add(log.reset(EntryId(3, 100), ProducerState.decode(theirs.encode())))
+        with contextlib.suppress(SimulatedCrash):
+            committer.commit()
+        log = ShardLog.open(disk.crash(tear=tear), DIRECTORY, CONFIG)
+        known = [number for number in (7, 9) if log.producers.last_batch(number) is not None]
+        outcomes.add((log.end, *known))
+    assert outcomes == {(EntryId(1, 1), 7), (EntryId(3, 100), 9)}
 
 
 def test_names_left_by_a_killed_process_are_made_durable() -> None:

@@ -10,7 +10,10 @@ from antiphon.errors import OffsetOutOfRangeError
 from antiphon.invariants import InvariantError
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import RealDisk
+from antiphon.log.producer_state import Duplicate, ProducerState
+from antiphon.log.recovery import DamageReport, save_damage
 from antiphon.log.shard_log import ShardLog
+from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from tests.log.helpers import Runner, batch_at, joined
 
@@ -189,6 +192,34 @@ def test_reset_empties_and_goes_on_elsewhere(log: Log) -> None:
     log.runner.run(log.log.reset(EntryId(1, 3)))  # also backwards
     log.reopen()
     assert log.log.end == EntryId(1, 3)
+
+
+def test_reset_takes_over_the_producers_of_before(log: Log) -> None:
+    """They stay known over restarts, rolled segments, damage, and until retention has passed them by."""
+    theirs = ProducerState()
+    theirs.update(read_header(batch_at(90, producer_id=9, sequence=4)))
+    log.runner.run(log.log.reset(EntryId(4, 100), theirs))
+    for _ in range(2):
+        log.reopen()
+        retry = log.log.producers.check(read_header(batch_at(0, producer_id=9, sequence=4)))
+        assert retry == Duplicate(90, 91)
+        for _ in range(40):  # several segments, each of which leaves a snapshot
+            log.append(1, term=5, size=60)
+    save_damage(log.disk, log.path, DamageReport(log.log.log_end, "", 0, "everything is read again"))
+    log.reopen()
+    assert log.log.producers.last_batch(9) is not None
+    log.runner.run(log.log.clear_damage(), log.log.trim(log.log.log_end))
+    log.reopen()
+    assert log.log.log_start == log.log.log_end == 180
+
+
+def test_producers_outlive_the_segments_that_hold_their_batches(log: Log) -> None:
+    log.runner.run(log.log.stage_append([batch_at(0, producer_id=9, sequence=0, size=900)]))
+    log.runner.run(log.log.stage_append([batch_at(1, size=900)]))
+    log.runner.run(log.log.trim(1))
+    log.reopen()
+    assert (log.log.log_start, log.log.damaged) == (1, None)
+    assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(0, 1)
 
 
 def test_trim_removes_whole_segments_and_moves_the_start(log: Log) -> None:

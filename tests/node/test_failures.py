@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import DiskFullError, InternalError, NotLeaderError, StorageFailedError
+from antiphon.errors import (
+    AlreadyAppliedError,
+    DiskFullError,
+    InternalError,
+    NotLeaderError,
+    StorageFailedError,
+)
 from antiphon.invariants import InvariantError
 from antiphon.log.disk import File, RealDisk
 from antiphon.records.batch import Buffer
@@ -205,6 +211,54 @@ def test_who_was_away_for_too_long_gets_a_snapshot(tmp_path: Path, kind: Kind) -
                 keys = tuple(b"key%d" % number for number in range(41))
                 rows = await node.table_get(TableGet(shard_id, keys, consistency="local"))
                 assert [row.value for row in rows.rows if row is not None] == [b"x" * 1000] * 41
+
+    run(test())
+
+
+@pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
+def test_a_retry_from_before_the_snapshot_is_not_applied_again(tmp_path: Path, kind: Kind) -> None:
+    """The follower that got the snapshot leads, and a producer sends once more what retention has removed since."""
+    batch = build_batch([(None, b"once", [], 1)], producer_id=9, producer_epoch=0, base_sequence=0)
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            settings = {"segment.bytes": "4096", "retention.bytes": "4096"}
+            shard_id = await new_shard(nodes, "t", kind, **settings)
+            leader = await nodes.leader(shard_id)
+            old, victim = leader.services.node_id, (leader.services.node_id + 1) % 3
+            once = TableWrite(shard_id, (Put(b"once", b"x"),), 9 | 1 << 61, 0, 0)
+            if kind is Kind.TOPIC:
+                first = await nodes.nodes[old].append(shard_id, batch)
+            else:
+                await nodes.nodes[old].table_write(once)
+            await nodes.stop(victim)
+            for number in range(40):
+                await write(nodes, shard_id, kind, number)
+            for node in nodes.nodes.values():
+                table = node.hosts[shard_id].table
+                if table is not None:
+                    table.state.flush()
+                node.shards.apply_retention()
+            assert (await nodes.leader(shard_id)).log.log_start > 5
+            node = await nodes.start(victim)
+            await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
+            await write(nodes, shard_id, kind, 40)
+            host = node.hosts[shard_id]
+            await eventually(lambda: host.high_watermark >= leader.high_watermark)
+            await nodes.stop(victim)  # what came with the snapshot is on the disk
+            node = await nodes.start(victim)
+            await eventually(lambda: shard_id in node.hosts)
+            await node.elect_leader(shard_id, victim)
+            host = await nodes.leader(shard_id)
+            assert host.services.node_id == victim
+            end = host.log.log_end
+            if kind is Kind.TOPIC:
+                again = await node.append(shard_id, batch)
+                assert (again.base_offset, again.duplicate) == (first.base_offset, True)
+            else:
+                with pytest.raises(AlreadyAppliedError):
+                    await node.table_write(once)
+            assert host.log.log_end == end
 
     run(test())
 

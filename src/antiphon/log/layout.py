@@ -5,7 +5,15 @@ import os
 from antiphon.log.disk import FULL_DISK, Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header
 from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_of, offsets_of
-from antiphon.log.snapshot import START_NAME, LogStart, Snapshot, decode_snapshot, encode_start
+from antiphon.log.snapshot import (
+    RESET_NAME,
+    START_NAME,
+    LogStart,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    encode_start,
+)
 from antiphon.records.entry_id import EntryId
 
 SNAPSHOTS_KEPT = 2
@@ -32,14 +40,29 @@ def remove_snapshots(disk: Disk, directory: str, above: int) -> None:
         disk.fsync_dir(directory)
 
 
-def wipe(disk: Disk, directory: str, at: EntryId) -> None:
-    """Empty the log, which continues after `at`. A crash in between is finished by the next `recover`."""
-    path = os.path.join(directory, START_NAME)
-    replace_file(disk, path, encode_start(LogStart(at.offset, at.term, True)))
+def wipe(disk: Disk, directory: str, at: EntryId, producers: bytes) -> None:
+    """Empty the log, which continues after `at` with the producers of then. A crash in between is finished by `recover`.
+
+    What there is to know of the time before `at` waits in a file of its own: until `start` says so, nothing is reset.
+    """
+    snapshot = Snapshot(at.offset, at.offset, at.term, [], [], producers, b"")
+    replace_file(disk, os.path.join(directory, RESET_NAME), encode_snapshot(snapshot))
+    replace_file(disk, os.path.join(directory, START_NAME), encode_start(LogStart(at.offset, at.term, True)))
+    finish_wipe(disk, directory, at)
+
+
+def finish_wipe(disk: Disk, directory: str, at: EntryId) -> None:
+    """The second half of `wipe`, from where `start` says that it is underway; harmless to repeat."""
     remove_snapshots(disk, directory, -1)
     remove_segments(disk, directory, 0, ordered=False)
     disk.fsync_dir(directory)
-    replace_file(disk, path, encode_start(LogStart(at.offset, at.term, False)))
+    waiting = os.path.join(directory, RESET_NAME)
+    snapshot = read_whole(disk, waiting)
+    if snapshot is not None:
+        replace_file(disk, file_of(directory, at.offset, SNAPSHOT_SUFFIX), snapshot)
+    replace_file(disk, os.path.join(directory, START_NAME), encode_start(LogStart(at.offset, at.term, False)))
+    if snapshot is not None:
+        disk.remove(waiting)
 
 
 def create_segment(disk: Disk, directory: str, base_offset: int) -> None:
@@ -98,13 +121,19 @@ def _remove_all(disk: Disk, directory: str, bases: list[int]) -> None:
         disk.fsync_dir(directory)
 
 
-def write_snapshot(disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str]) -> None:
-    """Write the snapshot of `offset` once data and index (`last`: paths) of the newest segment are synced."""
+def write_snapshot(
+    disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str], log_start: int
+) -> None:
+    """Write the snapshot of `offset` once data and index (`last`: paths) of the newest segment are synced.
+
+    The newest two are kept, and that of the log's start, which nothing that is in the log can stand in for.
+    """
     for path in last:
         disk.open(path).fdatasync()
     replace_file(disk, file_of(directory, offset, SNAPSHOT_SUFFIX), data)
-    older = [found for found in offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX) if found < offset]
-    for found in older[: len(older) - (SNAPSHOTS_KEPT - 1)]:
+    found_all = offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)
+    older = [found for found in found_all if found < offset and found != log_start]
+    for found in older[: max(0, len(older) - (SNAPSHOTS_KEPT - 1))]:
         disk.remove(file_of(directory, found, SNAPSHOT_SUFFIX))
 
 

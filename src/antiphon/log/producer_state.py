@@ -175,9 +175,21 @@ class ProducerState:
         batches = self._producers.get(producer_id)
         return batches[-1] if batches else None
 
-    def encode(self) -> bytes:
-        """The state as bytes, for a snapshot file."""
-        return msgspec.msgpack.encode((self._exact_from, list(self._producers.items())))
+    def encode(self, before: int | None = None) -> bytes:
+        """The state as bytes, for a snapshot file; `before`: without the batches that reach beyond this offset.
+
+        Whoever takes over the state of before an offset and then takes note of what follows there ends up with this state:
+        what is missing was displaced by newer batches, which displace it there as well.
+        """
+        items, exact_from = list(self._producers.items()), self._exact_from
+        if before is not None:
+            exact_from = min(exact_from, before)
+            cut = [
+                (number, [batch for batch in batches if batch.next_offset <= before])
+                for number, batches in items
+            ]
+            items = [(number, batches) for number, batches in cut if batches]
+        return msgspec.msgpack.encode((exact_from, items))
 
     @classmethod
     def decode(cls, data: bytes) -> "ProducerState":
@@ -189,6 +201,8 @@ class ProducerState:
             )
         except msgspec.MsgspecError as error:
             raise CorruptBatchError(f"not a producer snapshot: {error}") from error
+        if not all(batches for _, batches in items):
+            raise CorruptBatchError("not a producer snapshot: a producer without a batch")
         state._exact_from = exact_from
         state._producers = dict(items)
         return state

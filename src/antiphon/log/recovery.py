@@ -16,7 +16,7 @@ import msgspec
 from antiphon.errors import CorruptBatchError
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
-from antiphon.log.layout import DAMAGE_NAME, wipe
+from antiphon.log.layout import DAMAGE_NAME, finish_wipe
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.segment import (
     DATA_SUFFIX,
@@ -28,6 +28,7 @@ from antiphon.log.segment import (
     offsets_of,
 )
 from antiphon.log.snapshot import (
+    RESET_NAME,
     LogStart,
     Snapshot,
     decode_snapshot,
@@ -104,7 +105,9 @@ def recover(disk: Disk, directory: str) -> RecoveredLog:
         disk.fsync_dir(directory)
     start = load_start(disk, directory) or LogStart(0, 0, False)
     if start.resetting:
-        wipe(disk, directory, EntryId(start.start_term, start.log_start))
+        finish_wipe(disk, directory, EntryId(start.start_term, start.log_start))
+    elif RESET_NAME in names:
+        disk.remove(os.path.join(directory, RESET_NAME))  # a reset that did not begin, or is done
     return _Recovery(disk, directory, start).run()
 
 
@@ -125,7 +128,7 @@ class _Recovery:
     def run(self) -> RecoveredLog:
         marker = load_damage(self.disk, self.directory)
         # Damage may lie in what a snapshot stands for: then everything is read, to know where.
-        found_snapshot = self._best_snapshot() if marker is None else None
+        found_snapshot = self._best_snapshot(of_start=marker is not None)
         if found_snapshot is not None:
             self._load(*found_snapshot)
         elif self.bases:
@@ -159,9 +162,12 @@ class _Recovery:
             self.disk.remove(file_of(self.directory, bases.pop(0), DATA_SUFFIX))
         return bases
 
-    def _best_snapshot(self) -> tuple[Snapshot, ProducerState] | None:
+    def _best_snapshot(self, *, of_start: bool) -> tuple[Snapshot, ProducerState] | None:
+        """`of_start`: only that of the log's start, which stands for nothing that is in the log."""
         offsets = offsets_of(self.disk.listdir(self.directory), SNAPSHOT_SUFFIX)
         for offset in reversed(offsets):
+            if of_start and offset != self.start.log_start:
+                continue
             path = file_of(self.directory, offset, SNAPSHOT_SUFFIX)
             snapshot = decode_snapshot(read_whole(self.disk, path), path)
             if snapshot is not None and self._fits(snapshot):
@@ -172,7 +178,10 @@ class _Recovery:
     def _fits(self, snapshot: Snapshot) -> bool:
         """Are the files as the snapshot says? Checks sizes, and the last batch's index entry."""
         kept = [s for s in snapshot.segments if s.next_offset > self.start.log_start]
-        if not kept or [s.base_offset for s in kept] != self.bases[: len(kept)]:
+        if not kept:  # all that it stands for is gone, by a reset or by retention, but for the producers
+            at = self.start.log_start
+            return snapshot.offset == at and (not self.bases or self.bases[0] == at)
+        if [s.base_offset for s in kept] != self.bases[: len(kept)]:
             return False
         for number, summary in enumerate(kept):
             path = file_of(self.directory, summary.base_offset, DATA_SUFFIX)

@@ -12,7 +12,7 @@ before anything else is staged on the same log::
     stamp(batch, log.log_end, term)                                # leader only
     wal.submit(log.stage_append([batch]), on_durable)              # AppendLog: log.log_end has grown, read() sees it
     wal.submit(log.truncate(to), on_durable)                       # TruncateLog
-    wal.submit(log.reset(EntryId(term, offset)), on_durable)       # ResetLog
+    wal.submit(log.reset(EntryId(term, offset), state), on_durable)  # ResetLog
     wal.submit(log.hard_state.stage(term, voted_for), on_durable)  # PersistTerm (antiphon.log.hard_state)
     op = log.apply_retention(now_ms, high_watermark)               # now and then
     if op is not None: wal.submit(op)
@@ -306,18 +306,22 @@ class ShardLog:
             )
         return number, entry
 
-    def reset(self, at: EntryId) -> LogOp:
-        """Empty the log; it continues after `at` (a snapshot was installed, or a damaged log is fetched anew)."""
+    def reset(self, at: EntryId, producers: ProducerState | None = None) -> LogOp:
+        """Empty the log; it continues after `at` (a snapshot was installed, or a damaged log is fetched anew).
+
+        `producers`: the leader's, as of `at`; without them a batch from before that comes again is taken for a new one.
+        """
         self._segments = []
         self._tail.clear(at.offset)
         self.terms.reset(at)
-        self.producers.clear()
+        self.producers = ProducerState() if producers is None else producers
         self._start_generation(at.offset)
         self._files_beyond = False
         self._last_entry = b""
         self._since_snapshot = 0
         self._snapshot_offset = None
-        step = CallStep(functools.partial(layout.wipe, self._disk, self.path, at))
+        wipe = functools.partial(layout.wipe, self._disk, self.path, at, self.producers.encode())
+        step = CallStep(wipe)
         return LogOp(self.queue, [step], settle=self._settle_at(at.offset))
 
     def trim(self, log_start: int) -> LogOp | None:
@@ -385,6 +389,7 @@ class ShardLog:
                 snapshot.offset,
                 encode_snapshot(snapshot),
                 (last.data_path, last.index_path),
+                start.offset,
             )
         )
 

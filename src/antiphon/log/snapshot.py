@@ -21,6 +21,7 @@ START_VERSION: Final = 1
 _FRAME: Final = struct.Struct(">8sII")
 _START: Final = struct.Struct(">qqB7x")
 START_NAME: Final = "start"
+RESET_NAME: Final = "reset"  # the snapshot that a reset puts in the place of the log, until it stands there
 
 
 class SegmentSummary(NamedTuple):

@@ -53,6 +53,7 @@ from antiphon.wire.requests import ReplicaStatus
 
 if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
+    from antiphon.log.producer_state import ProducerState
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.table_shard import TableShard
 
@@ -81,6 +82,7 @@ class ShardHost:
         self.high_watermark = replica.high_watermark
         self.noted_watermark = self.high_watermark  # what the checkpoint file says
         self.ticking = False
+        self.snapshot_producers: ProducerState | None = None  # of the snapshot that is being installed
         self._staged: list[tuple[int, bytearray]] = []
         self._staged_ops: list[LogOp] = []
         self._flush_asked = False
@@ -245,7 +247,8 @@ class ShardHost:
 
     def _reset_log(self, action: ResetLog) -> None:
         self._log.warning("log_reset", at=action.at)
-        self._submit(self.log.reset(action.at), action.write_id)
+        producers, self.snapshot_producers = self.snapshot_producers, None
+        self._submit(self.log.reset(action.at, producers), action.write_id)
 
     def _persist_term(self, action: PersistTerm) -> None:
         self._submit(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)

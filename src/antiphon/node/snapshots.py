@@ -1,9 +1,10 @@
 """Bringing a follower up whose log cannot be joined: the leader sends a snapshot of committed state (S0.37).
 
 For a table that is a checkpoint of its store, sent file by file in chunks, one chunk at a time: the answer to a chunk
-is the flow control. For a plain topic the state below the log's start is gone by retention, so the snapshot is empty
-and only says where to go on. The follower installs it when it is whole; a half one is thrown away when the next one
-begins.
+is the flow control. For a plain topic the state below the log's start is gone by retention, so the snapshot only says
+where to go on. In both cases it brings what the leader remembers of the producers from before, so that a retry of what
+is not in the follower's log is recognised there too. The follower installs it when it is whole; a half one is thrown
+away when the next one begins.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import structlog
 from crc32c import crc32c
 
 from antiphon.errors import AntiphonError, CorruptBatchError, InvalidRequestError, UnknownShardError
+from antiphon.log.producer_state import ProducerState
 from antiphon.node.peer_wire import SnapshotChunk
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.entry_id import EntryId
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1024 * 1024
 CHUNK_TIMEOUT_S = 30.0
+PRODUCERS_FILE = "producers.antiphon"  # beside the store's files
 
 
 class Snapshots:
@@ -65,19 +68,17 @@ class Snapshots:
 
     async def _stream(self, host: ShardHost, to: int) -> EntryId:
         term = host.term
-        if host.table is None:
-            at = host.replica.terms.start
-            await self._chunk(
-                to, SnapshotChunk(host.shard_id, term, at, "", 0, 0, first=True, last=True), b""
-            )
-            return at
         copy = self._directory / f"send-{host.shard_id}-{to}"
         shutil.rmtree(copy, ignore_errors=True)
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
-            offset = await asyncio.to_thread(host.table.state.checkpoint, str(copy))
-            terms = host.replica.terms
-            at = EntryId(terms.term_before(offset), offset)
+            if host.table is None:
+                at = host.replica.terms.start
+                copy.mkdir()
+            else:
+                offset = await asyncio.to_thread(host.table.state.checkpoint, str(copy))
+                at = EntryId(host.replica.terms.term_before(offset), offset)
+            (copy / PRODUCERS_FILE).write_bytes(host.log.producers.encode(before=at.offset))
             first = True
             for name, position, data in _chunks(copy):
                 chunk = SnapshotChunk(host.shard_id, term, at, name, position, crc32c(data), first=first)
@@ -133,9 +134,18 @@ class Snapshots:
 
 
 def install_snapshot(host: ShardHost, at: EntryId, copy: Path) -> None:
-    """Put a whole snapshot in the place of the replica's log and store, if the replica takes it."""
+    """Put a whole snapshot in the place of the replica's log and store, if the replica takes it.
+
+    Raises CorruptBatchError or InvalidRequestError when it does not say what is known of the producers.
+    """
+    producers_file = copy / PRODUCERS_FILE
+    if not producers_file.exists():
+        raise InvalidRequestError(f"the snapshot of shard {host.shard_id} says nothing of its producers")
+    producers = ProducerState.decode(producers_file.read_bytes())
+    producers_file.unlink()
 
     def event() -> Any:
+        host.snapshot_producers = producers
         actions = host.replica.snapshot_installed(at)
         table = host.table
         if table is not None and any(type(action) is ResetLog for action in actions):

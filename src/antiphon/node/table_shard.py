@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import InvalidRequestError, NotReadyError
+from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError
 from antiphon.invariants import invariant
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.records.builder import build_batch
@@ -82,6 +82,14 @@ def write_table(
             base, end = duplicate.base_offset, duplicate.next_offset
 
             def answer_again() -> None:
+                if base < host.log.log_start:
+                    raise AlreadyAppliedError(
+                        f"this write of producer {request.producer_id} (sequence {request.sequence}) was applied before, "
+                        f"and nothing was applied again; shard {host.shard_id} no longer holds what it was answered: read "
+                        "the keys",
+                        offset=base,
+                        log_start=host.log.log_start,
+                    )
                 (batch,) = host.log.read(base, 1, end)
                 done(results_from_batch(batch))
 
