@@ -179,7 +179,8 @@ class Verification:
         from antiphon.cli.verify_load import KAFKA_TOPIC, TABLE, TOPIC
 
         if role == "any":
-            return self._rng.choice(sorted(cluster.nodes))
+            nodes: list[int] = sorted(cluster.nodes)
+            return self._rng.choice(nodes)
         name = self._rng.choice((TOPIC, KAFKA_TOPIC, TABLE))
 
         async def ask() -> int | None:

@@ -13,6 +13,7 @@ import structlog
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,
+    NotReadyError,
     OverloadedError,
     TopicExistsError,
     UnknownTopicError,
@@ -71,6 +72,8 @@ class GroupCoordinator:
         try:
             return shard_of_group(self._gateway, group_id)
         except UnknownTopicError:
+            if self._gateway.metadata.version < 0:
+                raise NotReadyError("this node was just started and knows no metadata yet") from None
             if self._creating is None or self._creating.done():
                 work = self._create_table()
                 self._creating = asyncio.get_running_loop().create_task(work, name="create group table")

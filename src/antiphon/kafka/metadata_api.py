@@ -23,6 +23,7 @@ from antiphon.wire.requests import CreateTopic
 
 CACHED_MAX: Final = 256
 AUTO_CREATE_WAIT_S: Final = 3.0
+TOLD_WAIT_S: Final = 3.0  # how long a node that was just started waits for its first metadata
 AUTO_CREATE_TIMEOUT_S: Final = 30.0
 CONDITIONAL_APPEND_FEATURE: Final = "antiphon.conditional_append"
 BROKERS: Final = 1  # endpoint type of DescribeCluster
@@ -60,6 +61,9 @@ class MetadataApi:
     async def metadata(self, request: m.MetadataRequest, version: int, *, flexible: bool) -> bytes:
         """The encoded body of a Metadata response. Creates topics that are missing where both sides want that."""
         wanted = self._wanted(request, version)
+        if self._gateway.metadata.version < 0:
+            # Just started: a client that hears that its topics do not exist would give them up.
+            await self._gateway.wait_metadata(-1, TOLD_WAIT_S)
         if wanted is not None and self._auto_create and request.allow_auto_topic_creation:
             await self._create_missing([name for name, _ in wanted if name is not None])
         meta = self._gateway.metadata
@@ -100,7 +104,7 @@ class MetadataApi:
             if name is None:
                 return m.MetadataTopic(error_code=code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
             error = code.INVALID_TOPIC_EXCEPTION if name_problem(name) else code.UNKNOWN_TOPIC_OR_PARTITION
-            if name in self._creating:
+            if name in self._creating or self._gateway.metadata.version < 0:
                 error = code.LEADER_NOT_AVAILABLE
             return m.MetadataTopic(error_code=error, name=name, topic_id=ZERO_UUID)
         return self._topic(found)
@@ -137,7 +141,7 @@ class MetadataApi:
             try:
                 self._gateway.topic(name)
             except UnknownTopicError:
-                if name_problem(name) is None:
+                if name_problem(name) is None and self._gateway.metadata.version >= 0:
                     tasks.append(self._creating.get(name) or self._start_creating(name))
         if tasks:
             await asyncio.wait(tasks, timeout=AUTO_CREATE_WAIT_S)

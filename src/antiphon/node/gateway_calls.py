@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, UnknownShardError, UnknownTopicError
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    NotReadyError,
+    TimedOutError,
+    UnknownShardError,
+    UnknownTopicError,
+)
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.node.shard_host import ShardHost
@@ -67,6 +74,11 @@ class GatewayCalls:
     def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta]:
         """See Gateway."""
         found = self.agent.view.shard(shard_id)
+        if found is None and self.view.version < 0:
+            # A node that was told nothing since its start must not say that something does not exist.
+            raise NotReadyError(
+                f"node {self.node_id} was just started and does not know of shard {shard_id}; retry"
+            )
         if found is None:
             raise UnknownShardError(f"there is no shard {shard_id}", shard_id=shard_id)
         return found
@@ -93,7 +105,16 @@ class GatewayCalls:
 
     async def create_topic(self, request: CreateTopic, timeout_s: float = 30.0) -> TopicMeta:
         """See Gateway."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         await self.agent.command(request, timeout_s)
+        # Where a try whose answer got lost had made it already, this node may not have heard of it yet.
+        while request.name not in self.view.topics:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                raise TimedOutError(
+                    f"{request.name!r} was created, but node {self.node_id} has not heard of it yet"
+                )
+            await self.agent.wait_version(self.view.version, left_s)
         return self.topic(request.name)
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:

@@ -18,6 +18,7 @@ from antiphon.errors import (
     FrameTooLargeError,
     InternalError,
     InvalidRequestError,
+    NotReadyError,
     ProtocolViolationError,
 )
 from antiphon.invariants import InvariantError
@@ -257,6 +258,12 @@ class NativeSession:
 
     def _get_metadata(self, request_id: int, body: GetMetadata, _payload: memoryview) -> None:
         node = self._node
+        if node.view.version < 0:
+            error = NotReadyError(
+                f"node {node.node_id} was just started and knows no metadata yet; ask another, or again"
+            )
+            self._fail(request_id, error)
+            return
         if body.known_version < node.view.version or body.wait_ms <= 0:
             self._reply(request_id, MetadataReply(node.metadata))
             return
