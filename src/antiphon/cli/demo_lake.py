@@ -11,6 +11,7 @@ from antiphon.errors import TimedOutError
 
 TRIGGER: Final = "1 second"
 COUNT_AGE_S: Final = 0.4
+EPOCH_OFFSETS: Final = 50_000  # so that a backlog reaches the lake in steps and not all at the end
 EVENT_COLUMNS: Final = (
     "id bigint, carrier string, flight int, tail string, origin string, dest string, scheduled string, "
     "dep_delay int, arr_delay int, distance int"
@@ -75,6 +76,7 @@ class Lake:
         return (
             self._spark.readStream.format("antiphon")
             .options(servers=self._servers, startingOffsets="earliest", **{kind: name})
+            .option("maxOffsetsPerTrigger", EPOCH_OFFSETS)
             .load()
         )
 
