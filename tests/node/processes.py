@@ -198,8 +198,9 @@ class Processes:
             time.sleep(0.01)
 
     def append(self, shard_id: int, value: bytes, **condition: int) -> Appended:
-        """Append one record to the leader of a shard."""
-        batch = build_batch([(None, value, [], 1)])
+        """Append one record to the leader of a shard, once: tries that were cut off by an election may have landed."""
+        producer_id = secrets.randbits(60)
+        batch = build_batch([(None, value, [], 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0)
         reply = self.on_leader(shard_id, AppendBatch(shard_id, **condition), [batch])
         assert isinstance(reply, Appended)
         return reply

@@ -204,7 +204,8 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(cluster: Processes
         cluster.start(victim)
     eventually(lambda: same_everywhere(cluster, shard_id) and same_everywhere(cluster, table_id))
     stored = cluster.read(0, shard_id)
-    assert all(stored.count(value) == 1 for value in acknowledged)
+    counts = {value: stored.count(value) for value in acknowledged}
+    assert set(counts.values()) == {1}, counts
     applied = [cluster.statuses(node_id)[table_id] for node_id in cluster.ids]
     assert {(one.applied, one.state) for one in applied} == {(applied[0].log_end, "ok")}
 

@@ -20,7 +20,7 @@ _NAMES = {
 }
 
 
-def state_diagram() -> str:
+def state_diagram(_root: Path) -> str:
     """The replica's states and edges, from the transition table, as a Mermaid state diagram."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {_NAMES[Role.NOT_MEMBER]}"]
     lines += [
@@ -29,17 +29,44 @@ def state_diagram() -> str:
     return "\n".join([*lines, "```"])
 
 
-PARTS: dict[str, Callable[[], str]] = {"replica states": state_diagram}
+def requirement_table(root: Path) -> str:
+    """Requirement numbers with the modules that name them and the tests that bear them, from the sources of `root`."""
+    lives: dict[str, set[str]] = {}
+    for path in sorted((root / "src").rglob("*.py")):
+        for family, number in re.findall(r"\b(S[0-4])\.(\d+)\b", path.read_text(encoding="utf-8")):
+            lives.setdefault(f"{family}.{number}", set()).add(
+                str(path.relative_to(root / "src" / "antiphon"))
+            )
+    shown: dict[str, set[str]] = {}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        for name in re.findall(
+            r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            for family, number in re.findall(r"(?<=_)(s[0-4])_(\d+)(?=_)", name):
+                key = f"{family.upper()}.{int(number)}"
+                shown.setdefault(key, set()).add(f"{path.relative_to(root)}::{name}")
+    lines = ["| requirement | named in | shown by |", "|---|---|---|"]
+    for key in sorted(shown, key=lambda text: (text[:2], int(text[3:]))):
+        modules = " ".join(f"`{module}`" for module in sorted(lives.get(key, ())))
+        tests = "<br>".join(f"`{test}`" for test in sorted(shown[key]))
+        lines.append(f"| {key} | {modules} | {tests} |")
+    return "\n".join(lines)
 
 
-def redraw(text: str) -> str:
-    """A page with its made parts as the code has them now. Raises ValueError for a part that nothing makes."""
+PARTS: dict[str, Callable[[Path], str]] = {
+    "replica states": state_diagram,
+    "requirements": requirement_table,
+}
+
+
+def redraw(text: str, root: Path) -> str:
+    """A page with its made parts as the tree `root` has them now. Raises ValueError for a part that nothing makes."""
 
     def replace(match: re.Match[str]) -> str:
         name = match["name"]
         if name not in PARTS:
             raise ValueError(f"nothing makes {name!r}; there are: {', '.join(sorted(PARTS))}")
-        return f"<!-- made: {name} -->\n{PARTS[name]()}\n<!-- end: {name} -->"
+        return f"<!-- made: {name} -->\n{PARTS[name](root)}\n<!-- end: {name} -->"
 
     return re.sub(
         r"<!-- made: (?P<name>[^>]*?) -->.*?<!-- end: (?P=name) -->", replace, text, flags=re.DOTALL
@@ -55,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stale = 0
     for page in sorted(options.folder.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        drawn = redraw(text)
+        drawn = redraw(text, options.folder.resolve().parent)
         if drawn == text:
             continue
         stale += 1
