@@ -1,6 +1,7 @@
 """Real node processes for the tests, and a small blocking client that speaks to one of them."""
 
 import contextlib
+import secrets
 import select
 import signal
 import socket
