@@ -164,7 +164,7 @@ class ReplayConflictError(AntiphonError):
 
 
 class AlreadyAppliedError(AntiphonError):
-    """A table write that is sent again was applied once; its answer is no longer in the log. `details`: offset, log_start."""
+    """A repeated table write was applied once already; its answer is no longer in the log. `details`: offset, log_start."""
 
     code = "already_applied"
 

@@ -338,7 +338,7 @@ class MemoryCluster:
         header = BatchHeader(
             0, 0, 0, 2, 0, 0, 0, 0, 0, body.producer_id, body.producer_epoch, body.sequence, 1
         )
-        seen = shard.producers.check(header)
+        seen = shard.producers.check(header, table=True)
         if seen is not None:
             return results_from_batch(
                 next(b for b in shard.batches if read_header(b).base_offset == seen.base_offset)

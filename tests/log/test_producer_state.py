@@ -33,9 +33,9 @@ class Shard:
         self.headers: list[BatchHeader] = []
         self.end = 0
 
-    def send(self, pid: int, sequence: int, **kwargs: Any) -> Duplicate | int:
+    def send(self, pid: int, sequence: int, *, table: bool = False, **kwargs: Any) -> Duplicate | int:
         found = header(pid, sequence, at=self.end, **kwargs)
-        duplicate = self.state.check(found)
+        duplicate = self.state.check(found, table=table)
         if duplicate is not None:
             return duplicate
         self.state.update(found)
@@ -114,6 +114,47 @@ def test_table_sequences_only_rise_and_the_last_64_are_recognised() -> None:
     assert shard.send(pid, 3, epoch=1) == 301
     with pytest.raises(ProducerFencedError):
         shard.send(pid, 5001, epoch=0)
+
+
+def test_a_job_on_a_table_only_rises_and_remembers_its_epoch() -> None:
+    """What the log holds of a request says nothing of how many operations it had."""
+    shard, pid = Shard(), JOB_ID_MIN + 9
+    for n in range(5000):
+        shard.send(pid, 3 + n * 10, count=1 + n % 3, crc=n, table=True)
+    kept = shard.headers[5000 - 4096]
+    again = shard.send(pid, kept.base_sequence, count=70, crc=1, table=True)
+    assert again == Duplicate(kept.base_offset, kept.next_offset)
+    for unknown in (2, 3, 4, 9 * 10, 4998 * 10, 4999 * 10 + 2):
+        with pytest.raises(OutOfOrderSequenceError):
+            shard.send(pid, unknown, table=True)
+    end = shard.end
+    assert shard.send(pid, 77, epoch=1, table=True) == end
+    with pytest.raises(ProducerFencedError):
+        shard.send(pid, 3 + 4999 * 10, table=True)
+    assert shard.send(pid, 77, epoch=1, table=True) == Duplicate(end, end + 1)
+    assert ProducerState.decode(shard.state.encode()).last_batch(pid) == shard.state.last_batch(pid)
+
+
+def test_a_job_that_says_what_its_table_requests_hold_cannot_change_them() -> None:
+    shard, pid = Shard(), JOB_ID_MIN | TABLE_ID_MIN | 9
+    for number in (0, 1, 4):  # 2 and 3 had no effect
+        shard.send(pid, number << 16 | 100, table=True)
+    for number in (0, 1, 4):
+        assert isinstance(shard.send(pid, number << 16 | 100, table=True), Duplicate)
+        for checksum in (99, 101):
+            with pytest.raises(ReplayConflictError):
+                shard.send(pid, number << 16 | checksum, table=True)
+    for number in (2, 3):
+        with pytest.raises(OutOfOrderSequenceError):
+            shard.send(pid, number << 16 | 100, table=True)
+    assert shard.send(pid, 5 << 16, table=True) == 3
+
+
+def test_any_producer_of_a_table_may_leave_gaps() -> None:
+    shard = Shard()
+    shard.send(7, 0, count=5, table=True)
+    assert shard.send(7, 1, count=2, table=True) == 5
+    assert shard.send(7, 0, table=True) == Duplicate(0, 5)
 
 
 def test_job_epochs_start_at_zero_and_are_dense() -> None:

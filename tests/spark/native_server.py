@@ -115,7 +115,7 @@ class MemoryShard:
             producer_epoch=request.producer_epoch,
             base_sequence=request.sequence,
         )
-        known = self.producers.check(header)
+        known = self.producers.check(header, table=True)
         results = [OpResult(OpStatus.OK) for _ in request.ops]
         if known is not None:
             return TableWritten(tuple(results), known.base_offset)

@@ -19,7 +19,8 @@ def test_ids_lie_in_their_class() -> None:
     for epoch in range(100):
         job = Job("q", epoch, 0)
         assert 1 << 62 <= job.producer_id(table=False) < 1 << 63
-        assert 1 << 61 <= job.producer_id(table=True) < 1 << 62
+        assert 3 << 61 <= job.producer_id(table=True) < 1 << 63
+        assert not job.producer_id(table=False) & 1 << 61
 
 
 def test_a_new_identity_before_epochs_could_be_taken_for_older_ones() -> None:

@@ -8,6 +8,12 @@ Three classes of producers, told apart by id:
   the row's place within the epoch. A batch seen before must be equal byte for byte (by its CRC). The current epoch's last
   4,096 batches are recognised.
 
+What a *table's* log holds is not what its producer sent: a request of ten operations may have twenty effects, or none, and
+they carry versions and times of the leader's. So on a table (`check(..., table=True)`) neither the number of records nor the
+CRC says anything: sequences only rise, and a repeated request is recognised by exactly its sequence. For jobs that holds
+within an epoch, which may begin with any sequence. A job whose id has bit 61 set as well puts a checksum of what it asks for
+in the lower 16 bits of the sequence, and the request's number above: the same number with another checksum is a conflict.
+
 `check` asks before the append, `update` takes note of an appended batch: on the leader, on followers and at recovery alike,
 so that a fail-over forgets nothing. Batches of uncommitted entries can be cut off again by `truncate`.
 """
@@ -30,6 +36,7 @@ JOB_ID_MIN: Final = 1 << 62
 NORMAL_WINDOW: Final = 5
 TABLE_WINDOW: Final = 64
 JOB_WINDOW: Final = 4096
+CONTENT_BITS: Final = 16  # of a sequence, in a job's requests to a table: a checksum of the content
 UNDO_BATCHES: Final = (
     64  # kept beyond the window, so that cutting off a few uncommitted batches needs no reading
 )
@@ -79,8 +86,10 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, header: BatchHeader) -> Duplicate | None:
+    def check(self, header: BatchHeader, *, table: bool = False) -> Duplicate | None:
         """May this batch be appended? None: yes. Duplicate: it is in the log already.
+
+        `table`: the header stands for a request to a table, whose batch is not made yet.
 
         Raises:
             ProducerFencedError: a newer epoch of the producer is known.
@@ -91,13 +100,13 @@ class ProducerState:
             return None
         batches = self._producers.get(header.producer_id)
         if header.producer_id >= JOB_ID_MIN:
-            return _check_job(header, batches)
+            return _check_table_job(header, batches) if table else _check_job(header, batches)
         if batches is None:
             return None
         current = batches[-1].epoch
         if header.producer_epoch < current:
             raise _fenced(header, current)
-        if header.producer_id >= TABLE_ID_MIN:
+        if table or header.producer_id >= TABLE_ID_MIN:
             return _check_table(header, batches)
         return _check_normal(header, batches)
 
@@ -254,10 +263,7 @@ def _check_table(header: BatchHeader, batches: list[ProducerBatch]) -> Duplicate
 def _first_of_epoch(batches: list[ProducerBatch]) -> int:
     """Where the current epoch's batches start in the list."""
     epoch = batches[-1].epoch
-    at = len(batches)
-    while at and batches[at - 1].epoch == epoch:
-        at -= 1
-    return at
+    return bisect_left(batches, True, key=lambda seen: seen.epoch == epoch)
 
 
 def _check_job(header: BatchHeader, batches: list[ProducerBatch] | None) -> Duplicate | None:
@@ -285,3 +291,26 @@ def _check_job(header: BatchHeader, batches: list[ProducerBatch] | None) -> Dupl
         first=header.base_sequence,
         last=header.last_sequence,
     )
+
+
+def _check_table_job(header: BatchHeader, batches: list[ProducerBatch] | None) -> Duplicate | None:
+    if batches is None or is_newer_job_epoch(header.producer_epoch, batches[-1].epoch):
+        return None
+    last, sequence = batches[-1], header.base_sequence
+    if header.producer_epoch != last.epoch:
+        raise _fenced(header, last.epoch)
+    low = max(_first_of_epoch(batches), len(batches) - JOB_WINDOW)
+    at = bisect_left(batches, sequence, lo=low, key=lambda seen: seen.first_sequence)
+    if at < len(batches) and batches[at].first_sequence == sequence:
+        return Duplicate(batches[at].base_offset, batches[at].next_offset)
+    if header.producer_id & TABLE_ID_MIN:
+        number = sequence >> CONTENT_BITS
+        if any(seen.first_sequence >> CONTENT_BITS == number for seen in batches[max(low, at - 1) : at + 1]):
+            raise ReplayConflictError(
+                f"job {header.producer_id} sent request {number} of epoch {header.producer_epoch} again with other content",
+                first=sequence,
+                last=sequence,
+            )
+    if at < len(batches):
+        raise _out_of_order(header, last.first_sequence + 1)
+    return None

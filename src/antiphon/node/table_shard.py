@@ -76,7 +76,7 @@ def write_table(
         header = producer_header(
             request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
         )
-        duplicate = host.log.producers.check(header)
+        duplicate = host.log.producers.check(header, table=True)
         if duplicate is not None:
             host.services.metrics.duplicates += 1
             base, end = duplicate.base_offset, duplicate.next_offset

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError
 
-JOB_ID_BIT: Final = 1 << 62  # topics: sequences without gaps, repeated batches are compared by checksum
-TABLE_ID_BIT: Final = 1 << 61  # tables: sequences rise
+JOB_ID_BIT: Final = 1 << 62  # an epoch's batches are recognised when they come again
+TABLE_ID_BIT: Final = 1 << 61  # to tables, besides: the sequence holds a checksum of the content
 EPOCH_BITS: Final = 14
 
 
@@ -39,8 +39,7 @@ class Job(NamedTuple):
         """The same for all attempts of the task; nobody else has it but by a collision of 61-bit hashes."""
         text = f"{self.query_id}/{self.partition}/{self.epoch >> EPOCH_BITS}"
         hashed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-        bit = TABLE_ID_BIT if table else JOB_ID_BIT
-        return bit | (hashed & (bit - 1))
+        return JOB_ID_BIT | (TABLE_ID_BIT if table else 0) | (hashed & (TABLE_ID_BIT - 1))
 
     def __str__(self) -> str:
         return f"epoch {self.epoch} of {self.query_id}, partition {self.partition}"

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from antiphon.errors import (
+    AlreadyAppliedError,
     AntiphonError,
     InvalidRequestError,
     OutOfOrderSequenceError,
@@ -34,9 +35,7 @@ WAITING_BATCHES_MAX: Final = 16  # over all shards; what a task holds beyond the
 JOB_BATCHES_MAX: Final = (
     4_096  # of one epoch, shard and partition that a leader recognises when they come again
 )
-TABLE_WINDOW: Final = 64  # requests of one producer that a table's leader recognises
 CONTENT_BITS: Final = 16
-TABLE_REQUESTS_MAX: Final = 1 << (31 - CONTENT_BITS)
 _LENGTHS: Final = struct.Struct(">qq")
 
 
@@ -62,6 +61,11 @@ class ShardWriters(ABC):
     def write(self, shard: int, rows: Sequence[RowData]) -> None:
         """Take a batch for a shard; sends when enough of them wait."""
         number = self._sent.get(shard, 0)
+        if number >= JOB_BATCHES_MAX:
+            raise InvalidRequestError(
+                f"{self._job} has more than {JOB_BATCHES_MAX} batches for shard {shard}: limit epochs with "
+                "maxOffsetsPerTrigger, or raise batchRows and batchBytes"
+            )
         self._sent[shard] = number + 1
         self._waiting.setdefault(shard, deque()).append(self._prepare(shard, number, rows))
         self._count += 1
@@ -80,7 +84,7 @@ class ShardWriters(ABC):
         self._count -= len(heads)
         try:
             answers: list[Answer | None] = list(self._cluster.call_all([head.call for head in heads]))
-        except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError):
+        except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError, AlreadyAppliedError):
             # One of them was refused: ask one by one, so that the message can say which and the others get through.
             answers = [self._single(shard, head) for shard, head in zip(shards, heads, strict=True)]
         for shard, answer in zip(shards, answers, strict=True):
@@ -97,6 +101,8 @@ class ShardWriters(ABC):
                 f"({error.message})",
                 **error.details,
             ) from error
+        except AlreadyAppliedError:
+            return None  # a duplicate whose answer is no longer in the log; nobody needs it
         except (ReplayConflictError, OutOfOrderSequenceError) as error:
             if self._is_known(head, error):
                 return None
@@ -138,11 +144,6 @@ class TopicWriters(ShardWriters):
         self._rows: dict[int, int] = {}
 
     def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting:
-        if number >= JOB_BATCHES_MAX:
-            raise InvalidRequestError(
-                f"{self._job} has more than {JOB_BATCHES_MAX} batches for shard {shard}: limit epochs with "
-                "maxOffsetsPerTrigger, or raise batchRows and batchBytes"
-            )
         first = self._rows.get(shard, 0)
         self._rows[shard] = first + len(rows)
         default_ms: int | None = None
@@ -174,8 +175,7 @@ class TableWriters(ShardWriters):
     """Requests of puts and deletes.
 
     A table's leader recognises a repeated request by its sequence alone. So the sequence holds the request's number and, in
-    its lower bits, a checksum of the content: a request with the number of an earlier one and other content has a sequence
-    that is neither new nor known, and is refused.
+    its lower bits, a checksum of the content: a request with the number of an earlier one and other content is refused.
     """
 
     def __init__(self, cluster: Cluster, shard_ids: Sequence[int], job: Job, timeout_ms: int) -> None:
@@ -184,10 +184,6 @@ class TableWriters(ShardWriters):
         self._producer_id = job.producer_id(table=True)
 
     def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting:
-        if number >= TABLE_REQUESTS_MAX:
-            raise InvalidRequestError(
-                f"{self._job} has more than {TABLE_REQUESTS_MAX} requests for shard {shard}: raise batchRows and batchBytes"
-            )
         ops: list[TableOp] = []
         checksum = 0
         for row in rows:
@@ -218,8 +214,5 @@ class TableWriters(ShardWriters):
                 )
 
     def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:
-        """Older than the leader remembers, or one that left no trace because none of its keys was there to be deleted."""
-        if not isinstance(error, OutOfOrderSequenceError):
-            return False
-        last_number = (int(error.details.get("expected", 0)) - 1) >> CONTENT_BITS
-        return head.only_deletes or head.number <= last_number - TABLE_WINDOW
+        """Later requests are in the log, this one is not: it left no trace, for none of its keys was there to be deleted."""
+        return head.only_deletes and isinstance(error, OutOfOrderSequenceError)
