@@ -24,6 +24,7 @@ from antiphon.errors import (
     NotLeaderError,
     OffsetMismatchError,
     OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
     OverloadedError,
     TimedOutError,
     WrongKindError,
@@ -39,6 +40,7 @@ Done = Callable[[Any], None]
 """Called with a result or an AntiphonError."""
 
 WAITERS_MAX: Final = 100_000
+REFUSED_MAX: Final = 1000
 ISOLATIONS: Final = ("committed", "uncommitted", "replica")
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
@@ -87,6 +89,7 @@ class ShardClients:
         self._read_token = 0
         self._read_asked = False
         self._followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
+        self._refused: dict[int, tuple[int, int]] = {}  # by producer id: see _check_chain
 
     @property
     def waiting(self) -> bool:
@@ -116,10 +119,14 @@ class ShardClients:
             result = AppendResult(duplicate.base_offset, duplicate.next_offset, host.term, log_start, True)
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
+        if self._refused:
+            self._check_chain(header)
         base = host.log.log_end
         if expected_offset is not None and expected_offset != base:
+            self._note_refusal(header)
             self._mismatch(expected_offset, base, timeout_s, done)
             return
+        self._refused.pop(header.producer_id, None)
         owned = bytearray(batch)
         stamp(owned, base, host.term)
         next_offset = base + header.last_offset_delta + 1
@@ -163,6 +170,29 @@ class ShardClients:
             actual=actual,
         )
         self.when_confirmed(actual, timeout_s, lambda: done(error), done)
+
+    def _note_refusal(self, header: BatchHeader) -> None:
+        """Remember the first batch of a producer that the log does not know, when it is refused: see `_check_chain`."""
+        producer_id = header.producer_id
+        if producer_id < 0 or self._host.log.producers.last_batch(producer_id) is not None:
+            return  # batches without a producer are not a chain; those of a known one must follow its last
+        if len(self._refused) >= REFUSED_MAX and producer_id not in self._refused:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = (header.producer_epoch, header.base_sequence)
+
+    def _check_chain(self, header: BatchHeader) -> None:
+        """Refuse what follows a refused batch in its producer's sequence, so that a chain leaves a prefix (S2.13).
+
+        The log takes any first sequence of a producer that it does not know. But when the batch before this one was on its
+        way here too and has just been refused, then this one must not land, even if the end is where it expects it by now.
+        """
+        epoch, sequence = self._refused.get(header.producer_id, (-1, -1))
+        if epoch == header.producer_epoch and sequence != header.base_sequence:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, but its batch {sequence} was refused",
+                expected=sequence,
+                actual=header.base_sequence,
+            )
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -272,6 +302,7 @@ class ShardClients:
         reads = [read for group in self._reads.values() for read in group] + self._reads_next
         self._reads.clear()
         self._reads_next = []
+        self._refused.clear()
         self._host.services.in_flight(-sum(item.size_bytes for item in pending))
         for item in pending:
             item.done(error)
