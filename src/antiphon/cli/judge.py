@@ -1,5 +1,6 @@
 """`antiphon judge ...`: our checkers and quorum arithmetic against cases that others have judged."""
 
+import difflib
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ def mount(app: typer.Typer) -> None:
     )
     judge.command(epilog="Example: antiphon judge history etcd_000.log")(history)
     judge.command(epilog="Example: antiphon judge quorum majority_commit.txt")(quorum)
+    judge.command(epilog="Example: antiphon judge script lagging_commit.txt")(script)
     app.add_typer(judge, name="judge")
 
 
@@ -43,5 +45,32 @@ def quorum(files: FilesArgument) -> None:
                 f"  line {stanza.line}: {stanza.command}: expected {stanza.expected}, got {answer}", err=True
             )
         failed = failed or bool(wrong)
+    if failed:
+        raise typer.Exit(1)
+
+
+@reports_errors
+def script(
+    files: FilesArgument,
+    as_is: Annotated[
+        bool, typer.Option("--as-is", help="Without the two liberties that docs/simulation.md describes.")
+    ] = False,
+) -> None:
+    """Carry out each cluster script on our replicas; exits 1 where logs or states differ from what the file says."""
+    from antiphon.simulation.public_scripts import judge_script
+
+    failed = False
+    for path in files:
+        judgement = judge_script(path, as_is=as_is)
+        typer.echo(f"{path} {judgement.passed}/{judgement.compared} stanzas")
+        for liberty, times in judgement.liberties.items():
+            typer.echo(f"  {times} x {liberty}", err=True)
+        for wrong in judgement.wrong:
+            typer.echo(f"  line {wrong.line}: {wrong.command}", err=True)
+            for line in difflib.unified_diff(
+                wrong.expected, wrong.found, "expected", "found", lineterm="", n=1
+            ):
+                typer.echo(f"    {line}", err=True)
+        failed = failed or bool(judgement.wrong)
     if failed:
         raise typer.Exit(1)

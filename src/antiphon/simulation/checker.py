@@ -26,7 +26,7 @@ at what the event touched, so that checking after every step stays cheap.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from antiphon.replication.messages import (
     Ack,
@@ -38,6 +38,7 @@ from antiphon.replication.messages import (
     ShardId,
     VoteReply,
 )
+from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.client_messages import ClientData
 from antiphon.simulation.stored_log import StoredLog
@@ -45,9 +46,42 @@ from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.simulation.disk import ReplicaFiles
-    from antiphon.simulation.hosted import Hosted
 
 Identity = tuple[int, int]  # client, sequence
+
+
+class Watched(Protocol):
+    """A living replica as the checker sees it, whoever carries out its actions."""
+
+    term_seen: int
+    mark_seen: int
+
+    @property
+    def node(self) -> NodeId:
+        """Where it lives."""
+
+    @property
+    def shard(self) -> ShardId:
+        """The shard that it is a replica of."""
+
+    @property
+    def files(self) -> "ReplicaFiles":
+        """What its disk has."""
+
+    @property
+    def log(self) -> StoredLog:
+        """Its log with what is not durable yet."""
+
+    @property
+    def replica(self) -> ReplicaCore:
+        """The object under test."""
+
+    @property
+    def role(self) -> Role:
+        """Its role, as it sees it itself."""
+
+    def term_now(self) -> int:
+        """Its term."""
 
 
 class ShardTruth:
@@ -57,7 +91,7 @@ class ShardTruth:
         self.shard = shard
         self.ensemble = ensemble
         self.files: dict[NodeId, ReplicaFiles] = {}
-        self.hosted: dict[NodeId, Hosted] = {}  # replicas that live now
+        self.hosted: dict[NodeId, Watched] = {}  # replicas that live now
         self.leaders: dict[int, NodeId] = {}
         self.chain_of: dict[tuple[int, int], int] = {}
         self.committed = StoredLog()
@@ -89,7 +123,7 @@ class Checker:
 
     # -- logs -----------------------------------------------------------------------------------------------------
 
-    def appended(self, hosted: "Hosted", count: int) -> None:
+    def appended(self, hosted: Watched, count: int) -> None:
         """The last `count` entries of the replica's log are new: log matching."""
         truth = self.shards[hosted.shard]
         log = hosted.log
@@ -103,7 +137,7 @@ class Checker:
                 f"node {hosted.node} has another log than somebody before it up to {entry.next_offset}@{entry.term}",
             )
 
-    def cut(self, hosted: "Hosted") -> None:
+    def cut(self, hosted: Watched) -> None:
         """The replica is about to shorten its log."""
         require(
             hosted.role is not Role.LEADER,
@@ -128,7 +162,7 @@ class Checker:
 
     # -- roles ----------------------------------------------------------------------------------------------------
 
-    def became_leader(self, hosted: "Hosted", term: int) -> None:
+    def became_leader(self, hosted: Watched, term: int) -> None:
         """A replica leads from now on."""
         truth = self.shards[hosted.shard]
         known = truth.leaders.setdefault(term, hosted.node)
@@ -147,7 +181,7 @@ class Checker:
             f"but everything before {end} was committed in earlier terms",
         )
 
-    def committed(self, hosted: "Hosted", high_watermark: int) -> None:
+    def committed(self, hosted: Watched, high_watermark: int) -> None:
         """A replica raised its high watermark."""
         truth = self.shards[hosted.shard]
         chain = hosted.log.chain_at(high_watermark)
@@ -167,7 +201,7 @@ class Checker:
             f"node {hosted.node} commits up to {high_watermark}, which is not an end in its log",
         )
 
-    def _extend(self, truth: ShardTruth, hosted: "Hosted", end: int) -> None:
+    def _extend(self, truth: ShardTruth, hosted: Watched, end: int) -> None:
         old = truth.committed.end_offset
         where = f"node {hosted.node} (term {hosted.term_now()}) commits up to {end}"
         chain = hosted.log.chain_at(end)
@@ -218,7 +252,7 @@ class Checker:
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def sent(self, hosted: "Hosted", to: NodeId, message: AnyMessage) -> None:
+    def sent(self, hosted: Watched, to: NodeId, message: AnyMessage) -> None:
         """A replica says something: it must be able to stand by it after a crash."""
         match message:
             case Ack():
@@ -232,7 +266,7 @@ class Checker:
             case _:
                 pass
 
-    def _durable(self, hosted: "Hosted", condition: bool, what: str) -> None:
+    def _durable(self, hosted: Watched, condition: bool, what: str) -> None:
         files = hosted.files
         require(
             condition,
@@ -242,7 +276,7 @@ class Checker:
             f"log end {files.log.end.offset}@{files.log.end.term}",
         )
 
-    def _ack_sent(self, hosted: "Hosted", message: Ack) -> None:
+    def _ack_sent(self, hosted: Watched, message: Ack) -> None:
         truth, files, end = self.shards[hosted.shard], hosted.files, message.end
         chain = files.log.chain_at(end.offset)
         self._durable(hosted, files.term >= message.term, f"an acknowledgement in term {message.term}")
@@ -263,7 +297,7 @@ class Checker:
                 f"node {hosted.node} acknowledges up to {end.offset}@{end.term}, where leader {leader.node} has another log",
             )
 
-    def _append_sent(self, hosted: "Hosted", message: Append) -> None:
+    def _append_sent(self, hosted: Watched, message: Append) -> None:
         truth = self.shards[hosted.shard]
         require(
             truth.leaders.get(message.term) == hosted.node,
@@ -279,7 +313,7 @@ class Checker:
             f"committed is {truth.committed.end_offset}",
         )
 
-    def _promise_sent(self, hosted: "Hosted", message: NewTermReply) -> None:
+    def _promise_sent(self, hosted: Watched, message: NewTermReply) -> None:
         truth, files, head = self.shards[hosted.shard], hosted.files, message.head
         self._durable(hosted, files.term >= message.term, f"the promise of term {message.term}")
         self._durable(
@@ -289,7 +323,7 @@ class Checker:
         )
         truth.promised[hosted.node] = max(message.term, truth.promised.get(hosted.node, 0))
 
-    def _vote_sent(self, hosted: "Hosted", to: NodeId, message: RequestVote | VoteReply) -> None:
+    def _vote_sent(self, hosted: Watched, to: NodeId, message: RequestVote | VoteReply) -> None:
         truth, files = self.shards[hosted.shard], hosted.files
         candidate = to if isinstance(message, VoteReply) else hosted.node
         self._durable(
@@ -307,7 +341,7 @@ class Checker:
 
     # -- replicas after every step -----------------------------------------------------------------------------------
 
-    def replica(self, hosted: "Hosted") -> None:
+    def replica(self, hosted: Watched) -> None:
         """A replica was touched: its figures must fit its log, its disk and what they were before."""
         self.checks += 1
         replica, shard, node = hosted.replica, hosted.shard, hosted.node

@@ -69,7 +69,7 @@ class Faults:
         """Any node; often one that leads, because that is where it hurts."""
         if self._random.random() < 0.4:
             leading = [
-                hosted.host
+                self._world.nodes[hosted.node]
                 for truth in self._world.checker.shards.values()
                 for hosted in truth.hosted.values()
                 if hosted.role is Role.LEADER
