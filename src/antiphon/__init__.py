@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from antiphon import aio
+    from antiphon.client.log_backed_store import Applied, LogBackedStore
     from antiphon.client.sync import Changes, Client, Table, Topic, connect
     from antiphon.client.table import ABSENT
     from antiphon.client.topic_writer import Position
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 _LAZY = {
     "ABSENT": "antiphon.client.table",
     "AntiphonError": "antiphon.errors",
+    "Applied": "antiphon.client.log_backed_store",
     "Change": "antiphon.client.watch",
     "ChangeKind": "antiphon.records.changes",
     "Changes": "antiphon.client.sync",
     "Client": "antiphon.client.sync",
     "KeyNotFoundError": "antiphon.errors",
+    "LogBackedStore": "antiphon.client.log_backed_store",
     "OffsetMismatch": "antiphon.errors:OffsetMismatchError",
     "OffsetMismatchError": "antiphon.errors",
     "Position": "antiphon.client.topic_writer",
@@ -59,11 +62,13 @@ _LAZY = {
 __all__ = [
     "ABSENT",
     "AntiphonError",
+    "Applied",
     "Change",
     "ChangeKind",
     "Changes",
     "Client",
     "KeyNotFoundError",
+    "LogBackedStore",
     "OffsetMismatch",
     "OffsetMismatchError",
     "Position",
