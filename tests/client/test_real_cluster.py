@@ -216,7 +216,9 @@ def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-@pytest.mark.parametrize("name", ["append_and_read", "asynchronous", "optimistic_counter", "table"])
+@pytest.mark.parametrize(
+    "name", ["append_and_read", "asynchronous", "log_backed_store", "optimistic_counter", "table"]
+)
 def test_examples_run_without_a_warning(processes: Processes, name: str) -> None:
     with antiphon.connect(servers(processes)) as db, contextlib.suppress(antiphon.TopicExistsError):
         db.create_table("default", shards=2)  # what `antiphon up` makes in a fresh cluster
