@@ -4,9 +4,13 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from antiphon.cli.output import usage
+from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +39,9 @@ def simulate(
     plants: Annotated[
         bool, typer.Option("--plants", help="List the bugs that can be planted, a name a line.")
     ] = False,
+    script: Annotated[
+        Path | None, typer.Option(help="Carry out this scenario, step by step, instead of seeds.")
+    ] = None,
     jobs: Annotated[
         int, typer.Option(help="Processes to run seeds on; 0: one per core.", min=0, max=1024)
     ] = 0,
@@ -46,7 +53,7 @@ def simulate(
     the seed, the step and a short trace; the same seed gives the same trace again.
 
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
-    `antiphon simulate --plant forgotten-vote`
+    `antiphon simulate --plant forgotten-vote` · `antiphon simulate --script scenarios/figure-7.txt`
     """
     from antiphon.simulation.plants import PLANTS
     from antiphon.simulation.runner import Job, report, run_until_failure
@@ -55,6 +62,11 @@ def simulate(
         typer.echo("\n".join(PLANTS))
         return
     _refuse_wrong_usage(profile, plant)
+    if script is not None:
+        if (seeds, seed, profile) != (None, None, None):
+            raise typer.BadParameter("a script has no seeds and no profile", param_hint="--script")
+        _carry_out(script, plant, as_json=as_json)
+        return
     first = 1 if seed is None else seed
     count = seeds or (SEEDS_DEFAULT if seed is None else 1)
     work = [Job(number, profile, plant) for number in range(first, first + count)]
@@ -70,6 +82,29 @@ def simulate(
     else:
         typer.echo(_words(first, passed, elapsed_s))
     if failed is not None:
+        raise typer.Exit(1)
+
+
+def _carry_out(script: Path, plant: str | None, *, as_json: bool) -> None:
+    """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
+    from antiphon.simulation.plants import PLANTS, planted
+    from antiphon.simulation.script import run_script
+
+    lines: list[str] = []
+    try:
+        with planted(None if plant is None else PLANTS[plant]):
+            outcome = run_script(script, lines.append if as_json else typer.echo)
+    except InvalidRequestError as error:
+        usage(error.message)
+    failed = outcome.line > 0
+    if as_json:
+        failure = {"line": outcome.line, "message": outcome.failure} if failed else None
+        typer.echo(json.dumps({"script": str(script), "steps": outcome.steps, "failure": failure}))
+    elif failed:
+        typer.echo(f"{script}: line {outcome.line}: {outcome.failure}")
+    else:
+        typer.echo(f"{script}: {outcome.steps} steps, every expectation met, every promise kept")
+    if failed:
         raise typer.Exit(1)
 
 
