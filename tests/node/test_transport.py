@@ -127,6 +127,59 @@ def test_a_node_that_comes_back_is_found_again() -> None:
     run(test)
 
 
+def test_metadata_of_before_a_restart_does_not_break_a_connection_that_stands() -> None:
+    async def test(turn: Turn) -> None:
+        owner = Answers(polite)
+        server, address = await serve(turn, owner)
+        events = Events()
+        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+        link.start()
+        await events.up.wait()
+        link.move("127.0.0.1:1")
+        assert link.up
+        assert await link.ask(NewProducerId(), 5) == Done()
+        await link.close()
+        server.close()
+
+    run(test)
+
+
+def test_both_addresses_are_tried_until_the_node_is_found() -> None:
+    async def test(turn: Turn) -> None:
+        server, address = await serve(turn, Answers(polite))
+        gone, nobody = await serve(turn, Answers(polite))
+        gone.close()
+        for first, second in ((nobody, address), (address, nobody)):
+            events = Events()
+            link = PeerLink(1, first, HELLO, turn, events, 1 << 20)
+            link.move(second)
+            link.start()
+            await events.up.wait()
+            assert link.address == address
+            assert not events.refused.is_set()
+            await link.close()
+        server.close()
+
+    run(test)
+
+
+def test_the_other_address_is_tried_where_somebody_else_listens_now() -> None:
+    async def test(turn: Turn) -> None:
+        server, address = await serve(turn, Answers(polite))
+        stranger, elsewhere = await serve(turn, Answers(lambda _: HelloReply(PROTOCOL_VERSION, "c", 2)))
+        events = Events()
+        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+        link.move(elsewhere)
+        link.start()
+        await events.up.wait()
+        assert link.address == address
+        await link.close()
+        server.close()
+        stranger.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "reply", [HelloReply(PROTOCOL_VERSION, "other", 1), HelloReply(PROTOCOL_VERSION, "c", 2), Done()]
 )

@@ -77,11 +77,12 @@ def up(
         "native": _base(native_port, 7400, fresh),
         "http": _base(http_port, 8080, fresh),
     }
+    asked = _note_signals()  # from the first fork on nothing may end this process without its nodes
     with progress(f"starting {len(cluster.nodes)} nodes"):
-        pids = _start_all(directory, cluster, bases)
+        pids = _start_all(directory, cluster, bases, asked)
     _announce(directory, cluster, pids, time.monotonic() - started_at, as_json=as_json)
     if not detach:
-        _attend(cluster)
+        _attend(cluster, asked)
 
 
 def _base(asked: int | None, default: int, fresh: bool) -> int | None:
@@ -111,7 +112,10 @@ def _cluster_to_start(directory: Path, nodes: int | None, host: str, profile: st
     return cluster
 
 
-def _start_all(directory: Path, cluster: LocalClusterFile, bases: dict[str, int | None]) -> dict[int, int]:
+def _start_all(
+    directory: Path, cluster: LocalClusterFile, bases: dict[str, int | None], asked: list[int]
+) -> dict[int, int]:
+    """Start every node; returns their pids. Once a signal is in `asked`, stops those that run: KeyboardInterrupt."""
     from antiphon.cli.node_process import node_config, run, warm_up, write_config
 
     bound = supervisor.bind_ports(cluster, bases)
@@ -130,7 +134,10 @@ def _start_all(directory: Path, cluster: LocalClusterFile, bases: dict[str, int 
             pids[node.id], pipes[node.id] = supervisor.fork_node(
                 Path(node.dir), partial(run, config, sockets), others
             )
-        supervisor.wait_ready(pipes)
+        supervisor.wait_ready(pipes, asked=asked)
+        if not cluster.founded:
+            cluster.founded = True
+            save_cluster(directory, cluster)
     except BaseException:
         supervisor.stop_nodes([Path(node.dir) for node in cluster.nodes if node.id in pids])
         raise
@@ -185,11 +192,16 @@ def _node_json(node: LocalNode, pid: int | None) -> dict[str, Any]:
     }
 
 
-def _attend(cluster: LocalClusterFile) -> None:
-    """Wait for ctrl-C or SIGTERM, say when a node ends by itself, then stop every node, also ones started again later."""
+def _note_signals() -> list[int]:
+    """From now on signals that ask this process to end are only noted, in the list that is returned."""
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _frame: asked.append(n))
+    return asked
+
+
+def _attend(cluster: LocalClusterFile, asked: list[int]) -> None:
+    """Wait for a signal, say when a node ends by itself, then stop every node, also ones started again later."""
     dirs = [Path(node.dir) for node in cluster.nodes]
     while not asked:
         for pid, wait_status in supervisor.reap():
@@ -232,6 +244,14 @@ def node_start(
     config: Annotated[
         Path | None, typer.Option("--config", help="A node.toml; the node runs in the foreground.")
     ] = None,
+    bootstrap: Annotated[
+        bool,
+        typer.Option(
+            "--bootstrap",
+            help="With --config: this start founds a new cluster. For the first start of its nodes only, never for a node "
+            "whose data was lost.",
+        ),
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="With --dir: stay until the node ends.")
     ] = False,
@@ -243,8 +263,10 @@ def node_start(
     if (directory is None) == (config is None):
         usage("give either --dir DIR/node-N or --config node.toml")
     if config is not None:
-        node_process.run_from_file(config)
+        node_process.run_from_file(config, bootstrap=bootstrap)
         return
+    if bootstrap:
+        usage("--bootstrap goes with --config; `antiphon up` founds local clusters")
     if directory is None:
         return
     directory = directory.absolute()
@@ -273,7 +295,8 @@ def node_start(
         )
     sys.stdout.flush()
     if foreground:
-        _attend(LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node]))
+        only = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
+        _attend(only, _note_signals())
 
 
 def server_addresses(servers: str | None, directory: Path) -> str:

@@ -11,13 +11,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from antiphon.cli.cluster_files import DOORS, LocalClusterFile, LocalNode, running_pid, write_pid
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
 
 READY_TIMEOUT_S = 60.0
+SIGNALS_EVERY_S = 0.1
 STOP_TIMEOUT_S = 15.0
 
 Sockets = dict[str, socket.socket]
@@ -106,6 +107,12 @@ def fork_node(
     try:
         os.close(reader)
         close_sockets(close)
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGHUP,
+        ):  # what the parent does with them is not for nodes
+            signal.signal(number, signal.SIG_DFL)
         os.setsid()  # ctrl-C reaches the supervisor only, which stops the nodes in order
         _quiet_stdio(node_dir)
         run(lambda: _report(writer, b"ready"))
@@ -138,17 +145,23 @@ def _quiet_stdio(node_dir: Path) -> None:
     os.close(log)
 
 
-def wait_ready(pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Wait until every node (id -> pipe) has said "ready"; raises UnavailableError with what a failed one said."""
+def wait_ready(pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S, asked: Sequence[int] = ()) -> None:
+    """Wait until every node (id -> pipe) has said "ready"; raises UnavailableError with what a failed one said.
+
+    KeyboardInterrupt as soon as a signal's number is in `asked`: raising in the handler itself is not safe around a fork,
+    whose hooks swallow what is raised in them.
+    """
     deadline = time.monotonic() + timeout_s
     waiting = dict(pipes)
-    while waiting:
+    while waiting or asked:
+        if asked:
+            raise KeyboardInterrupt
         left = deadline - time.monotonic()
         if left <= 0:
             raise UnavailableError(
                 f"nodes {sorted(waiting)} were not ready within {timeout_s:.0f} s; see their node.log"
             )
-        readable, _, _ = select.select(list(waiting.values()), [], [], left)
+        readable, _, _ = select.select(list(waiting.values()), [], [], min(left, SIGNALS_EVERY_S))
         for node_id, pipe in list(waiting.items()):
             if pipe not in readable:
                 continue

@@ -55,6 +55,7 @@ class PeerLink:
     ) -> None:
         self.node_id = node_id
         self.address = address
+        self._other_address = ""  # where else the node may be; tried in turn with `address`
         self._hello = hello
         self._turn = turn
         self._events = events
@@ -87,12 +88,24 @@ class PeerLink:
             self._connection.close()
 
     def move(self, address: str) -> None:
-        """The node listens elsewhere now."""
-        if address and address != self.address:
-            self.address = address
-            if self._connection is not None:
-                self._connection.close()
+        """The metadata says where the node listens.
+
+        That may be of before a restart, while the address in the configuration is newer: a connection that stands stays,
+        as the node has proved who it is, and otherwise both addresses are tried until the metadata agrees.
+        """
+        if not address:
+            return
+        if address == self.address:
+            self._other_address = ""
+            return
+        self._other_address = address
+        if not self.up:
+            self._swap()
             self._kick.set()
+
+    def _swap(self) -> None:
+        if self._other_address:
+            self.address, self._other_address = self._other_address, self.address
 
     def dial_now(self) -> None:
         """The node has just been heard of: do not wait for the next attempt."""
@@ -168,29 +181,37 @@ class PeerLink:
                 if self._welcomed:
                     pause_s = RECONNECT_FIRST_S
                     continue  # dial again at once: a refusal tells that the process is dead
+                self._swap()  # somebody else listens there
             try:
                 await asyncio.wait_for(self._kick.wait(), pause_s * random.uniform(0.7, 1.3))
             except TimeoutError:
                 pause_s = min(pause_s * 2, self.reconnect_max_s)
 
     async def _dial(self) -> bool:
-        self._gone.clear()
-        if self._closed:
-            return False
-        try:
-            host, port = split_address(self.address)
-            await asyncio.wait_for(
-                asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self, self._turn, self._limit), host, port
-                ),
-                CONNECT_TIMEOUT_S,
-            )
-        except ConnectionRefusedError:
+        """Connect to where the node may be. Only when nobody listens at any of those places is its process gone."""
+        refused = True
+        for _ in range(2 if self._other_address else 1):
+            self._gone.clear()
+            if self._closed:
+                return False
+            try:
+                host, port = split_address(self.address)
+                await asyncio.wait_for(
+                    asyncio.get_running_loop().create_connection(
+                        lambda: Connection(self, self._turn, self._limit), host, port
+                    ),
+                    CONNECT_TIMEOUT_S,
+                )
+            except ConnectionRefusedError:
+                self._swap()
+            except (OSError, TimeoutError, AntiphonError):
+                refused = False
+                self._swap()
+            else:
+                return True
+        if refused:
             self._events.peer_lost(self.node_id, refused=True)
-            return False
-        except (OSError, TimeoutError, AntiphonError):
-            return False
-        return True
+        return False
 
     def connected(self, connection: Connection) -> None:
         """See ConnectionOwner."""
