@@ -276,7 +276,7 @@ def test_no_order_of_steps_breaks_a_promise(
 
 def test_the_page_names_every_word_and_its_example_works(tmp_path: Path) -> None:
     page = (SCENARIOS.parent / "docs" / "simulation.md").read_text().split("## Scenarios in words")[1]
-    assert [word for word in (*COMMANDS, *PROPERTIES) if not re.search(rf"[`/ ]{word}\\b", page)] == []
+    assert [word for word in (*COMMANDS, *PROPERTIES) if not re.search(rf"[`/ ]{word}\b", page)] == []
     assert run(tmp_path, page.split("```")[1]) == ""
 
 
