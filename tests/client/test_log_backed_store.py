@@ -42,7 +42,7 @@ async def check(db: AsyncClient, *stores: Store) -> None:
         assert await store.catch_up() == store.state == expected
 
 
-def test_s2_06_a_store_starts_with_the_log_that_is_there(play: Play) -> None:
+def test_s2_03_s2_06_s2_07_a_store_starts_with_the_log_that_is_there(play: Play) -> None:
     """S2.3, S2.6, S2.7: recovery and following are the same: read, apply, know the upcoming offset."""
 
     async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
@@ -63,7 +63,7 @@ def test_s2_06_a_store_starts_with_the_log_that_is_there(play: Play) -> None:
     play(scenario)
 
 
-def test_s2_04_each_operation_is_judged_on_those_before_it(play: Play) -> None:
+def test_s2_04_s2_10_each_operation_is_judged_on_those_before_it(play: Play) -> None:
     """S2.4, S2.9, S2.10: also on those that travel with it."""
 
     async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
@@ -320,7 +320,7 @@ def test_closing_answers_everybody(play: Play) -> None:
     play(scenario)
 
 
-def test_s2_05_many_stores_at_once_leave_one_history(play: Play) -> None:
+def test_s2_05_s2_16_many_stores_at_once_leave_one_history(play: Play) -> None:
     """S2.2, S2.5, S2.16, S2.17: whatever is acknowledged is there once, whatever failed is not."""
 
     async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:

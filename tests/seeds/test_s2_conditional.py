@@ -119,8 +119,8 @@ def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place(tmp_path: P
     play(tmp_path, scenario)
 
 
-def test_s2_12_another_expectation_has_no_effect_at_all(tmp_path: Path) -> None:
-    """S2.12, S2.15: too low (somebody else was first) and too high (stale metadata) are refused and leave nothing."""
+def test_s2_12_s2_15_another_expectation_has_no_effect_at_all(tmp_path: Path) -> None:
+    """Too low (somebody else was first) and too high (stale metadata) are refused and leave nothing."""
 
     async def scenario(shard: Shard) -> None:
         await shard.append(b"A", b"B", b"C")
@@ -153,8 +153,8 @@ def test_s2_12_the_end_of_the_log_decides_not_what_is_committed(tmp_path: Path) 
     play(tmp_path, scenario)
 
 
-def test_s2_02_of_two_leaders_at_the_same_end_one_wins(tmp_path: Path) -> None:
-    """S2.2, S2.5: correctness does not need that there is one writer; the loser's batch is nowhere, not even in part."""
+def test_s2_02_s2_05_of_two_leaders_at_the_same_end_one_wins(tmp_path: Path) -> None:
+    """Correctness does not need that there is one writer; the loser's batch is nowhere, not even in part."""
 
     async def scenario(shard: Shard) -> None:
         end = 0
