@@ -106,6 +106,7 @@ class MemoryGateway:
     """Implements `antiphon.node.gateway.Gateway`. `node_id` leads every shard unless `lead` says otherwise."""
 
     def __init__(self, node_id: int = 1, nodes: Sequence[int] = (1,)) -> None:
+        self.lost: list[int] = []
         self.node_id = node_id
         self.cluster_id = "memory"
         self.metadata = ClusterMeta(
@@ -193,6 +194,9 @@ class MemoryGateway:
                 if shard.shard_id == shard_id:
                     return topic, shard
         raise UnknownShardError(f"no shard {shard_id}")
+
+    def lost_peers(self) -> Sequence[int]:
+        return self.lost
 
     async def wait_metadata(self, known_version: int, timeout_s: float) -> ClusterMeta:
         if self.metadata.version <= known_version:

@@ -16,6 +16,7 @@ UNKNOWN_LEADER = -1
 class _Derived(NamedTuple):
     meta: ClusterMeta
     endpoints: dict[int, NodeEndpoint]
+    alive: frozenset[int]
 
 
 class ClusterView:
@@ -33,18 +34,31 @@ class ClusterView:
 
     @property
     def endpoints(self) -> dict[int, NodeEndpoint]:
-        """Living nodes that have a Kafka door, by id."""
+        """Nodes that have a Kafka door, by id; also those that are down.
+
+        librdkafka takes a second to ask again for a leader whose broker has gone from the list, and none for one that is
+        on the list without leading anything.
+        """
         return self._current().endpoints
+
+    @property
+    def reachable(self) -> frozenset[int]:
+        """Nodes with a Kafka door that are up."""
+        return self._current().alive
 
     @property
     def controller(self) -> int:
         """The coordinator's node where clients can reach it, else this node: every node takes every request."""
         controller = self._gateway.metadata.controller
-        return controller if controller in self.endpoints else self._gateway.node_id
+        return controller if controller in self.reachable else self._gateway.node_id
 
     def leader_of(self, shard: ShardMeta) -> int:
         """The shard's leader where clients can reach it, else UNKNOWN_LEADER."""
-        return shard.leader if shard.leader in self.endpoints else UNKNOWN_LEADER
+        return shard.leader if shard.leader in self.reachable else UNKNOWN_LEADER
+
+    def may_change(self, shard: ShardMeta) -> bool:
+        """Is a new leader of the shard likely in a moment: it has none, or this node has just lost touch with it?"""
+        return shard.leader not in self.reachable or shard.leader in self._gateway.lost_peers()
 
     def shard_at(self, topic: TopicMeta, index: int) -> ShardMeta | None:
         """A topic's partition, or None where there is no such partition."""
@@ -59,7 +73,7 @@ class ClusterView:
             shard = self.shard_at(self._gateway.topic(topic_name), index)
         except UnknownTopicError:
             return None
-        if shard is None or shard.leader == self._gateway.node_id or shard.leader not in self.endpoints:
+        if shard is None or shard.leader == self._gateway.node_id or shard.leader not in self.reachable:
             return None
         return shard.leader, shard.term
 
@@ -73,8 +87,9 @@ def _derive(meta: ClusterMeta) -> _Derived:
     endpoints = {}
     for node in sorted(meta.nodes, key=lambda node: node.node_id):
         host, _, port = node.kafka.rpartition(":")
-        if node.alive and host and port.isdigit():
+        if host and port.isdigit():
             endpoints[node.node_id] = NodeEndpoint(
                 node.node_id, host.removeprefix("[").removesuffix("]"), int(port)
             )
-    return _Derived(meta, endpoints)
+    alive = frozenset(node.node_id for node in meta.nodes if node.alive and node.node_id in endpoints)
+    return _Derived(meta, endpoints, alive)

@@ -73,7 +73,7 @@ class GroupApi:
             shard = await self._coordinator.locate(key)
         except AntiphonError as error:
             return failed(code.COORDINATOR_NOT_AVAILABLE, error.message)
-        node = self._view.endpoints.get(shard.leader)
+        node = self._view.endpoints.get(self._view.leader_of(shard))
         if node is None:
             return failed(code.COORDINATOR_NOT_AVAILABLE, "the group's shard has no leader now")
         return cm.FoundCoordinator(

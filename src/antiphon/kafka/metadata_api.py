@@ -25,6 +25,9 @@ CACHED_MAX: Final = 256
 AUTO_CREATE_WAIT_S: Final = 3.0
 TOLD_WAIT_S: Final = 3.0  # how long a node that was just started waits for its first metadata
 AUTO_CREATE_TIMEOUT_S: Final = 30.0
+# How long an answer waits for leaders that are being elected. A client that is told of the old leader, or of none, asks
+# again only after its own back-off, which is longer (librdkafka: a second) than an election.
+ELECTION_WAIT_S: Final = 0.6
 CONDITIONAL_APPEND_FEATURE: Final = "antiphon.conditional_append"
 BROKERS: Final = 1  # endpoint type of DescribeCluster
 
@@ -66,6 +69,7 @@ class MetadataApi:
             await self._gateway.wait_metadata(-1, TOLD_WAIT_S)
         if wanted is not None and self._auto_create and request.allow_auto_topic_creation:
             await self._create_missing([name for name, _ in wanted if name is not None])
+        await self._elections_over(wanted)
         meta = self._gateway.metadata
         if self._cached_for is not meta or len(self._cached) >= CACHED_MAX:
             self._cached_for = meta
@@ -76,6 +80,18 @@ class MetadataApi:
             body = bytes(encode(self._response(meta, wanted), version, flexible=flexible))
             self._cached[key] = body
         return body
+
+    async def _elections_over(self, wanted: _Wanted) -> None:
+        """Wait, for a moment, until the topics' shards have leaders that this node can reach."""
+        gateway, loop = self._gateway, asyncio.get_running_loop()
+        names = None if wanted is None else {name for name, _ in wanted}
+        deadline = loop.time() + ELECTION_WAIT_S
+        while (left_s := deadline - loop.time()) > 0:
+            meta = gateway.metadata
+            topics = (topic for topic in meta.topics if names is None or topic.name in names)
+            if not any(self._view.may_change(shard) for topic in topics for shard in topic.shards):
+                return
+            await gateway.wait_metadata(meta.version, left_s)
 
     def _wanted(self, request: m.MetadataRequest, version: int) -> _Wanted:
         if request.topics is None or (version == 0 and not request.topics):
@@ -120,7 +136,7 @@ class MetadataApi:
 
     def _partition(self, shard: ShardMeta) -> m.MetadataPartition:
         leader = self._view.leader_of(shard)
-        reachable = self._view.endpoints
+        reachable = self._view.reachable
         live = shard.live or shard.ensemble
         return m.MetadataPartition(
             error_code=code.LEADER_NOT_AVAILABLE if leader == UNKNOWN_LEADER else code.NONE,
@@ -184,6 +200,7 @@ class MetadataApi:
             brokers=[
                 m.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port)
                 for node in self._view.endpoints.values()
+                if node.node_id in self._view.reachable
             ],
         )
 

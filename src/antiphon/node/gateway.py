@@ -77,6 +77,10 @@ class Gateway(Protocol):
         """Metadata of a shard; raises UnknownShardError."""
         ...
 
+    def lost_peers(self) -> Sequence[int]:
+        """Nodes that this node cannot reach right now; whether they are dead is for the coordinator to say."""
+        ...
+
     async def wait_metadata(self, known_version: int, timeout_s: float) -> ClusterMeta:
         """Metadata newer than `known_version`, or what there is after `timeout_s`."""
         ...
