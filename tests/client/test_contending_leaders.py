@@ -129,7 +129,6 @@ def test_s2_16_two_leaders_one_of_them_paused_and_the_log_moved(processes: Proce
                 assert ("there", 0) in waves[: paused[0]]
                 assert "there" in [who for who, _ in waves[paused[1] :]], "it went on"
                 assert {who for who, _ in waves[slice(*paused)]} == {"here"}, "a paused leader wrote"
-                assert "OffsetMismatchError" in {*outcomes.values(), *other.outcomes.values()}
 
     asyncio.run(main())
 
