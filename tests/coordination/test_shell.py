@@ -45,6 +45,7 @@ class LocalNodes:
             node_id=node_id,
             nodes=[Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self.ports)],
             dir=directory,
+            bootstrap=True,
             ports=Ports(native=self.ports[node_id], kafka=-1, http=-1),
         )
         held = self.sockets.pop(node_id, None)

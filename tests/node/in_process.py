@@ -28,13 +28,14 @@ class Nodes:
         self._ports = [port_of(listener) for listener in self._sockets]
         self.members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self._ports)]
 
-    def config(self, node_id: int) -> NodeConfig:
-        """The configuration of a node."""
+    def config(self, node_id: int, *, first: bool = False) -> NodeConfig:
+        """The configuration of a node; the `first` start founds the cluster."""
         return NodeConfig(
             cluster_id="test",
             node_id=node_id,
             nodes=self.members,
             dir=self.directory / f"node-{node_id}",
+            bootstrap=first,
             ports=Ports(self._ports[node_id], -1, -1, -1),
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
         )
@@ -42,7 +43,7 @@ class Nodes:
     async def start(self, node_id: int, *, first: bool = False) -> Node:
         """Start a node and wait until it has joined."""
         sockets = {"native": self._sockets[node_id]} if first else None
-        node = Node(self.config(node_id), sockets, self.disks.get(node_id))
+        node = Node(self.config(node_id, first=first), sockets, self.disks.get(node_id))
         self.nodes[node_id] = node
         await node.start()
         return node

@@ -95,6 +95,7 @@ class Processes:
                 sys.executable,
                 str(SCRIPT),
                 str(self.dir(node_id)),
+                *(["bootstrap"] if sockets else []),
                 *(f"{door}={fd}" for door, fd in fds.items()),
             ),
             stdout=subprocess.PIPE,
@@ -201,7 +202,9 @@ class Processes:
     def append(self, shard_id: int, value: bytes, **condition: int) -> Appended:
         """Append one record to the leader of a shard, once: tries that were cut off by an election may have landed."""
         producer_id = secrets.randbits(60)
-        batch = build_batch([(None, value, [], 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        batch = build_batch(
+            [(None, value, [], 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
         reply = self.on_leader(shard_id, AppendBatch(shard_id, **condition), [batch])
         assert isinstance(reply, Appended)
         return reply

@@ -1,4 +1,7 @@
-"""Runs one node for the tests: `run_one_node.py DIR DOOR=FD...`; says `ready` on stdout, or the error on stderr."""
+"""Runs one node for the tests: `run_one_node.py DIR [bootstrap] [DOOR=FD...]`.
+
+It says `ready` on stdout, or the error on stderr.
+"""
 
 import socket
 import sys
@@ -10,12 +13,16 @@ from antiphon.node.node import run_node
 
 
 def main() -> int:
+    directory, *words = sys.argv[1:]
     sockets = {}
-    for word in sys.argv[2:]:
-        door, _, number = word.partition("=")
-        sockets[door] = socket.socket(fileno=int(number))
+    for word in words:
+        door, is_door, number = word.partition("=")
+        if is_door:
+            sockets[door] = socket.socket(fileno=int(number))
     try:
-        run_node(load_config(Path(sys.argv[1])), sockets=sockets, ready=lambda: print("ready", flush=True))
+        config = load_config(Path(directory))
+        config.bootstrap = "bootstrap" in words
+        run_node(config, sockets=sockets, ready=lambda: print("ready", flush=True))
     except AntiphonError as error:
         print(f"{error.code}: {error}", file=sys.stderr, flush=True)
         return 1

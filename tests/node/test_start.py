@@ -21,6 +21,7 @@ def config_for(directory: Path, **changes: object) -> NodeConfig:
         node_id=0,
         nodes=[Member(0, "127.0.0.1:1")],
         dir=directory,
+        bootstrap=True,
         ports=Ports(0, -1, -1, -1),
         timings=Timings(ready_wait=200),
     )

@@ -69,6 +69,7 @@ class Host:
         self.term = term
         self.voted_for: NodeId | None = None
         self.damaged = False
+        self.forgot = False
         self.auto_sync = True
         self.late_feeds = False
         self.high_watermark = 0
@@ -107,7 +108,7 @@ class Host:
                 case RoleChanged():
                     self.cluster.role_changed(self, action)
                 case Repaired():
-                    self.damaged = False
+                    self.damaged = self.forgot = False
                 case LeaderReady() | ReadReady() | ReadFailed():
                     pass
         if self.auto_sync:
@@ -219,7 +220,10 @@ class Cluster:
         }
         if self.raft:
             return self.kinds[1](
-                **common, election=self.election, election_timeout_ticks=lambda: self.timeout(host.node)
+                **common,
+                election=self.election,
+                election_timeout_ticks=lambda: self.timeout(host.node),
+                forgot=host.forgot,
             )
         return self.kinds[0](**common)
 
@@ -345,6 +349,13 @@ class Cluster:
 
     def restart(self, node: NodeId) -> None:
         self.hosts[node].boot()
+
+    def wipe(self, node: NodeId) -> None:
+        """Lose the node's disk; when it starts again it knows that it has forgotten everything."""
+        self.crash(node)
+        host = self.hosts[node]
+        host.disk, host.start, host.term, host.voted_for, host.high_watermark = [], EntryId(0, 0), 0, None, 0
+        host.damaged = host.forgot = True
 
     # -- what must always be true --------------------------------------------------------------------------------------
 

@@ -32,13 +32,14 @@ class LocalNode(msgspec.Struct):
 
 
 class LocalClusterFile(msgspec.Struct):
-    """The contents of `cluster.json`."""
+    """The contents of `cluster.json`. `founded`: all of its nodes have been up together."""
 
     format: int
     cluster_id: str
     host: str
     profile: str
     nodes: list[LocalNode]
+    founded: bool = True
 
 
 def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalClusterFile:
@@ -46,7 +47,7 @@ def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalCl
     if not 1 <= nodes <= 64:
         raise InvalidRequestError(f"a local cluster has 1 to 64 nodes, not {nodes}")
     members = [LocalNode(id=i, dir=str(directory / f"node-{i}")) for i in range(nodes)]
-    return LocalClusterFile(FORMAT, uuid.uuid4().hex, host, profile, members)
+    return LocalClusterFile(FORMAT, uuid.uuid4().hex, host, profile, members, founded=False)
 
 
 def load_cluster(directory: Path) -> LocalClusterFile | None:

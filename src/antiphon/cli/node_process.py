@@ -17,6 +17,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
     if (directory / "node.toml").exists():
         config = load_config(directory)
         config.nodes, config.ports, config.listen_host = members, ports, cluster.host
+        config.bootstrap = not cluster.founded
         return config
     return NodeConfig(
         cluster_id=cluster.cluster_id,
@@ -24,6 +25,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         nodes=members,
         dir=directory,
         listen_host=cluster.host,
+        bootstrap=not cluster.founded,
         profile=cluster.profile,
         ports=ports,
     )
@@ -52,8 +54,10 @@ def run(config: NodeConfig, sockets: Sockets, ready: Callable[[], None]) -> None
     run_node(config, sockets=sockets, ready=ready)
 
 
-def run_from_file(path: Path) -> None:
+def run_from_file(path: Path, *, bootstrap: bool) -> None:
     """Serve in the foreground by a `node.toml`."""
     from antiphon.node.node import run_node
 
-    run_node(load_config(path))
+    config = load_config(path)
+    config.bootstrap = bootstrap
+    run_node(config)

@@ -2,8 +2,9 @@
 
 `identity.json` says format, cluster, node and disk; it is written once and never changes. A directory of another cluster or
 node is refused, one of a later format too. `disk_id` is drawn at random when the directory is made: a disk that comes back
-empty or swapped has another one, and is not taken for the one that remembers its votes. `lock` is held with flock while the
-node runs. `shards/<id>/` holds one replica each (`ShardLog`).
+empty or swapped has another one, and is not taken for the one that remembers its votes. `bootstrap` says whether the node
+was told to found a cluster when the directory was made: only then is having promised nothing the whole truth. `lock` is
+held with flock while the node runs. `shards/<id>/` holds one replica each (`ShardLog`).
 """
 
 import fcntl
@@ -31,6 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
     cluster_id: str
     node_id: int
     disk_id: str
+    bootstrap: bool = False
 
 
 class NodeDirectory:
@@ -42,8 +44,10 @@ class NodeDirectory:
         self._lock_fd = lock_fd
 
     @classmethod
-    def open(cls, path: str, cluster_id: str, node_id: int, *, disk: Disk | None = None) -> "NodeDirectory":
-        """Open the directory of this node of this cluster; make it where there is none.
+    def open(
+        cls, path: str, cluster_id: str, node_id: int, *, disk: Disk | None = None, bootstrap: bool = False
+    ) -> "NodeDirectory":
+        """Open the directory of this node of this cluster; make it where there is none, and note `bootstrap` then.
 
         Raises:
             DirectoryInUseError: another process has it open; `details` has its pid where that is known.
@@ -59,7 +63,7 @@ class NodeDirectory:
             identity = _load_identity(disk, path)
             if identity is None:
                 _refuse_strange_files(path)
-                identity = Identity(FORMAT, cluster_id, node_id, uuid.uuid4().hex)
+                identity = Identity(FORMAT, cluster_id, node_id, uuid.uuid4().hex, bootstrap)
                 replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
             if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
                 raise ForeignDirectoryError(

@@ -41,15 +41,21 @@ from antiphon.records.entry_id import EntryId, TermIndex
 
 DAMAGE_MAGIC: Final = b"ANTIPHDM"
 DAMAGE_VERSION: Final = 1
+FORGOTTEN: Final = -1
 
 
 class DamageReport(NamedTuple):
-    """What was durable and is bad now: from `offset` on, at byte `position` of `path`."""
+    """What was durable and is bad now: from `offset` on, at byte `position` of `path`. `FORGOTTEN`: all, promises too."""
 
     offset: int
     path: str
     position: int
     reason: str
+
+    @property
+    def forgot(self) -> bool:
+        """Are the promises (term and vote) lost as well?"""
+        return self.position == FORGOTTEN
 
 
 class RecoveryReport(NamedTuple):
@@ -91,7 +97,7 @@ def load_damage(disk: Disk, directory: str) -> DamageReport | None:
             return msgspec.msgpack.decode(payload, type=DamageReport)
         except msgspec.MsgspecError:
             pass
-    return DamageReport(0, path, 0, "the damage marker itself cannot be read")
+    return DamageReport(0, path, FORGOTTEN, "the damage marker itself cannot be read")
 
 
 def recover(disk: Disk, directory: str) -> RecoveredLog:

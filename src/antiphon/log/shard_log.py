@@ -43,7 +43,7 @@ from antiphon.log.index import IndexEntry, find_entry, pack_entry, read_entry
 from antiphon.log.operations import APPEND, TRIM, Callback, CallStep, LogOp, OpQueue, Step, WriteStep
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.reader import DiskRead, SegmentView
-from antiphon.log.recovery import DamageReport, RecoveredLog, recover, save_damage
+from antiphon.log.recovery import FORGOTTEN, DamageReport, RecoveredLog, recover, save_damage
 from antiphon.log.retention import retained_from
 from antiphon.log.segment import Segment
 from antiphon.log.snapshot import LogStart, SegmentSummary, Snapshot, encode_snapshot
@@ -357,6 +357,12 @@ class ShardLog:
         if not self._segments or self._snapshot_offset == self.log_end or self._files_beyond:
             return LogOp(self.queue, [])
         return LogOp(self.queue, [self._snapshot_step()])
+
+    def mark_forgotten(self) -> None:
+        """Note, durably, that an older self of this replica may have held and promised anything. Blocking."""
+        self._found_damage(
+            DamageReport(self.log_end, self.path, FORGOTTEN, "the node's directory was replaced")
+        )
 
     def clear_damage(self) -> LogOp:
         """Forget that the log was damaged: it was cut or reset and has caught up with its leader, durably."""

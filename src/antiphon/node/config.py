@@ -67,7 +67,11 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Everything a node is told. `dir` is where it keeps its data."""
+    """Everything a node is told. `dir` is where it keeps its data.
+
+    `bootstrap` matters to one of the `voters` whose `dir` is new: with it the node founds a cluster, without it its disk has
+    been replaced, and it does not vote before it knows what the others know.
+    """
 
     cluster_id: Annotated[str, Meta(min_length=1, max_length=128)]
     node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -76,6 +80,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: int = CONFIG_FORMAT
     listen_host: str = "127.0.0.1"
     advertised_host: str = ""  # what others are told; empty: listen_host
+    bootstrap: bool = False  # this start founds a cluster; said once, so never saved
     profile: str = "oxia"
     flush: str = "always"  # always | interval | os
     flush_interval_ms: PositiveMs = 100
@@ -171,6 +176,7 @@ def save_config(config: NodeConfig, directory: Path) -> None:
     check_config(config)
     plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
     plain.pop("dir")
+    plain.pop("bootstrap")
     lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict | list)]
     for key, value in plain.items():
         if isinstance(value, dict):

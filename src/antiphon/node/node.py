@@ -70,7 +70,9 @@ class Node(GatewayCalls):
         self.stopping = False
         self._sockets = dict(sockets or {})
         self._log = structlog.get_logger()
-        self._directory = NodeDirectory.open(str(config.dir), config.cluster_id, config.node_id)
+        self._directory = NodeDirectory.open(
+            str(config.dir), config.cluster_id, config.node_id, bootstrap=config.bootstrap
+        )
         disk = RealDisk() if disk is None else disk
         self.wal = WalThread(
             disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms

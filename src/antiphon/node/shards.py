@@ -185,6 +185,14 @@ class Shards:
         node = self._node
         timings = node.config.timings
         log = self._open_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
+        if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
+            log.mark_forgotten()
+            self._log.error(
+                "voter_forgot",
+                shard=CLUSTER_SHARD_ID,
+                reason="this directory is new and was not made to found a cluster: no vote before the other voters have "
+                "answered and a new term has begun; the first start of a new cluster needs --bootstrap",
+            )
         low, high = timings.election_min // timings.tick, timings.election_max // timings.tick
         replica = RaftReplica(
             node_id=node.node_id,
@@ -199,6 +207,7 @@ class Shards:
             election_timeout_ticks=lambda: node.random.randint(low, high),
             election=ElectionConfig(heartbeat_ticks=max(1, low // 5), election_ticks_min=low),
             damaged=log.damaged is not None,
+            forgot=log.damaged is not None and log.damaged.forgot,
         )
         host = ShardHost(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
         node.hosts[CLUSTER_SHARD_ID] = host

@@ -350,6 +350,11 @@ class LeaderSide:
             cursor.active = False
         return active >= self.tracker.k
 
+    def hears_quorum_without(self, node: NodeId) -> bool:
+        """Would a majority be there without `node`, going by who answered since `heard_from_quorum` was last asked?"""
+        others = [cursor for cursor in self.cursors.values() if cursor.node != node]
+        return 1 + sum(cursor.active and cursor.slot != NOT_VOTING for cursor in others) >= self.tracker.k
+
     def tick(self, out: list[Action]) -> None:
         """Ask again where an answer is overdue, and tell the last high watermark where nothing else did."""
         self._round += 1

@@ -136,6 +136,19 @@ class VoteReply(Message, frozen=True, array_like=True, tag=True):
     pre_vote: bool = False
 
 
+class AskTerm(Message, frozen=True, array_like=True, tag=True):
+    """From a replica whose log is damaged: which term have you promised, and please begin one beyond `floor`.
+
+    A `floor` of -1 begs for no term yet: the replica forgot its promises too, and has to hear from enough others first.
+    """
+
+    floor: int = -1
+
+
+class TermReply(Message, frozen=True, array_like=True, tag=True):
+    """The answer to `AskTerm`: `term` is promised here, durably."""
+
+
 AnyMessage = (
     NewTerm
     | NewTermReply
@@ -151,4 +164,6 @@ AnyMessage = (
     | SnapshotOffer
     | RequestVote
     | VoteReply
+    | AskTerm
+    | TermReply
 )

@@ -16,25 +16,34 @@ Decisions
 * **An answer is repeated** when the same candidate asks again in the same term (S1.25), also once the leader is known; a
   vote is not *newly* given then (S1.28).
 * **Every peer is fed from the leader's own end** at first; the first rejection's hint says where its log really is.
+* **A damaged replica asks for a new term** (`AskTerm`), since only an entry committed in a term begun since proves that its
+  log is whole. A leader that could be elected without it obeys, by standing for the next term.
+* **A replica that forgot its promises too** (its disk came back empty) may have been part of any term so far. Before it
+  obeys or acknowledges anything it asks the others which terms they promised, and takes the highest for its own. As many
+  must answer as make a majority, itself not counted: those share a replica with every majority that it may have been part
+  of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates.
 """
 
 from collections.abc import Callable, Sequence
 
-from antiphon.records.entry_id import TermIndex
+from antiphon.invariants import invariant
+from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.actions import Action, Send
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.election import Campaign, ElectionTimer, is_up_to_date
 from antiphon.replication.messages import (
     Append,
+    AskTerm,
     Entry,
     NodeId,
     RequestVote,
     ShardId,
     SnapshotOffer,
     StaleTerm,
+    TermReply,
     VoteReply,
 )
-from antiphon.replication.quorum import VoteResult
+from antiphon.replication.quorum import VoteResult, majority
 from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Role
 
@@ -42,7 +51,10 @@ __all__ = ["ElectionConfig", "RaftReplica", "ReplicaConfig"]
 
 
 class RaftReplica(ReplicaCore):
-    """One replica of a shard whose replicas vote. `election_timeout_ticks` draws a random time-out in ticks."""
+    """One replica of a shard whose replicas vote.
+
+    `election_timeout_ticks` draws a random time-out in ticks. `forgot` (with `damaged`): term and vote are lost too.
+    """
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class RaftReplica(ReplicaCore):
         election_timeout_ticks: Callable[[], int],
         election: ElectionConfig | None = None,
         damaged: bool = False,
+        forgot: bool = False,
     ) -> None:
         super().__init__(
             node_id=node_id,
@@ -76,7 +89,17 @@ class RaftReplica(ReplicaCore):
         self._timer = ElectionTimer(election_timeout_ticks, self._election.election_ticks_min)
         self._campaign: Campaign | None = None
         self._leading_ticks = 0
-        self._handlers.update({RequestVote: self._on_request_vote, VoteReply: self._on_vote_reply})
+        self._damaged_ticks = 0
+        invariant(damaged or not forgot, "who forgot its promises has lost its log as well")
+        self._told_terms: set[NodeId] | None = set() if forgot else None  # who has answered; None: enough
+        self._handlers.update(
+            {
+                RequestVote: self._on_request_vote,
+                VoteReply: self._on_vote_reply,
+                AskTerm: self._on_ask_term,
+                TermReply: self._on_term_reply,
+            }
+        )
 
     @property
     def is_candidate(self) -> bool:
@@ -98,6 +121,8 @@ class RaftReplica(ReplicaCore):
         if self.failed or self.role is Role.NOT_MEMBER:
             return out
         if self._leading is None:
+            if self.damaged:
+                self._ask_for_term(out)
             if self._timer.tick():
                 self._time_out(out)
             return out
@@ -192,9 +217,46 @@ class RaftReplica(ReplicaCore):
             self._win(out)
         return out
 
+    # -- being damaged ---------------------------------------------------------------------------------------------
+
+    def _ask_for_term(self, out: list[Action]) -> None:
+        """Now and then, until the log is whole. Not in step with the leader's own checks, which start its counts anew."""
+        election = self._election
+        if self._damaged_ticks % (election.election_ticks_min - election.heartbeat_ticks) == 0:
+            floor = self._repair_floor if self._told_terms is None else -1
+            request = AskTerm(self.shard, self.term, floor)
+            out.extend(Send(peer, request) for peer in self._peers())
+        self._damaged_ticks += 1
+
+    def _on_ask_term(self, sender: NodeId, message: AskTerm, out: list[Action]) -> None:
+        """Say what is promised here; a leader who can be elected without the damaged replica begins a new term."""
+        if self._told_terms is not None or sender not in self._peers() or self.role is Role.NOT_MEMBER:
+            return
+        self._say_when_durable(sender, TermReply(self.shard, self.term), out)
+        leading = self._leading
+        wanted = leading is not None and leading.ready and message.floor >= self.term
+        if wanted and leading is not None and leading.hears_quorum_without(sender):
+            self._ask_for_votes(out)
+
+    def _on_term_reply(self, sender: NodeId, message: TermReply, out: list[Action]) -> None:
+        if message.term > self.term:
+            self._learn_term(message.term, out)
+        told = self._told_terms
+        if told is not None and sender in self._peers():
+            told.add(sender)
+            if len(told) >= majority(len(self.ensemble)):
+                self._told_terms = None
+                self._repair_floor = self.term
+
+    def snapshot_installed(self, at: EntryId) -> list[Action]:
+        """As for every replica; one that forgot its promises takes nothing yet."""
+        return [] if self._told_terms is not None else super().snapshot_installed(at)
+
     # -- being asked -----------------------------------------------------------------------------------------------
 
     def _on_request_vote(self, sender: NodeId, message: RequestVote, out: list[Action]) -> None:
+        if self._told_terms is not None:
+            return
         if self.role is Role.NOT_MEMBER or message.candidate not in self.ensemble or sender == self.node_id:
             return
         if message.term < self.term or (message.pre_vote and message.term == self.term):
@@ -236,10 +298,14 @@ class RaftReplica(ReplicaCore):
     # -- following -------------------------------------------------------------------------------------------------
 
     def _on_append(self, sender: NodeId, message: Append, out: list[Action]) -> None:
+        if self._told_terms is not None:
+            return
         super()._on_append(sender, message, out)
         self._heard(sender, message.term)
 
     def _on_snapshot_offer(self, sender: NodeId, message: SnapshotOffer, out: list[Action]) -> None:
+        if self._told_terms is not None:
+            return
         super()._on_snapshot_offer(sender, message, out)
         self._heard(sender, message.term)
 

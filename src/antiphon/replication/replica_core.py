@@ -76,6 +76,7 @@ class ReplicaCore:
         self.failed = False
         self.role = Role.FENCED if node_id in self.ensemble else Role.NOT_MEMBER
         self._loaded_term = term  # may have been led before a restart, so must not be led again
+        self._repair_floor = term  # of the terms up to this one, an older self may have been part
         self._log = LocalLog(terms, high_watermark)
         self._make_term_start = make_term_start
         self._config = config
@@ -313,7 +314,7 @@ class ReplicaCore:
         log = self._log
         mark = log.high_watermark
         if (
-            self.term > self._loaded_term
+            self.term > self._repair_floor
             and mark > log.terms.log_start
             and log.durable_end >= mark
             and log.terms.term_before(mark) == self.term

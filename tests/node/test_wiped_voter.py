@@ -1,0 +1,108 @@
+"""A voter of `__cluster` whose data directory was lost: it comes back empty and must not vote as if it remembered."""
+
+import json
+import shutil
+from pathlib import Path
+
+from antiphon.node.node import Node
+from antiphon.node.shard_host import ShardHost
+from antiphon.replication.messages import AnyMessage, RequestVote
+from antiphon.wire.metadata import CLUSTER_SHARD_ID
+from antiphon.wire.requests import CreateTopic
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+
+async def followers(nodes: Nodes) -> tuple[int, int, int]:
+    """(leader, follower, follower) of `__cluster`."""
+    leader = (await nodes.leader(CLUSTER_SHARD_ID)).services.node_id
+    return leader, (leader + 1) % 3, (leader + 2) % 3
+
+
+async def wipe(nodes: Nodes, node_id: int) -> None:
+    """Stop a node and lose its directory."""
+    await nodes.stop(node_id)
+    shutil.rmtree(nodes.directory / f"node-{node_id}")
+
+
+def voter(node: Node) -> ShardHost:
+    return node.hosts[CLUSTER_SHARD_ID]
+
+
+async def is_asked_in_vain(node: Node) -> None:
+    """Wait until somebody has asked for its vote a few times."""
+    host = voter(node)
+    receive = host.receive
+    asked = []
+
+    def listen(sender: int, message: AnyMessage) -> None:
+        if isinstance(message, RequestVote):
+            asked.append(message)
+        receive(sender, message)
+
+    host.receive = listen  # type: ignore[method-assign]  # to count what it is asked
+    await eventually(lambda: len(asked) >= 4)
+    assert host.replica.damaged
+    assert host.log.hard_state.voted_for is None
+
+
+def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            leader, victim, _ = await followers(nodes)
+            await nodes.nodes[leader].create_topic(CreateTopic("t"))
+            term = voter(nodes.nodes[leader]).term
+            await wipe(nodes, victim)
+            host = voter(await nodes.start(victim))
+            assert host.status().state == "damaged"
+            marker = tmp_path / f"node-{victim}" / "shards" / "0" / "damaged"
+            assert marker.exists()
+            await eventually(lambda: host.log.damaged is None)
+            await eventually(lambda: not marker.exists())
+            assert host.status().state == "ok"
+            assert host.term > term, "only a term begun since proves that nothing is missing"
+            assert await nodes.nodes[victim].joined(20)
+            leader, *_ = await followers(nodes)
+            await nodes.stop(leader if leader != victim else (victim + 1) % 3)
+            await nodes.leader(CLUSTER_SHARD_ID)
+            await eventually(lambda: "t" in nodes.nodes[victim].view.topics)
+            await nodes.nodes[victim].create_topic(CreateTopic("u"))
+
+    run(test())
+
+
+def test_a_wiped_voter_elects_nobody_not_even_after_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            leader, victim, other = await followers(nodes)
+            await nodes.nodes[leader].create_topic(CreateTopic("t"))
+            await wipe(nodes, victim)
+            await nodes.stop(leader)
+            for _ in range(2):
+                await is_asked_in_vain(await nodes.start(victim))
+                assert not voter(nodes.nodes[other]).is_leader
+                await nodes.stop(victim)
+            await nodes.start(victim)
+            await nodes.start(leader)
+            host = voter(nodes.nodes[victim])
+            await eventually(lambda: not host.replica.damaged)
+            await nodes.leader(CLUSTER_SHARD_ID)
+            await nodes.nodes[other].create_topic(CreateTopic("u"))
+
+    run(test())
+
+
+def test_only_the_start_that_makes_the_directory_founds(tmp_path: Path) -> None:
+    """An only node is its own majority: with its directory all is gone, unless it is told that this is a new cluster."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            identity = json.loads((tmp_path / "node-0" / "identity.json").read_text())
+            assert identity["bootstrap"]
+            await nodes.stop(0)
+            node = await nodes.start(0)  # again, without being told
+            assert await node.joined(20)
+            await wipe(nodes, 0)
+            node = await nodes.start(0)
+            assert voter(node).status().state == "damaged"
+
+    run(test())

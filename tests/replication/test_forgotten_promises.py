@@ -1,0 +1,163 @@
+"""A voter whose disk came back empty: log, term and vote are forgotten, and it must not count until that is harmless."""
+
+import pytest
+
+from antiphon.errors import NotLeaderError
+from antiphon.invariants import InvariantError
+from antiphon.replication.actions import PersistTerm, Repaired
+from antiphon.replication.messages import Ack, AskTerm, TermReply, VoteReply
+from antiphon.replication.replica_state import Role
+from tests.replication.cluster import SHARD, Cluster
+
+
+def two_of_three() -> Cluster:
+    """Node 1 leads term 1; "a" is committed by nodes 1 and 3, node 2 never heard of it. Node 3 has lost its disk."""
+    cluster = Cluster(3, raft=True)
+    cluster.tick(11)
+    assert cluster.leading == [1]
+    cluster.isolate(2)
+    cluster.propose(1, "a")
+    cluster.deliver()
+    cluster.tick(2)
+    assert cluster.replica(3).high_watermark == 2
+    cluster.wipe(3)
+    return cluster
+
+
+def test_it_cannot_help_to_elect_who_lacks_what_it_had() -> None:
+    cluster = two_of_three()
+    cluster.crash(1)
+    cluster.heal()
+    cluster.restart(3)
+    cluster.tick(100)
+    assert cluster.leading == [], "node 2 would have cut off what is committed"
+    assert not any(message.granted for message in cluster.between(3, 2, VoteReply))
+    assert cluster.replica(3).role is Role.FENCED
+    cluster.restart(1)
+    cluster.tick(100)
+    assert cluster[3].log == cluster[1].log
+    assert not cluster.replica(3).damaged
+
+
+def test_it_is_repaired_by_a_new_term_and_then_stands_in_for_another() -> None:
+    cluster = two_of_three()
+    cluster.heal()
+    cluster.restart(3)
+    cluster.tick(40)
+    assert cluster[3].took(Repaired) == [Repaired()]
+    assert max(cluster.leaders) == 2, "one new term was enough"
+    assert cluster[3].log == cluster[1].log
+    cluster.tick(100)
+    assert max(cluster.leaders) == 2, "and nobody asks for more"
+    (leader,) = cluster.leading
+    cluster.crash(leader)
+    cluster.tick(100)
+    (leader,) = cluster.leading
+    assert cluster[leader].data == ["a"]
+
+
+def test_it_stays_damaged_over_a_restart_before_the_repair() -> None:
+    cluster = two_of_three()
+    cluster.restart(3)
+    cluster.receive(1, 3, TermReply(SHARD, 1))
+    assert cluster[3].took(PersistTerm), "it takes over the terms it is told of"
+    cluster.crash(3)
+    cluster.restart(3)
+    cluster.crash(1)
+    cluster.heal()
+    cluster.tick(100)
+    assert cluster.leading == []
+
+
+def test_an_older_leader_does_not_get_its_acknowledgement() -> None:
+    """Node 3 has voted for node 2 in term 2; node 1, of term 1, hears of nothing and would go on with node 3's help."""
+    cluster = Cluster(3, raft=True)
+    cluster.tick(11)
+    cluster.isolate(1)
+    for _ in range(60):  # time stands still for node 1
+        for node in (2, 3):
+            cluster[node].run(cluster.replica(node).tick())
+        cluster.deliver()
+    newer = next(node for node in cluster.leading if node != 1)
+    cluster.propose(newer, "b")
+    cluster.deliver()
+    other = 5 - newer
+    cluster.wipe(other)
+    cluster.heal()
+    cluster.isolate(newer)
+    cluster.restart(other)
+    cluster.propose(1, "x")
+    cluster.sent.clear()
+    cluster.tick(100)
+    assert cluster.between(other, 1, Ack) == []
+    assert cluster.replica(1).high_watermark <= 1
+    cluster.heal()
+    cluster.tick(100)
+    (leader,) = cluster.leading
+    assert cluster[leader].data == ["b"]
+    assert not cluster.replica(other).damaged
+
+
+def test_it_waits_for_as_many_answers_as_it_takes_to_know_every_term() -> None:
+    cluster = Cluster(5, raft=True)
+    cluster.tick(12)
+    cluster.wipe(5)
+    cluster.isolate(5)
+    cluster.restart(5)
+    replica = cluster.replica(5)
+    for sender, term in ((1, 4), (1, 9), (7, 9), (5, 9), (2, 3)):
+        cluster.receive(sender, 5, TermReply(SHARD, term))
+    cluster[5].run(replica.tick())
+    assert cluster.between(5, 3, AskTerm)[-1].floor == -1, "two nodes have answered, three make a majority"
+    cluster.receive(3, 5, TermReply(SHARD, 2))
+    for _ in range(20):
+        cluster[5].run(replica.tick())
+    assert cluster.between(5, 3, AskTerm)[-1] == AskTerm(SHARD, 9, 9)
+
+
+def test_who_has_forgotten_as_well_is_no_witness() -> None:
+    cluster = Cluster(3, raft=True)
+    cluster.tick(11)
+    cluster.wipe(2)
+    cluster.wipe(3)
+    cluster.restart(2)
+    cluster.restart(3)
+    cluster.tick(200)
+    assert cluster.leading == []
+    assert cluster.between(2, 3, TermReply) == cluster.between(3, 2, TermReply) == []
+    with pytest.raises(NotLeaderError):
+        cluster.replica(1).propose([(1, "a")])
+
+
+def test_a_leader_does_not_give_up_a_majority_that_depends_on_the_damaged_one() -> None:
+    cluster = Cluster(3, raft=True)
+    cluster.tick(11)
+    cluster.isolate(2)
+    cluster.tick(25)
+    cluster.crash(3)
+    cluster[3].damaged = True  # its log, but not its promises
+    cluster.restart(3)
+    cluster.tick(60)
+    assert cluster.leading == [1], "node 2 is not there to vote"
+    cluster.propose(1, "a")
+    cluster.deliver()
+    assert cluster.replica(1).high_watermark == 2
+    assert cluster.replica(3).damaged
+    cluster.heal()
+    cluster.tick(60)
+    assert not cluster.replica(3).damaged
+
+
+def test_an_only_voter_that_forgot_stays_silent() -> None:
+    cluster = Cluster(1, raft=True)
+    cluster.wipe(1)
+    cluster.restart(1)
+    cluster.tick(100)
+    assert cluster.leading == []
+
+
+def test_forgetting_comes_with_damage_only() -> None:
+    cluster = Cluster(1, raft=True)
+    cluster[1].forgot = True
+    with pytest.raises(InvariantError):
+        cluster.restart(1)
