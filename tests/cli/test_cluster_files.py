@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.cli import cluster_files, supervisor
+from antiphon.cli import cluster_files, node_process, supervisor
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -22,6 +22,20 @@ def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -
     moved = cluster_files.find_cluster(second)
     assert [node.dir for node in moved.nodes] == [str(second / f"node-{i}") for i in range(3)]
     assert moved.cluster_id == cluster.cluster_id
+
+
+def test_nodes_found_a_cluster_until_all_have_been_up(tmp_path: Path) -> None:
+    cluster = cluster_files.new_cluster(tmp_path, 1, "127.0.0.1", "oxia")
+    (node,) = cluster.nodes
+    node.native = node.kafka = node.http = "127.0.0.1:1"
+    config = node_process.node_config(cluster, node)
+    assert config.bootstrap
+    node_process.write_config(config, Path(node.dir))
+    assert node_process.node_config(cluster, node).bootstrap, "it was not up yet"
+    cluster.founded = True
+    assert not node_process.node_config(cluster, node).bootstrap
+    node_process.write_config(config, Path(node.dir))
+    assert "bootstrap" not in (Path(node.dir) / "node.toml").read_text()
 
 
 def test_absent_cluster_says_how_to_start_one(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def test_a_config_survives_the_file(tmp_path: Path) -> None:
     assert load_config(tmp_path / CONFIG_FILE) == written
 
 
+def test_founding_a_cluster_is_said_once_and_not_saved(tmp_path: Path) -> None:
+    written = config()
+    written.bootstrap = True
+    save_config(written, tmp_path)
+    assert not load_config(tmp_path).bootstrap
+
+
 @pytest.mark.parametrize(("count", "voters"), [(1, 1), (2, 1), (3, 3), (4, 3), (9, 3)])
 def test_the_voters_are_an_odd_number_of_the_first(count: int, voters: int) -> None:
     assert config(count).voters == tuple(range(voters))

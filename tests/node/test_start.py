@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,22 @@ def config_for(directory: Path, **changes: object) -> NodeConfig:
     directory.mkdir(exist_ok=True)
     save_config(config, directory)
     return config
+
+
+@pytest.mark.cluster
+def test_a_node_may_open_as_many_files_as_the_system_grants(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    config_for(tmp_path)
+    limited = ("/bin/sh", "-c", 'ulimit -Sn 256 && exec "$0" "$@"')
+    with subprocess.Popen(
+        (*limited, sys.executable, str(SCRIPT), str(tmp_path), "bootstrap"), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        finally:
+            process.terminate()
 
 
 def start_fails(directory: Path) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -455,6 +456,21 @@ class Node(GatewayCalls):
             self._log.error("leadership_not_given_up", shard=shard_id, error=error.message)
 
 
+def raise_file_limit() -> int:
+    """Let this process open as many files as the system grants it; returns how many those are.
+
+    Connections and the files of many shards are worth more than the usual soft limit of 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # some systems grant less than they say
+            structlog.get_logger().warning("file_limit_not_raised", soft=soft, hard=hard, error=str(error))
+            return soft
+    return hard
+
+
 def _rss_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -503,6 +519,7 @@ def run_node(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(50_000, 20, 50)
     file = open_log(Path(config.dir), config.log_level, config.node_id)
+    raise_file_limit()
     began = time.monotonic()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
