@@ -250,3 +250,19 @@ def test_the_same_directory_is_the_same_cluster(tmp_path: Path) -> None:
     (tmp_path / "other" / "file").write_text("x")
     assert "holds other things" in shell.refused("up", "--dir", str(tmp_path / "other"))
     assert "no cluster in" in shell.refused("down", "--dir", str(tmp_path / "nowhere"))
+
+
+def test_a_node_that_starts_alone_says_that_it_reaches_nobody(tmp_path: Path) -> None:
+    with LocalCluster.start(nodes=3, directory=tmp_path / "c") as cluster:
+        pass
+    config = tmp_path / "c" / "node-0" / "node.toml"
+    text = config.read_text()
+    assert "ready_wait = 15000" in text
+    config.write_text(text.replace("ready_wait = 15000", "ready_wait = 300"))
+    shell = Shell(cluster)
+    try:
+        done = shell.run("node", "start", "--dir", str(config.parent))
+        assert done.returncode == 0, done.stderr
+        assert "reaches no coordinator" in done.stderr
+    finally:
+        shell.ok("down", "--dir", str(tmp_path / "c"))

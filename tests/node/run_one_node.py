@@ -22,7 +22,7 @@ def main() -> int:
     try:
         config = load_config(Path(directory))
         config.bootstrap = "bootstrap" in words
-        run_node(config, sockets=sockets, ready=lambda: print("ready", flush=True))
+        run_node(config, sockets=sockets, ready=lambda _joined: print("ready", flush=True))
     except AntiphonError as error:
         print(f"{error.code}: {error}", file=sys.stderr, flush=True)
         return 1

@@ -23,7 +23,7 @@ from antiphon.cli.cluster_files import (
     save_cluster,
 )
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 
 DEFAULT_DIR = Path("antiphon-data")
 
@@ -134,7 +134,11 @@ def _start_all(
             pids[node.id], pipes[node.id] = supervisor.fork_node(
                 Path(node.dir), partial(run, config, sockets), others
             )
-        supervisor.wait_ready(pipes, asked=asked)
+        alone = supervisor.wait_ready(pipes, asked=asked)
+        if alone:
+            raise UnavailableError(
+                f"nodes {alone} found no coordinator; node.log in the nodes' folders in {directory} says why"
+            )
         if not cluster.founded:
             cluster.founded = True
             save_cluster(directory, cluster)
@@ -286,7 +290,12 @@ def node_start(
     pid, pipe = supervisor.fork_node(directory, lambda ready: node_process.run(node_conf, sockets, ready), [])
     supervisor.close_sockets([sockets])
     with progress(f"starting node {node.id}"):
-        supervisor.wait_ready({node.id: pipe})
+        alone = supervisor.wait_ready({node.id: pipe})
+    if alone:
+        typer.echo(
+            f"antiphon: node {node.id} runs but reaches no coordinator yet: start the other nodes too",
+            err=True,
+        )
     if as_json:
         print_json(_node_json(node, pid))
     else:

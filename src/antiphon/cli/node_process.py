@@ -47,8 +47,8 @@ def warm_up() -> None:
         importlib.import_module(name)
 
 
-def run(config: NodeConfig, sockets: Sockets, ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM; `ready` is called once clients can be served."""
+def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> None:
+    """Serve until SIGTERM; `ready` is called once with whether the node has joined its cluster."""
     from antiphon.node.node import run_node
 
     run_node(config, sockets=sockets, ready=ready)

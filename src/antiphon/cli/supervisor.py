@@ -21,6 +21,9 @@ READY_TIMEOUT_S = 60.0
 SIGNALS_EVERY_S = 0.1
 STOP_TIMEOUT_S = 15.0
 
+READY = b"ready"
+ALONE = b"alone"  # it runs, but there is no coordinator yet
+
 Sockets = dict[str, socket.socket]
 
 
@@ -89,9 +92,9 @@ def _listen(host: str, port: int, door: str, node_id: int) -> socket.socket:
 
 
 def fork_node(
-    node_dir: Path, run: Callable[[Callable[[], None]], None], close: Iterable[Sockets]
+    node_dir: Path, run: Callable[[Callable[[bool], None]], None], close: Iterable[Sockets]
 ) -> tuple[int, int]:
-    """Fork a child that calls `run(ready)`; returns its pid and a pipe that says "ready", or an error message.
+    """Fork a child that calls `run(ready)`; returns its pid and a pipe that says READY, ALONE or an error message.
 
     `close` are the listening sockets of the other nodes, which the child must not hold.
     """
@@ -115,7 +118,7 @@ def fork_node(
             signal.signal(number, signal.SIG_DFL)
         os.setsid()  # ctrl-C reaches the supervisor only, which stops the nodes in order
         _quiet_stdio(node_dir)
-        run(lambda: _report(writer, b"ready"))
+        run(lambda joined: _report(writer, READY if joined else ALONE))
         status = 0
     except BaseException as error:  # noqa: BLE001 - the child must end here, whatever happened
         _report(writer, f"{error}".encode() or type(error).__name__.encode())
@@ -145,14 +148,19 @@ def _quiet_stdio(node_dir: Path) -> None:
     os.close(log)
 
 
-def wait_ready(pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S, asked: Sequence[int] = ()) -> None:
-    """Wait until every node (id -> pipe) has said "ready"; raises UnavailableError with what a failed one said.
+def wait_ready(
+    pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S, asked: Sequence[int] = ()
+) -> list[int]:
+    """Wait until every node (id -> pipe) serves; raises UnavailableError with what a failed one said.
+
+    Returns the nodes that run but have found no coordinator so far: they go on trying.
 
     KeyboardInterrupt as soon as a signal's number is in `asked`: raising in the handler itself is not safe around a fork,
     whose hooks swallow what is raised in them.
     """
     deadline = time.monotonic() + timeout_s
     waiting = dict(pipes)
+    alone: list[int] = []
     while waiting or asked:
         if asked:
             raise KeyboardInterrupt
@@ -168,10 +176,13 @@ def wait_ready(pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S, asked:
             said = os.read(pipe, 65_536)
             os.close(pipe)
             del waiting[node_id]
-            if said != b"ready":
+            if said == ALONE:
+                alone.append(node_id)
+            elif said != READY:
                 raise UnavailableError(
                     f"node {node_id} did not start: {said.decode(errors='replace') or 'it ended'}"
                 )
+    return sorted(alone)
 
 
 def stop_nodes(node_dirs: Iterable[Path], timeout_s: float = STOP_TIMEOUT_S) -> list[int]:

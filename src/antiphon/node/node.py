@@ -479,7 +479,7 @@ def _rss_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[], None] | None) -> None:
+async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[bool], None] | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -490,25 +490,27 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[]
         stopped = loop.create_task(stop.wait())
         joined = loop.create_task(node.joined(config.timings.ready_wait / 1000))
         await asyncio.wait({stopped, joined}, return_when=asyncio.FIRST_COMPLETED)
+        is_member = joined.done() and joined.result()
         joined.cancel()
         gc.collect()
         gc.freeze()
         if ready is not None and not stop.is_set():
-            ready()
+            ready(is_member)
         await stopped
     finally:
         await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
 
 
 def run_node(
-    config: NodeConfig, *, sockets: Sockets | None = None, ready: Callable[[], None] | None = None
+    config: NodeConfig, *, sockets: Sockets | None = None, ready: Callable[[bool], None] | None = None
 ) -> None:
     """Run a node in this process until SIGTERM or SIGINT; blocking.
 
     Args:
         config: what it is told.
         sockets: already listening sockets by door (`native`, `kafka`, `http`), used in place of the config's ports.
-        ready: called once, when the node is part of the cluster (or has waited long enough for that).
+        ready: called once with True when the node is part of the cluster, with False when it has waited long enough for
+            that; it goes on trying.
 
     Raises:
         PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError, InvalidRequestError: it cannot start.
