@@ -27,7 +27,7 @@ TOLD_WAIT_S: Final = 3.0  # how long a node that was just started waits for its 
 AUTO_CREATE_TIMEOUT_S: Final = 30.0
 # How long an answer waits for leaders that are being elected. A client that is told of the old leader, or of none, asks
 # again only after its own back-off, which is longer (librdkafka: a second) than an election.
-ELECTION_WAIT_S: Final = 0.6
+ELECTION_WAIT_S: Final = 1.5
 CONDITIONAL_APPEND_FEATURE: Final = "antiphon.conditional_append"
 BROKERS: Final = 1  # endpoint type of DescribeCluster
 
