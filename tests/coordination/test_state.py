@@ -90,16 +90,19 @@ def test_records_are_written_as_documented() -> None:
     ones = "01" * 16
     assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
         ("cluster", "92a163c3"),
-        ("node/1", "9801a6683a37343031a0a0a0c3a169a164"),
+        ("node/1", "9901a6683a37343031a0a0a0c3a169a164c2"),
         (
             "topic/flights",
             f"98a7666c6967687473c410{ones}a5746f70696303a46f7869619081a5666c757368a6616c77617973c2",
         ),
-        ("shard/5", f"93c410{ones}970500930001020107a64f6e6c696e659200019102"),
+        ("shard/5", f"93c410{ones}9d0500930001020107a64f6e6c696e6592000100a86d616a6f72697479909000909102"),
         ("counter/shard", "06"),
     ]
     state = ClusterState()
-    state.apply([*written[:2], (b"node/3", bytes.fromhex("9203a3683a31"))], 1)
+    shorter = f"93c410{ones}970500930001020107a64f6e6c696e659200019102"
+    older = [(b"node/3", bytes.fromhex("9203a3683a31")), (b"shard/5", bytes.fromhex(shorter))]
+    state.apply([*written[:3], *older], 1)
+    assert state.shards[5] == ShardRecord(b"\x01" * 16, shard_meta, (2,))
     assert state.nodes[3] == NodeMeta(3, "h:1"), "fields that an older version did not write have defaults"
 
 

@@ -22,6 +22,7 @@ from antiphon.records.batch import BatchHeader, read_header, stamp, validate_bat
 from antiphon.records.decode import decode_records
 from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 from antiphon.wire.requests import (
+    AdminRequest,
     AlterTopic,
     CreateTopic,
     Delete,
@@ -239,6 +240,9 @@ class MemoryGateway:
         changed: TopicMeta = _replace(topic, config=config, shards=(*topic.shards, *more))
         self._publish(topics=tuple(changed if t is topic else t for t in self.metadata.topics))
         return changed
+
+    async def administer(self, request: AdminRequest, timeout_s: float = 30.0) -> None:
+        raise AssertionError(f"{request} is not expected here")
 
     async def elect_leader(self, shard_id: int, node: int = -1, timeout_s: float = 30.0) -> None:
         self.lead(shard_id, node)

@@ -40,9 +40,9 @@ from antiphon.wire.cluster import (
     ReserveProducerIds,
 )
 from antiphon.wire.metadata import Kind, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.wire.requests import AdminRequest, AlterTopic, CreateTopic, DeleteTopic, ElectLeader
 
-CommandRequest = CreateTopic | DeleteTopic | AlterTopic | ElectLeader | ReserveProducerIds
+CommandRequest = AdminRequest | ReserveProducerIds
 
 PRODUCER_IDS_PER_BLOCK_MAX = 100_000
 PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
@@ -268,6 +268,8 @@ class Coordinator:
                 self._elect(token, request)
             case ReserveProducerIds():
                 self._reserve(token, request.count)
+            case _:
+                raise InvalidRequestError(f"{type(request).__name__} is not offered")
 
     def _check_assembled(self) -> None:
         """A topic that is made while the first nodes are still arriving would be stuck with fewer replicas than meant."""

@@ -35,7 +35,7 @@ from antiphon.wire.cluster import (
     ReserveProducerIds,
 )
 from antiphon.wire.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
-from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.wire.requests import AdminRequest
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -190,9 +190,7 @@ class ClusterAgent:
 
     # -- commands -----------------------------------------------------------------------------------------------
 
-    async def command(
-        self, request: CreateTopic | DeleteTopic | AlterTopic | ElectLeader, timeout_s: float
-    ) -> None:
+    async def command(self, request: AdminRequest, timeout_s: float) -> None:
         """Have the coordinator carry out a command; returns when this node's metadata shows it.
 
         Asks again while there is no coordinator. A repeat whose first try may have succeeded is not blamed for its success.

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import (
+    AdminRequest,
     AlterTopic,
     CreateTopic,
     ReplicaStatus,
@@ -99,6 +100,10 @@ class Gateway(Protocol):
 
     async def elect_leader(self, shard_id: int, node: int = -1, timeout_s: float = 30.0) -> None:
         """Fence the shard and elect anew, by way of the coordinator."""
+        ...
+
+    async def administer(self, request: AdminRequest, timeout_s: float = 30.0) -> None:
+        """Have the coordinator carry out any administrative request."""
         ...
 
     async def new_producer_id(self) -> int:

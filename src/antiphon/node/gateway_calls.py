@@ -19,6 +19,7 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.wire.cluster import MetadataView
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import (
+    AdminRequest,
     AlterTopic,
     CreateTopic,
     DeleteTopic,
@@ -129,6 +130,10 @@ class GatewayCalls:
     async def elect_leader(self, shard_id: int, node: int = -1, timeout_s: float = 30.0) -> None:
         """See Gateway."""
         await self.agent.command(ElectLeader(shard_id, node), timeout_s)
+
+    async def administer(self, request: AdminRequest, timeout_s: float = 30.0) -> None:
+        """See Gateway."""
+        await self.agent.command(request, timeout_s)
 
     async def new_producer_id(self) -> int:
         """See Gateway."""

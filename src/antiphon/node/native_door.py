@@ -32,12 +32,14 @@ from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, R
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
 from antiphon.wire.requests import (
     PROTOCOL_VERSION,
+    AdminRequest,
     AlterTopic,
     AppendBatch,
     Appended,
     CreateTopic,
     DeleteTopic,
     Done,
+    DrainNode,
     ElectLeader,
     Failure,
     Fetch,
@@ -48,9 +50,13 @@ from antiphon.wire.requests import (
     HelloReply,
     ListOffset,
     MetadataReply,
+    MoveReplica,
     NewProducerId,
     OffsetReply,
     ProducerId,
+    Rebalance,
+    RemoveNode,
+    SplitShard,
     TableGet,
     TableScan,
     TableWrite,
@@ -84,7 +90,12 @@ class NativeSession:
             CreateTopic: self._create_topic,
             DeleteTopic: self._delete_topic,
             AlterTopic: self._alter_topic,
-            ElectLeader: self._elect_leader,
+            ElectLeader: self._administer,
+            MoveReplica: self._administer,
+            DrainNode: self._administer,
+            RemoveNode: self._administer,
+            Rebalance: self._administer,
+            SplitShard: self._administer,
             NewProducerId: self._new_producer_id,
             AppendBatch: self._append,
             Fetch: self._fetch,
@@ -298,9 +309,9 @@ class NativeSession:
 
         self._later(request_id, run())
 
-    def _elect_leader(self, request_id: int, body: ElectLeader, _payload: memoryview) -> None:
+    def _administer(self, request_id: int, body: AdminRequest, _payload: memoryview) -> None:
         async def run() -> Done:
-            await self._node.elect_leader(body.shard_id, body.node)
+            await self._node.administer(body)
             return Done()
 
         self._later(request_id, run())

@@ -9,6 +9,7 @@ the order of the list.
 from dataclasses import dataclass
 
 from antiphon.records.entry_id import EntryId
+from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Entry, NodeId
 from antiphon.replication.replica_state import Role
 
@@ -80,7 +81,10 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The high watermark rose to `high_watermark`: apply, answer clients, wake readers (in this order)."""
+    """The high watermark rose to `high_watermark`: apply, answer clients, wake readers (in this order).
+
+    Under `local` and small `at_least(k)` it may fall once, when an unsettled tail is cut: see `LostTail`.
+    """
 
     high_watermark: int
 
@@ -125,6 +129,37 @@ class Repaired:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class ProposeLive:
+    """Ask the coordinator to record `live` as the live replica set, in the place of the record `version` (S3.28, S3.29).
+
+    Until `live_recorded` tells of a later record, commits need both sets. A repeated request replaces the one before.
+    """
+
+    version: int
+    live: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Where replicas vote: `members` are in force from now on; `committed` once nothing can undo it."""
+
+    members: Members
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LostTail:
+    """Entries [from_offset, to_offset) that this replica had acknowledged as leader are cut: nobody else had them.
+
+    Possible only where a rule acknowledges what is not settled (`local`, `at_least(k)` below a majority): the loss window
+    of S4.28. Comes before the `TruncateLog` or `ResetLog` that does it; count it, and say so.
+    """
+
+    from_offset: int
+    to_offset: int
+
+
 Action = (
     PersistTerm
     | AppendLog
@@ -139,4 +174,7 @@ Action = (
     | ReadReady
     | ReadFailed
     | Repaired
+    | ProposeLive
+    | MembersChanged
+    | LostTail
 )

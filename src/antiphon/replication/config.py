@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from antiphon.errors import InvalidRequestError
+from antiphon.replication.commit_rule import QUORUM, CommitRule
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -22,6 +23,14 @@ class ReplicaConfig:
         term_start_on_empty: open a leadership with a term-start entry even when the log is empty. Without it the first
             record of a topic has offset 0, as its clients expect (S3.22). That is safe: an empty best log among a
             majority means that nothing was ever committed, so there is nothing that the entry would have to commit.
+        commit: when an entry is committed, in terms that do not go by the live set (C1); `ReplicaCore.set_commit`
+            changes it on a living shard.
+        min_live: fewest members of the live set with which the live rule commits (C1).
+        live_lag_entries_max: a live member whose durable end trails the leader's log end by more for `live_lag_ticks` is
+            proposed for removal (S3.28). 0 entries and not settled for that long counts as lagging too.
+        live_lag_ticks: see there.
+        commit_marker: write a record into the log when the high watermark has moved (C6: `record`, S4.7).
+        ack_every: a follower acknowledges when it has this many entries, or on the next beat (C2).
     """
 
     max_in_flight_bytes: int = 8 * MIB
@@ -29,9 +38,23 @@ class ReplicaConfig:
     resend_ticks: int = 4
     waiting_reads_max: int = 100_000
     term_start_on_empty: bool = True
+    commit: CommitRule = QUORUM
+    min_live: int = 1
+    live_lag_entries_max: int = 10_000
+    live_lag_ticks: int = 60
+    commit_marker: bool = False
+    ack_every: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_in_flight_bytes", "feed_bytes_max", "resend_ticks", "waiting_reads_max"):
+        for name in (
+            "max_in_flight_bytes",
+            "feed_bytes_max",
+            "resend_ticks",
+            "waiting_reads_max",
+            "min_live",
+            "live_lag_ticks",
+            "ack_every",
+        ):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, is {getattr(self, name)}")
 

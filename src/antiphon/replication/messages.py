@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from antiphon.records.entry_id import EntryId
+from antiphon.replication.members import Members
 
 NodeId = int
 ShardId = int
@@ -24,6 +25,7 @@ class Entry(NamedTuple):
     base_offset: int
     next_offset: int
     data: object  # bytes-like in the node; anything comparable in the simulator
+    members: Members | None = None  # set in entries that change the members of a shard that elects for itself
 
     @property
     def end(self) -> EntryId:
@@ -51,10 +53,19 @@ class NewTermReply(Message, frozen=True, array_like=True, tag=True):
 
 
 class BecomeLeader(Message, frozen=True, array_like=True, tag=True):
-    """Coordinator to the best fenced replica: lead. `heads` are the entry ids of the others that promised."""
+    """Coordinator to the best fenced replica: lead. `heads` are the entry ids of the others that promised.
+
+    With `live` the term commits by the live rule, starting from this live replica set, recorded as `live_version`; without,
+    by the topic's rule over the voters. `outgoing` and `learners`: see `Members`; `members_version` numbers their record.
+    """
 
     ensemble: tuple[NodeId, ...]
     heads: tuple[tuple[NodeId, EntryId], ...]
+    live: tuple[NodeId, ...] = ()
+    live_version: int = 0
+    outgoing: tuple[NodeId, ...] = ()
+    learners: tuple[NodeId, ...] = ()
+    members_version: int = 0
 
 
 class BecomeLeaderReply(Message, frozen=True, array_like=True, tag=True):
@@ -66,6 +77,35 @@ class AddFollower(Message, frozen=True, array_like=True, tag=True):
 
     node: NodeId
     head: EntryId
+
+
+class ChangeMembers(Message, frozen=True, array_like=True, tag=True):
+    """Coordinator to leader: these are the members now, as recorded under `version` (S0.2).
+
+    Where a coordinator elects, `members` is in force at once. Where replicas vote, `members.voters` and `learners` are what
+    to change to (`outgoing` is ignored): the leader writes the change into the log, as a joint step where voters change.
+    """
+
+    version: int
+    members: Members
+
+
+class MembersSettled(Message, frozen=True, array_like=True, tag=True):
+    """Leader to coordinator: all that was ever committed is held by the `voters` of `version` as its rule demands."""
+
+    version: int
+
+
+class TransferLeadership(Message, frozen=True, array_like=True, tag=True):
+    """Coordinator (or an operator) to the leader of a shard whose replicas vote: hand over to `to`."""
+
+    to: NodeId
+
+
+class TimeoutNow(Message, frozen=True, array_like=True, tag=True):
+    """Leader to the follower that is to succeed it: you have my whole log, stand for election at once."""
+
+    leader: NodeId
 
 
 class Truncate(Message, frozen=True, array_like=True, tag=True):
@@ -89,6 +129,8 @@ class Append(Message, frozen=True, array_like=True, tag=True):
     high_watermark: int
     round: int  # echoed by the answer; a majority of echoes confirms leadership for reads
     entries: tuple[Entry, ...] = ()
+    live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
+    log_end: int = -1  # the leader's own (S3.26); -1: not told
 
 
 class Ack(Message, frozen=True, array_like=True, tag=True):
@@ -96,6 +138,7 @@ class Ack(Message, frozen=True, array_like=True, tag=True):
 
     end: EntryId
     round: int
+    high_watermark: int = -1  # the follower's own (S3.26); -1: not told
 
 
 class Reject(Message, frozen=True, array_like=True, tag=True):
@@ -119,6 +162,7 @@ class SnapshotOffer(Message, frozen=True, array_like=True, tag=True):
 
     leader: NodeId
     at: EntryId
+    members: Members | None = None  # as of `at`, where replicas vote
 
 
 class RequestVote(Message, frozen=True, array_like=True, tag=True):
@@ -127,6 +171,9 @@ class RequestVote(Message, frozen=True, array_like=True, tag=True):
     candidate: NodeId
     head: EntryId
     pre_vote: bool = False
+    transfer: bool = (
+        False  # the leader itself asked for this election: whoever hears from it votes all the same
+    )
 
 
 class VoteReply(Message, frozen=True, array_like=True, tag=True):
@@ -155,6 +202,10 @@ AnyMessage = (
     | BecomeLeader
     | BecomeLeaderReply
     | AddFollower
+    | ChangeMembers
+    | MembersSettled
+    | TransferLeadership
+    | TimeoutNow
     | Truncate
     | TruncateReply
     | Append

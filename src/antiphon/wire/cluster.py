@@ -12,7 +12,7 @@ A node that does not coordinate answers all requests here with `not_leader`, who
 import msgspec
 
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import AlterTopic, Body, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.wire.requests import AdminRequest, Body
 
 LIVE_SETS_MAX = 2_000
 
@@ -30,12 +30,20 @@ class LiveSet(msgspec.Struct, frozen=True, array_like=True):
     `live`: itself, and members that are connected and whose durable acknowledgement *in this term* has reached the high
     watermark. `lagging`: the other members that it was told to feed. A member in neither was never given to this leader, or
     the message was lost: the coordinator fences it and sends `AddFollower` again.
+
+    Where commits go by the live set, `live` is what the leader wants recorded and `version` the record that it would
+    replace; a set for any other version is refused. Where replicas vote, `voters`, `outgoing` and `learners` are the members
+    that are committed in the shard's log, and the sender is thereby known as the leader of `term`.
     """
 
     shard_id: int
     term: int
     live: tuple[int, ...]
     lagging: tuple[int, ...] = ()
+    version: int = -1
+    voters: tuple[int, ...] = ()
+    outgoing: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
 
 
 class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
@@ -108,7 +116,7 @@ class ProducerIdBlock(Body, frozen=True, array_like=True, tag=True):
 class Command(Body, frozen=True, array_like=True, tag=True):
     """A client's request that any node passes on to the coordinator; never passed on again. Answered by `CommandDone`."""
 
-    request: CreateTopic | DeleteTopic | AlterTopic | ElectLeader
+    request: AdminRequest
     timeout_ms: int = 30_000
 
 

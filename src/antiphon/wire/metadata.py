@@ -39,10 +39,18 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
     alive: bool = True
     incarnation: str = ""  # changes at each start of the process
     disk_id: str = ""  # changes when the data directory is replaced
+    draining: bool = False  # an operator wants its replicas elsewhere; it gets no new ones
 
 
 class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
-    """One shard. `leader` is ABSENT_NODE while there is none; `term` is its latest fenced term."""
+    """One shard. `leader` is ABSENT_NODE while there is none; `term` is its latest fenced term.
+
+    `ensemble` are the voters; `outgoing` are the voters before, while a change of them is under way (elections then need
+    both majorities); `learners` are fed and do not count. `fence` says what an election must intersect: "majority" of the
+    ensemble; "live": any member of `live`, which is the recorded live replica set, numbered `live_version`; "both" while a
+    shard changes from one to the other. `hashes`: inclusive range of key hashes of a table's shard that was split; empty:
+    by index.
+    """
 
     shard_id: int  # unique in the cluster, never reused
     index: int  # 0..shards-1 within the topic
@@ -51,6 +59,20 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     term: int = 0
     status: ShardStatus = ShardStatus.OFFLINE
     live: tuple[int, ...] = ()
+    live_version: int = 0
+    fence: str = "majority"
+    outgoing: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+    members_version: int = 0
+    hashes: tuple[int, ...] = ()
+
+    @property
+    def everybody(self) -> tuple[int, ...]:
+        """All nodes that hold a replica, each once, voters first."""
+        found = dict.fromkeys(self.ensemble)
+        found.update(dict.fromkeys(self.outgoing))
+        found.update(dict.fromkeys(self.learners))
+        return tuple(found)
 
 
 class TopicMeta(msgspec.Struct, frozen=True, array_like=True):

@@ -82,11 +82,15 @@ class DeleteTopic(Body, frozen=True, array_like=True, tag=True):
 
 
 class AlterTopic(Body, frozen=True, array_like=True, tag=True):
-    """Change settings (value None: back to the default) or add shards to a plain topic."""
+    """Change settings (value None: back to the default), add shards to a plain topic, or change the replicas of each shard.
+
+    Answered when it is decided; replicas are then added and removed one after the other, with everybody at work.
+    """
 
     name: str
     config: dict[str, str | None] = {}
     shards: int | None = None
+    replicas: int | None = None
 
 
 class ElectLeader(Body, frozen=True, array_like=True, tag=True):
@@ -94,6 +98,40 @@ class ElectLeader(Body, frozen=True, array_like=True, tag=True):
 
     shard_id: int
     node: int = -1
+
+
+class MoveReplica(Body, frozen=True, array_like=True, tag=True):
+    """Replace one member of a shard by another node: it is fed first, and counts when it has caught up."""
+
+    shard_id: int
+    from_node: int
+    to_node: int
+
+
+class DrainNode(Body, frozen=True, array_like=True, tag=True):
+    """Move every replica of a node elsewhere and give it no new ones; `cancel` takes that back."""
+
+    node: int
+    cancel: bool = False
+
+
+class RemoveNode(Body, frozen=True, array_like=True, tag=True):
+    """Forget a node that is drained and stopped. Refused while it is in any ensemble, or alive, or votes in `__cluster`."""
+
+    node: int
+
+
+class Rebalance(Body, frozen=True, array_like=True, tag=True):
+    """Spread replicas (unless `leaders_only`) and leaderships evenly over the nodes that are not draining."""
+
+    leaders_only: bool = False
+
+
+class SplitShard(Body, frozen=True, array_like=True, tag=True):
+    """Split a shard of a table: the upper half of its hashes, or those from `at` on, go to a new shard."""
+
+    shard_id: int
+    at: int = -1
 
 
 class NewProducerId(Body, frozen=True, array_like=True, tag=True):
@@ -156,7 +194,10 @@ class Appended(Body, frozen=True, array_like=True, tag=True):
 
 
 class Fetch(Body, frozen=True, array_like=True, tag=True):
-    """Read whole batches from `offset`; waits up to `wait_ms` for the first one. Isolation: committed, uncommitted."""
+    """Read whole batches from `offset`; waits up to `wait_ms` for the first one.
+
+    Isolation: committed, uncommitted, replica (any replica's committed log), or empty: the topic's default (C7).
+    """
 
     shard_id: int
     offset: int
@@ -241,6 +282,7 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     producer_epoch: int = -1
     sequence: int = -1
     timeout_ms: int = 30_000
+    atomic: bool = False  # one refused operation refuses them all
 
 
 class OpStatus:
@@ -305,9 +347,14 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
     consistency: str = "linearizable"
 
 
+AdminRequest = (
+    CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
+)  # fmt: skip
+"""What the coordinator carries out for a client."""
+
 Request = (
-    Hello | GetMetadata | CreateTopic | DeleteTopic | AlterTopic | ElectLeader | NewProducerId | GetStatus
-    | AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableScan
+    Hello | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch | ListOffset
+    | TableWrite | TableGet | TableScan
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | MetadataReply | ProducerId | StatusReply | Appended | Fetched | OffsetReply
