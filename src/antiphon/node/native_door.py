@@ -24,7 +24,7 @@ from antiphon.errors import (
 from antiphon.invariants import InvariantError
 from antiphon.node.doors import version
 from antiphon.node.gateway import FetchResult
-from antiphon.node.peer_wire import SnapshotChunk, decode_peer, with_entries
+from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_entries
 from antiphon.node.shard_clients import ShardClients
 from antiphon.node.transport import Connection, plain_details
 from antiphon.replication.messages import Append, Message
@@ -448,9 +448,8 @@ class NativeSession:
             node.metadata_pushed(body)
         elif isinstance(body, CLUSTER_REQUESTS):
             node.coordinator_request(sender, body, self._begin(request_id))
-        elif isinstance(body, SnapshotChunk):
-            done = self._begin(request_id)
-            node.snapshots.receive(sender, body, bytes(payload), done)
+        elif isinstance(body, SnapshotRequest):
+            node.snapshots.receive(sender, body, payload, self._begin(request_id))
         else:
             return False
         return True

@@ -10,6 +10,7 @@ import msgspec
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
 from antiphon.records.batch import check_batch, iter_batches
 from antiphon.records.entry_id import EntryId
+from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Append, Entry, Message
 from antiphon.wire.cluster import ClusterReply, ClusterRequest, MetadataDelta
 from antiphon.wire.frames import Buffer, MessageDecoder, encode_message
@@ -18,24 +19,59 @@ from antiphon.wire.requests import Body, Reply, Request
 COMPACT_BELOW_BYTES = 64 * 1024
 
 
-class SnapshotChunk(Body, frozen=True, array_like=True, tag=True):
-    """Bytes `position` .. of `file` in a snapshot of the shard up to `at`; the payload, whose CRC-32C is `crc`.
+class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
+    """One file of a snapshot, whole: its plain name, its size and the CRC-32C of its bytes."""
 
-    Sent as a request, one at a time: the answer is the flow control. `first` starts the snapshot over, `last` ends it.
+    name: str
+    size_bytes: int
+    crc: int
+
+
+class SnapshotBegin(Body, frozen=True, array_like=True, tag=True):
+    """Leader to follower: a snapshot of the shard up to `at`, made of these files; answered by `SnapshotProgress`.
+
+    A snapshot with the same id as one of which a part has arrived goes on where that was cut. `members`: of the shard at
+    `at`, where replicas vote.
     """
 
     shard: int
     term: int
     at: EntryId
-    file: str
+    snapshot_id: str
+    files: tuple[SnapshotFile, ...]
+    members: Members | None = None
+
+
+class SnapshotProgress(Body, frozen=True, array_like=True, tag=True):
+    """How many bytes of each file, in the order of `SnapshotBegin.files`, are there already."""
+
+    have: tuple[int, ...]
+
+
+class SnapshotChunk(Body, frozen=True, array_like=True, tag=True):
+    """Bytes `position` .. of file number `file` of the snapshot; the payload, whose CRC-32C is `crc`.
+
+    Sent as a request, a few at a time: the answers are the flow control.
+    """
+
+    shard: int
+    snapshot_id: str
+    file: int
     position: int
     crc: int
-    first: bool = False
-    last: bool = False
 
 
-PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | SnapshotChunk
-PeerReply = Reply | ClusterReply
+class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
+    """Everything was sent: check it whole and put it in place."""
+
+    shard: int
+    term: int
+    snapshot_id: str
+
+
+SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
+PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | SnapshotRequest
+PeerReply = Reply | ClusterReply | SnapshotProgress
 
 decode_peer = MessageDecoder(PeerBody)
 """Header of a frame from a node -> (request id, one of `PeerBody`)."""

@@ -29,6 +29,7 @@ from antiphon.errors import (
 from antiphon.node.host_services import CommitObserver, HostServices
 from antiphon.node.shard_clients import ShardClients
 from antiphon.records.batch import read_header
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     Action,
     AppendLog,
@@ -45,6 +46,7 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
@@ -199,6 +201,14 @@ class ShardHost:
     def receive(self, sender: int, message: AnyMessage) -> None:
         """A message from another replica, or from the coordinator."""
         self.call(self.replica.receive, sender, message)
+
+    def members_at(self, _offset: int) -> Members | None:
+        """Who the members were at `offset`, where the replicas vote; None where a coordinator keeps them."""
+        return None
+
+    def snapshot_installed(self, at: EntryId, _members: Members | None) -> Sequence[Action]:
+        """A whole snapshot is here: what the replica makes of it."""
+        return self.replica.snapshot_installed(at)
 
     def tick(self) -> bool:
         """One tick of time; False when no more are needed."""

@@ -1,37 +1,66 @@
-"""Bringing a follower up whose log cannot be joined: the leader sends a snapshot of committed state (S0.37).
+"""Sending a snapshot of committed state to a follower whose log cannot be joined (S0.37).
 
-For a table that is a checkpoint of its store, sent file by file in chunks, one chunk at a time: the answer to a chunk
-is the flow control. For a plain topic the state below the log's start is gone by retention, so the snapshot only says
-where to go on. In both cases it brings what the leader remembers of the producers from before, so that a retry of what
-is not in the follower's log is recognised there too. The follower installs it when it is whole; a half one is thrown
-away when the next one begins.
+For a table that is a checkpoint of its store; for a plain topic the state below the log's start is gone by retention, so the
+snapshot only says where to go on. Both bring what the leader remembers of the producers from before, so that a retry of what
+is not in the follower's log is recognised there too, and, where replicas vote, who the members are. What is appended but not
+committed comes after it, as the log's next entries.
+
+A transfer that is cut goes on where it was: the sender keeps its copy for `KEEP_S`, the receiver keeps what has arrived
+(over a restart as well), and `SnapshotBegin` finds out what is missing. Each chunk is checked when it arrives, each file
+when it is whole, so a byte that was lost in a power cut is noticed before anything is put in place.
 """
 
 import asyncio
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from crc32c import crc32c
 
-from antiphon.errors import AntiphonError, CorruptBatchError, InvalidRequestError, UnknownShardError
-from antiphon.log.producer_state import ProducerState
-from antiphon.node.peer_wire import SnapshotChunk
+from antiphon.errors import AntiphonError, UnavailableError
+from antiphon.node.peer_wire import (
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotFile,
+    SnapshotProgress,
+    SnapshotRequest,
+)
+from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.entry_id import EntryId
-from antiphon.replication.actions import ResetLog
-from antiphon.replication.messages import SnapshotOffer
-from antiphon.table.state import install_state, open_state
 from antiphon.wire.requests import Done
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
 
 CHUNK_BYTES = 1024 * 1024
+CHUNKS_IN_FLIGHT = 4
 CHUNK_TIMEOUT_S = 30.0
-PRODUCERS_FILE = "producers.antiphon"  # beside the store's files
+KEEP_S = 300.0  # a copy that was not delivered is kept for so long after the last try
+
+
+@dataclass(slots=True)
+class Copy:
+    """A checkpoint on this node's disk, made for one follower."""
+
+    path: Path
+    snapshot_id: str
+    at: EntryId
+    files: tuple[SnapshotFile, ...]
+    used_s: float
+
+    def chunks(self, have: tuple[int, ...]) -> Iterator[tuple[int, int, bytes]]:
+        """(file, position, bytes) of all that is not there yet."""
+        for number, (file, start) in enumerate(zip(self.files, have, strict=True)):
+            with (self.path / file.name).open("rb") as source:
+                source.seek(start)
+                for position in range(start, file.size_bytes, CHUNK_BYTES):
+                    yield number, position, source.read(CHUNK_BYTES)
 
 
 class Snapshots:
@@ -41,14 +70,18 @@ class Snapshots:
         self._node = node
         self._directory = directory
         self._sending: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._receiving: dict[int, SnapshotChunk] = {}
+        self._copies: dict[tuple[int, int], Copy] = {}
+        self._received = ReceivedSnapshots(directory)
         self._log = structlog.get_logger()
-        shutil.rmtree(directory, ignore_errors=True)
+        self.sent_bytes = 0
+        self.resumed_bytes = 0  # did not have to be sent again
+        for left in directory.glob("send-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def send(self, host: ShardHost, to: int) -> None:
-        """Begin to send a snapshot to a follower; tells the replica how it ended."""
+        """Begin to send a snapshot to a follower, or go on with one; tells the replica how it ended."""
         key = (host.shard_id, to)
         if key not in self._sending:
             self._sending[key] = self._node.spawn(self._send(host, to))
@@ -64,125 +97,127 @@ class Snapshots:
         else:
             self._log.info("snapshot_sent", shard=host.shard_id, to=to, at=at)
             del self._sending[host.shard_id, to]
+            self._drop(self._copies.pop((host.shard_id, to)))
             host.call(host.replica.snapshot_sent, to, at)
 
     async def _stream(self, host: ShardHost, to: int) -> EntryId:
-        term = host.term
-        copy = self._directory / f"send-{host.shard_id}-{to}"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if host.table is None:
-                at = host.replica.terms.start
-                copy.mkdir()
-            else:
-                offset = await asyncio.to_thread(host.table.state.checkpoint, str(copy))
-                at = EntryId(host.replica.terms.term_before(offset), offset)
-            (copy / PRODUCERS_FILE).write_bytes(host.log.producers.encode(before=at.offset))
-            first = True
-            for name, position, data in _chunks(copy):
-                chunk = SnapshotChunk(host.shard_id, term, at, name, position, crc32c(data), first=first)
-                await self._chunk(to, chunk, data)
-                first = False
-            await self._chunk(to, SnapshotChunk(host.shard_id, term, at, "", 0, 0, last=True), b"")
-        finally:
-            await asyncio.to_thread(shutil.rmtree, copy, True)
-        return at
+        copy = await self._copy_for(host, to)
+        link = self._node.link(to)
+        begin = SnapshotBegin(
+            host.shard_id, host.term, copy.at, copy.snapshot_id, copy.files, host.members_at(copy.at.offset)
+        )
+        progress = await link.ask(begin, CHUNK_TIMEOUT_S)
+        if not isinstance(progress, SnapshotProgress) or len(progress.have) != len(copy.files):
+            raise UnavailableError(f"node {to} did not say what it has of the snapshot")
+        if any(progress.have):
+            self.resumed_bytes += sum(progress.have)
+            self._log.info("snapshot_resumed", shard=host.shard_id, to=to, have_bytes=sum(progress.have))
+        await self._send_chunks(host, to, copy, progress.have)
+        await link.ask(SnapshotEnd(host.shard_id, host.term, copy.snapshot_id), CHUNK_TIMEOUT_S)
+        return copy.at
 
-    async def _chunk(self, to: int, chunk: SnapshotChunk, data: bytes) -> None:
-        await self._node.link(to).ask(chunk, CHUNK_TIMEOUT_S, [data] if data else None)
+    async def _send_chunks(self, host: ShardHost, to: int, copy: Copy, have: tuple[int, ...]) -> None:
+        """A few chunks are underway at any time; the first that fails ends it."""
+        link = self._node.link(to)
+        underway: list[asyncio.Task[Any]] = []
+        try:
+            for number, position, data in copy.chunks(have):
+                chunk = SnapshotChunk(host.shard_id, copy.snapshot_id, number, position, crc32c(data))
+                underway.append(self._node.spawn(link.ask(chunk, CHUNK_TIMEOUT_S, [data])))
+                self.sent_bytes += len(data)
+                copy.used_s = self._node.now_s()
+                if len(underway) == CHUNKS_IN_FLIGHT:
+                    await underway.pop(0)
+            while underway:
+                await underway.pop(0)
+        finally:
+            for task in underway:
+                task.cancel()
+            await asyncio.gather(*underway, return_exceptions=True)
+
+    async def _copy_for(self, host: ShardHost, to: int) -> Copy:
+        """The copy that was being sent, where it still joins the log, or a new one."""
+        self._drop_old()
+        key = (host.shard_id, to)
+        kept = self._copies.get(key)
+        if kept is not None:
+            if kept.at.offset >= host.replica.log_start and host.replica.terms.holds(kept.at):
+                kept.used_s = self._node.now_s()
+                return kept
+            self._drop(self._copies.pop(key))
+        path = self._directory / f"send-{host.shard_id}-{to}"
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if host.table is None:
+            at = host.replica.terms.start
+            path.mkdir()
+        else:
+            offset = await asyncio.to_thread(host.table.state.checkpoint, str(path))
+            at = EntryId(host.replica.terms.term_before(offset), offset)
+        (path / PRODUCERS_FILE).write_bytes(host.log.producers.encode(before=at.offset))
+        files = await asyncio.to_thread(_describe, path)
+        copy = self._copies[key] = Copy(path, uuid.uuid4().hex, at, files, self._node.now_s())
+        return copy
+
+    def _drop_old(self) -> None:
+        now_s = self._node.now_s()
+        for key, copy in list(self._copies.items()):
+            if key not in self._sending and now_s - copy.used_s > KEEP_S:
+                self._drop(self._copies.pop(key))
+
+    def _drop(self, copy: Copy) -> None:
+        self._node.loop.run_in_executor(None, shutil.rmtree, copy.path, True)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
-    def receive(self, sender: int, chunk: SnapshotChunk, data: bytes, done: Callable[[Any], None]) -> None:
-        """Take a chunk; the last one installs the snapshot. `done` gets Done or an error."""
+    def receive(
+        self, sender: int, request: SnapshotRequest, data: memoryview, done: Callable[[Any], None]
+    ) -> None:
+        """A leader's request; `done` gets its answer or an error. The last one installs the snapshot."""
+        if isinstance(request, SnapshotEnd):
+            self._node.spawn(self._install(request, done))
+            return
         try:
-            self._receive(sender, chunk, data)
+            if isinstance(request, SnapshotBegin):
+                self._check(request)
+                host = self._node.hosts.get(request.shard)
+                done(SnapshotProgress(self._received.begin(host, sender, request)))
+            else:
+                self._received.take(request, data)
+                done(Done())
         except AntiphonError as error:
-            self._receiving.pop(chunk.shard, None)
             done(error)
         except OSError as error:
-            self._receiving.pop(chunk.shard, None)
-            done(InvalidRequestError(f"the snapshot cannot be stored: {error}"))
+            done(UnavailableError(f"the snapshot cannot be stored: {error}"))
+
+    def _check(self, request: SnapshotBegin) -> None:
+        room = shutil.disk_usage(self._node.config.dir).free
+        size = sum(file.size_bytes for file in request.files)
+        if size > room:
+            raise UnavailableError(
+                f"a snapshot of {size} bytes does not fit on the disk of node {self._node.node_id}, which has {room} free"
+            )
+
+    async def _install(self, request: SnapshotEnd, done: Callable[[Any], None]) -> None:
+        try:
+            await self._received.install(self._node.hosts.get(request.shard), request)
+        except AntiphonError as error:
+            done(error)
+        except OSError as error:
+            done(UnavailableError(f"the snapshot cannot be put in place: {error}"))
         else:
             done(Done())
 
-    def _receive(self, sender: int, chunk: SnapshotChunk, data: bytes) -> None:
-        host = self._node.hosts.get(chunk.shard)
-        if host is None:
-            raise UnknownShardError(f"node {self._node.node_id} has no replica of shard {chunk.shard}")
-        host.check_alive()
-        target = self._directory / f"receive-{chunk.shard}"
-        if chunk.first:
-            shutil.rmtree(target, ignore_errors=True)
-            target.mkdir(parents=True)
-            host.receive(sender, SnapshotOffer(chunk.shard, chunk.term, sender, chunk.at))
-        else:
-            begun = self._receiving.get(chunk.shard)
-            if begun is None or (begun.term, begun.at) != (chunk.term, chunk.at):
-                raise InvalidRequestError(f"no snapshot of shard {chunk.shard} at {chunk.at} was begun here")
-        if host.term != chunk.term:
-            raise InvalidRequestError(
-                f"the snapshot is of term {chunk.term}, shard {chunk.shard} is in {host.term}"
-            )
-        self._receiving[chunk.shard] = chunk
-        if chunk.file:
-            _write_chunk(target, chunk, data)
-        if chunk.last:
-            del self._receiving[chunk.shard]
-            install_snapshot(host, chunk.at, target)
+
+def _describe(path: Path) -> tuple[SnapshotFile, ...]:
+    files = (file for file in sorted(path.iterdir()) if file.is_file())
+    return tuple(SnapshotFile(file.name, file.stat().st_size, crc_of_file(file)) for file in files)
 
 
-def install_snapshot(host: ShardHost, at: EntryId, copy: Path) -> None:
-    """Put a whole snapshot in the place of the replica's log and store, if the replica takes it.
-
-    Raises CorruptBatchError or InvalidRequestError when it does not say what is known of the producers.
-    """
-    producers_file = copy / PRODUCERS_FILE
-    if not producers_file.exists():
-        raise InvalidRequestError(f"the snapshot of shard {host.shard_id} says nothing of its producers")
-    producers = ProducerState.decode(producers_file.read_bytes())
-    producers_file.unlink()
-
-    def event() -> Any:
-        host.snapshot_producers = producers
-        actions = host.replica.snapshot_installed(at)
-        table = host.table
-        if table is not None and any(type(action) is ResetLog for action in actions):
-            table.state.close()
-            install_state(str(copy), table.path)
-            table.state = open_state(table.path)
-        return actions
-
-    host.call(event)
-    shutil.rmtree(copy, ignore_errors=True)
-
-
-def _chunks(copy: Path) -> Iterator[tuple[str, int, bytes]]:
-    for path in sorted(copy.iterdir()):
-        if not path.is_file():
-            continue
-        with path.open("rb") as file:
-            position = 0
-            while True:
-                data = file.read(CHUNK_BYTES)
-                if data or position == 0:
-                    yield path.name, position, data
-                if len(data) < CHUNK_BYTES:
-                    break
-                position += len(data)
-
-
-def _write_chunk(target: Path, chunk: SnapshotChunk, data: bytes) -> None:
-    if Path(chunk.file).name != chunk.file or chunk.file in {".", ".."}:
-        raise InvalidRequestError(f"a snapshot's file is a plain name, not {chunk.file!r}")
-    if crc32c(data) != chunk.crc:
-        raise CorruptBatchError(f"a chunk of {chunk.file} was damaged on its way")
-    path = target / chunk.file
-    with path.open("r+b" if path.exists() else "wb") as file:
-        file.seek(0, 2)
-        if file.tell() != chunk.position:
-            raise InvalidRequestError(
-                f"{chunk.file}: {file.tell()} bytes are here, the chunk begins at {chunk.position}"
-            )
-        file.write(data)
+def crc_of_file(path: Path) -> int:
+    """CRC-32C of a whole file."""
+    crc = 0
+    with path.open("rb") as source:
+        while data := source.read(CHUNK_BYTES):
+            crc = crc32c(data, crc)
+    return crc
