@@ -324,6 +324,6 @@ class Elections:
     ) -> ShardRecord:
         meta: ShardMeta = msgspec.structs.replace(record.meta, **changes)
         kept = record.untrusted if untrusted is None else untrusted
-        changed = ShardRecord(record.topic_id, meta, kept)
+        changed = msgspec.structs.replace(record, meta=meta, untrusted=kept)
         self._ledger.put_shard(changed)
         return changed

@@ -37,12 +37,19 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
     """A shard and what only the coordinator needs to know of it.
 
     `untrusted` members came back with an empty disk in place of one that may have held committed entries: their promise is
-    no evidence of what was committed until they have caught up with a leader again.
+    no evidence of what was committed until they have caught up with a leader again. `goal`: the voters that are wanted, the
+    preferred leader first, until the change to them is finished (S0.2); empty when none is under way.
     """
 
     topic_id: bytes
     meta: ShardMeta
     untrusted: tuple[int, ...] = ()
+    goal: tuple[int, ...] = ()
+
+    @property
+    def aim(self) -> tuple[int, ...]:
+        """The ensemble as it is meant to be: the goal while there is one."""
+        return self.goal or self.meta.ensemble
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -101,11 +108,11 @@ class ClusterState:
         self.shards: dict[int, ShardRecord] = {}
         self.counters: dict[str, int] = {}
         self.shards_of: dict[bytes, dict[int, None]] = {}  # topic id -> shard ids in order
-        self.shards_on: dict[
-            int, dict[int, None]
-        ] = {}  # node -> ids of the shards whose ensemble it is in, in order
+        # node -> ids of the shards that it holds a replica of, learners and outgoing voters included, in order
+        self.shards_on: dict[int, dict[int, None]] = {}
         self.led_by: dict[int, int] = {}  # node -> shards that it leads
-        self.preferred_on: dict[int, int] = {}  # node -> shards whose ensemble names it first
+        self.aimed_at: dict[int, int] = {}  # node -> shards that are meant to have it in their ensemble
+        self.preferred_on: dict[int, int] = {}  # node -> shards that are meant to name it first
         self._journal: deque[tuple[int, str, int | bytes]] = deque()
         self._journal_from = 0  # the journal has every change after this version
 
@@ -171,13 +178,17 @@ class ClusterState:
         """Set a shard's after-image."""
         meta = record.meta
         old = self.shards.get(meta.shard_id)
-        if old is None or old.meta.ensemble != meta.ensemble:
-            if old is not None:
-                self._unplace(old.meta)
-            for node in meta.ensemble:
-                self.shards_on.setdefault(node, {})[meta.shard_id] = None
-            self.preferred_on[meta.ensemble[0]] = self.preferred_on.get(meta.ensemble[0], 0) + 1
+        if old is None:
+            self._place(meta)
+            self._count_aim(record.aim, 1)
             self.shards_of.setdefault(record.topic_id, {})[meta.shard_id] = None
+        else:
+            if _holders(old.meta) != _holders(meta):
+                self._unplace(old.meta)
+                self._place(meta)
+            if old.aim != record.aim:
+                self._count_aim(old.aim, -1)
+                self._count_aim(record.aim, 1)
         old_leader = ABSENT_NODE if old is None else old.meta.leader
         if old_leader != meta.leader:
             self._count_leader(old_leader, -1)
@@ -190,6 +201,7 @@ class ClusterState:
         if old is None:
             return
         self._unplace(old.meta)
+        self._count_aim(old.aim, -1)
         self._count_leader(old.meta.leader, -1)
         self.shards_of.get(old.topic_id, {}).pop(shard_id, None)
 
@@ -212,7 +224,7 @@ class ClusterState:
         other.cluster = self.cluster
         other.nodes, other.topics, other.names = dict(self.nodes), dict(self.topics), dict(self.names)
         other.shards, other.counters, other.led_by = dict(self.shards), dict(self.counters), dict(self.led_by)
-        other.preferred_on = dict(self.preferred_on)
+        other.preferred_on, other.aimed_at = dict(self.preferred_on), dict(self.aimed_at)
         other.shards_of = {topic: dict(shards) for topic, shards in self.shards_of.items()}
         other.shards_on = {node: dict(shards) for node, shards in self.shards_on.items()}
         other._journal_from = self.version
@@ -258,10 +270,18 @@ class ClusterState:
             shards=tuple(ShardChange(s.topic_id, s.meta) for s in self.shards.values()),
         )
 
+    def _place(self, meta: ShardMeta) -> None:
+        for node in meta.everybody:
+            self.shards_on.setdefault(node, {})[meta.shard_id] = None
+
     def _unplace(self, meta: ShardMeta) -> None:
-        for node in meta.ensemble:
+        for node in meta.everybody:
             self.shards_on.get(node, {}).pop(meta.shard_id, None)
-        self.preferred_on[meta.ensemble[0]] -= 1
+
+    def _count_aim(self, aim: tuple[int, ...], by: int) -> None:
+        self.preferred_on[aim[0]] = self.preferred_on.get(aim[0], 0) + by
+        for node in aim:
+            self.aimed_at[node] = self.aimed_at.get(node, 0) + by
 
     def _count_leader(self, node: int, by: int) -> None:
         if node != ABSENT_NODE:
@@ -270,6 +290,10 @@ class ClusterState:
     def _bound_journal(self) -> None:
         while len(self._journal) > JOURNAL_ENTRIES_MAX:
             self._journal_from = self._journal.popleft()[0]
+
+
+def _holders(meta: ShardMeta) -> tuple[tuple[int, ...], ...]:
+    return meta.ensemble, meta.outgoing, meta.learners
 
 
 def majority(ensemble: tuple[int, ...]) -> int:

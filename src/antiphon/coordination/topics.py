@@ -126,7 +126,7 @@ def _choose_nodes(
 
 
 def _load(state: ClusterState, node: int) -> NodeLoad:
-    return NodeLoad(node, len(state.shards_on.get(node, ())), state.preferred_on.get(node, 0))
+    return NodeLoad(node, state.aimed_at.get(node, 0), state.preferred_on.get(node, 0))
 
 
 def _add_shards(ledger: Ledger, topic: TopicMeta, loads: list[NodeLoad], have: int, want: int) -> list[int]:

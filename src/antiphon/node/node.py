@@ -40,7 +40,14 @@ from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
 from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.turn import Turn
-from antiphon.replication.messages import AnyMessage, Append, BecomeLeaderReply, NewTermReply, StaleTerm
+from antiphon.replication.messages import (
+    AnyMessage,
+    Append,
+    BecomeLeaderReply,
+    MembersSettled,
+    NewTermReply,
+    StaleTerm,
+)
 from antiphon.wire.cluster import MetadataDelta
 from antiphon.wire.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
@@ -348,7 +355,7 @@ class Node(GatewayCalls):
         """A replica message arrived."""
         self.metrics.messages_in += 1
         kind = type(message)
-        if kind is NewTermReply or kind is BecomeLeaderReply or kind is StaleTerm:
+        if kind is NewTermReply or kind is BecomeLeaderReply or kind is MembersSettled or kind is StaleTerm:
             if self.coordinator is not None:
                 self.coordinator.receive(sender, message)
             if kind is not StaleTerm:

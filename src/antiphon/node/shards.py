@@ -69,7 +69,8 @@ class Shards:
         wanted: dict[int, tuple[TopicMeta, ShardMeta]] = {}
         for topic in view.topics.values():
             for shard in topic.shards:
-                if node.node_id in shard.ensemble:
+                own = node.node_id
+                if own in shard.ensemble or own in shard.outgoing or own in shard.learners:
                     wanted[shard.shard_id] = (topic, shard)
         for shard_id in list(node.hosts):
             if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted:
