@@ -37,19 +37,12 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
     """A shard and what only the coordinator needs to know of it.
 
     `untrusted` members came back with an empty disk in place of one that may have held committed entries: their promise is
-    no evidence of what was committed until they have caught up with a leader again. `goal`: the voters that are wanted, the
-    preferred leader first, until the change to them is finished (S0.2); empty when none is under way.
+    no evidence of what was committed until they have caught up with a leader again.
     """
 
     topic_id: bytes
     meta: ShardMeta
     untrusted: tuple[int, ...] = ()
-    goal: tuple[int, ...] = ()
-
-    @property
-    def aim(self) -> tuple[int, ...]:
-        """The ensemble as it is meant to be: the goal while there is one."""
-        return self.goal or self.meta.ensemble
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -180,15 +173,15 @@ class ClusterState:
         old = self.shards.get(meta.shard_id)
         if old is None:
             self._place(meta)
-            self._count_aim(record.aim, 1)
+            self._count_aim(meta.aim, 1)
             self.shards_of.setdefault(record.topic_id, {})[meta.shard_id] = None
         else:
             if _holders(old.meta) != _holders(meta):
                 self._unplace(old.meta)
                 self._place(meta)
-            if old.aim != record.aim:
-                self._count_aim(old.aim, -1)
-                self._count_aim(record.aim, 1)
+            if old.meta.aim != meta.aim:
+                self._count_aim(old.meta.aim, -1)
+                self._count_aim(meta.aim, 1)
         old_leader = ABSENT_NODE if old is None else old.meta.leader
         if old_leader != meta.leader:
             self._count_leader(old_leader, -1)
@@ -201,7 +194,7 @@ class ClusterState:
         if old is None:
             return
         self._unplace(old.meta)
-        self._count_aim(old.aim, -1)
+        self._count_aim(old.meta.aim, -1)
         self._count_leader(old.meta.leader, -1)
         self.shards_of.get(old.topic_id, {}).pop(shard_id, None)
 

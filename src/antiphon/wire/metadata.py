@@ -49,7 +49,7 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     both majorities); `learners` are fed and do not count. `fence` says what an election must intersect: "majority" of the
     ensemble; "live": any member of `live`, which is the recorded live replica set, numbered `live_version`; "both" while a
     shard changes from one to the other. `hashes`: inclusive range of key hashes of a table's shard that was split; empty:
-    by index.
+    by index. `goal`: the voters that are wanted, the preferred leader first, until the change to them is finished.
     """
 
     shard_id: int  # unique in the cluster, never reused
@@ -65,6 +65,12 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     learners: tuple[int, ...] = ()
     members_version: int = 0
     hashes: tuple[int, ...] = ()
+    goal: tuple[int, ...] = ()
+
+    @property
+    def aim(self) -> tuple[int, ...]:
+        """The ensemble as it is meant to be: the goal while there is one."""
+        return self.goal or self.ensemble
 
     @property
     def everybody(self) -> tuple[int, ...]:
