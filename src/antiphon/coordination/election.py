@@ -12,7 +12,8 @@ names one, or when the best has just failed to lead.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from antiphon.coordination.state import ShardRecord, majority
+from antiphon.coordination.fences import electable, voting
+from antiphon.coordination.state import ShardRecord
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import NewTermReply, NodeId
 
@@ -34,10 +35,10 @@ class Election:
     replies: dict[NodeId, NewTermReply] = field(default_factory=dict)
 
     def votes(self, record: ShardRecord, is_alive: Callable[[NodeId], bool]) -> dict[NodeId, EntryId]:
-        """The promises that count, in the order of the ensemble."""
+        """The promises that count, in the order of the ensemble, outgoing members last."""
         return {
             node: self.replies[node].head
-            for node in record.meta.ensemble
+            for node in voting(record.meta)
             if node in self.replies
             and is_alive(node)
             and node not in record.untrusted
@@ -53,7 +54,7 @@ class Election:
         if self.candidate is None:
             return ()
         own = self.replies[self.candidate].head
-        heads = ((n, known_head(self.replies[n])) for n in record.meta.ensemble if n in self.replies)
+        heads = ((n, known_head(self.replies[n])) for n in record.meta.everybody if n in self.replies)
         return tuple((node, head) for node, head in heads if node != self.candidate and head <= own)
 
 
@@ -68,20 +69,16 @@ def choose_leader(
     votes: Mapping[NodeId, EntryId],
     led_by: Callable[[NodeId], int],
 ) -> NodeId:
-    """The member to promote; `votes` are a majority.
+    """The member to promote; by `votes` somebody is electable.
 
     Ties go to the preferred leader while the shard is empty, and to whoever leads least after that.
     """
-    ensemble = record.meta.ensemble
+    ensemble = voting(record.meta)
     best = max(votes.values())
-    electable = [
-        node
-        for node, head in votes.items()
-        if sum(1 for other in votes.values() if other <= head) >= majority(ensemble)
-    ]
-    if election.wanted in electable:
+    able = electable(record.meta, votes)
+    if election.wanted in able:
         return election.wanted
-    willing = [node for node in electable if node != election.avoid] or electable
+    willing = [node for node in able if node != election.avoid] or able
     longest = max(votes[node] for node in willing)
     if best == EMPTY and ensemble[0] in willing:
         return ensemble[0]

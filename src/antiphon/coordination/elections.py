@@ -13,9 +13,10 @@ from typing import Literal
 import msgspec
 
 from antiphon.coordination.election import Election, choose_leader
+from antiphon.coordination.fences import can_be_met, electable, in_order, voting
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.ledger import Ledger
-from antiphon.coordination.state import ShardRecord, has_leader, majority
+from antiphon.coordination.state import ShardRecord, has_leader
 from antiphon.coordination.timers import Timers
 from antiphon.replication.messages import BecomeLeader, BecomeLeaderReply, NewTerm, NewTermReply, NodeId
 from antiphon.wire.cluster import LiveSet
@@ -58,8 +59,8 @@ class Elections:
         """Elect in a new term (above `above`), or take the shard offline when too few members are there to ask."""
         record = self._model.shards[shard_id]
         self.forget(shard_id)
-        voters = [n for n in record.meta.ensemble if self._model.is_alive(n) and n not in record.untrusted]
-        if len(voters) < majority(record.meta.ensemble):
+        there = [n for n in voting(record.meta) if self._model.is_alive(n) and n not in record.untrusted]
+        if not can_be_met(record.meta, there):
             self._take_offline(record)
             return
         term = max(record.meta.term, above) + 1
@@ -73,7 +74,7 @@ class Elections:
             self._promised_to_lead[election.candidate] -= 1
         record = self._model.shards.get(shard_id)
         if record is not None:
-            self.followers.forget(shard_id, record.meta.ensemble)
+            self.followers.forget(shard_id, record.meta.everybody)
 
     def deleted(self, shard_id: int) -> None:
         """The shard is about to be deleted."""
@@ -85,7 +86,7 @@ class Elections:
         for shard_id, record in list(self._model.shards.items()):
             meta = record.meta
             if has_leader(meta) and self._model.is_alive(meta.leader):
-                for node in meta.ensemble:
+                for node in meta.everybody:
                     if node not in meta.live and self._model.is_alive(node):
                         self.followers.bring_back(shard_id, node, meta.leader, now_ms, STRANGER_MS)
             else:
@@ -98,11 +99,11 @@ class Elections:
             meta = record.meta
             election = self._open.get(shard_id)
             self.followers.arrived(shard_id, node)
-            alive = sum(1 for member in meta.ensemble if self._model.is_alive(member))
+            alive = [member for member in voting(meta) if self._model.is_alive(member)]
             if meta.status == ShardStatus.OFFLINE:
                 continue
             leads = meta.leader == node or (election is not None and election.candidate == node)
-            if leads or alive < majority(meta.ensemble):
+            if leads or not can_be_met(meta, alive):
                 self.begin(shard_id)
             elif election is not None and election.candidate is None:
                 self._decide(election, now_ms)
@@ -154,7 +155,7 @@ class Elections:
             self._send_become_leader(election, now_ms)
 
     def _send_new_term(self, election: Election, now_ms: int) -> None:
-        for node in self._model.shards[election.shard_id].meta.ensemble:
+        for node in self._model.shards[election.shard_id].meta.everybody:
             if self._model.is_alive(node) and node not in election.replies:
                 self._ledger.send(node, NewTerm(election.shard_id, election.term))
         wait_ms = min(RESEND_MS << min(election.resends, 10), RESEND_MS_MAX)
@@ -167,18 +168,22 @@ class Elections:
         if candidate is None:
             return
         election.promoted = True
+        meta = record.meta
         message = BecomeLeader(
             election.shard_id,
             election.term,
-            ensemble=record.meta.ensemble,
+            ensemble=meta.ensemble,
             heads=election.heads(record),
+            outgoing=meta.outgoing,
+            learners=meta.learners,
+            members_version=meta.members_version,
         )
         self._ledger.send(candidate, message)
         told = {node for node, _ in message.heads}
         for node, reply in election.replies.items():
             if node not in told:
                 self.followers.promised(node, reply, candidate, now_ms, known=False)
-        for node in record.meta.ensemble:
+        for node in meta.everybody:
             if node not in election.replies and self._model.is_alive(node):
                 # The election did without it. The leader will not miss it either: it was never told of it.
                 self.followers.bring_back(election.shard_id, node, candidate, now_ms)
@@ -190,7 +195,7 @@ class Elections:
     def promise(self, sender: NodeId, reply: NewTermReply, now_ms: int) -> None:
         """A replica has durably promised a term. Late, repeated and old answers do no harm."""
         record = self._model.shards.get(reply.shard)
-        if record is None or sender not in record.meta.ensemble or not self._model.is_alive(sender):
+        if record is None or sender not in record.meta.everybody or not self._model.is_alive(sender):
             return
         if reply.term != record.meta.term:
             return
@@ -220,11 +225,12 @@ class Elections:
             return
         record = self._model.shards[reply.shard]
         told = {node for node, _ in election.heads(record)}
-        live = tuple(
-            node
-            for node in record.meta.ensemble
-            if node == sender
-            or (node in told and node not in record.untrusted and self._model.is_alive(node))
+        live = in_order(
+            record.meta,
+            [
+                sender,
+                *(n for n in told if n not in record.untrusted and self._model.is_alive(n)),
+            ],
         )
         del self._open[reply.shard]
         self._promised_to_lead[sender] -= 1
@@ -259,12 +265,12 @@ class Elections:
         if meta.leader != sender or meta.term != report.term:
             return
         live = tuple(
-            n for n in meta.ensemble if n == sender or (n in report.live and self._model.is_alive(n))
+            n for n in meta.everybody if n == sender or (n in report.live and self._model.is_alive(n))
         )
         untrusted = tuple(n for n in record.untrusted if n not in live)
         if live != meta.live or untrusted != record.untrusted:
             self._set(record, live=live, untrusted=untrusted)
-        for node in meta.ensemble:
+        for node in meta.everybody:
             if node in live or node in report.lagging:
                 self.followers.arrived(meta.shard_id, node)
             elif self._model.is_alive(node) and not self.followers.is_returning(meta.shard_id, node):
@@ -294,10 +300,11 @@ class Elections:
     def _decide(self, election: Election, now_ms: int) -> None:
         """Choose when all that are alive have promised, or a majority has and the others had their time."""
         record = self._model.shards[election.shard_id]
-        ensemble = record.meta.ensemble
         votes = election.votes(record, self._model.is_alive)
-        waiting = any(self._model.is_alive(node) and node not in election.replies for node in ensemble)
-        if len(votes) < majority(ensemble):
+        waiting = any(
+            self._model.is_alive(node) and node not in election.replies for node in voting(record.meta)
+        )
+        if not electable(record.meta, votes):
             if not waiting:
                 self.forget(election.shard_id)  # everybody answered, and too few remember everything
                 self._take_offline(record)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.coordination import election as one_election
-from antiphon.coordination import elections
+from antiphon.coordination import elections, fences
 from antiphon.coordination.election import Election
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.followers import Followers
@@ -30,8 +29,7 @@ def _one_of_many(_: int) -> int:
 
 
 MINORITY_FENCE: tuple[Patch, ...] = (
-    (elections, "majority", _one_is_enough),
-    (one_election, "majority", _one_is_enough),
+    (fences, "majority", _one_is_enough),
     (replica, "majority", _one_of_many),
 )
 

@@ -1,0 +1,81 @@
+"""What an election has to intersect, so that whoever is elected has everything that was ever committed.
+
+* `majority`: a majority of the voters has promised (and one of the outgoing voters, while there are any); whoever has a log
+  that a majority of each set does not exceed may lead (S0.17, S1.27);
+* `live`: one member of the recorded live replica set is enough, for each holds all that was committed (S3.9, S3.24);
+* `both`: a majority, and a live member; a log may lead that a majority does not exceed and that reaches a live member's.
+
+The last is for the time in which a shard changes from one rule to the other: what is committed may be held by a majority or
+by the live replica set, and nobody knows by which. To reach one live member's log is enough: that holds everything that
+the live rule committed, and of two logs the one with the greater entry id has what the other has committed.
+
+All functions are pure; `votes` are promises that count, with the ids of the logs behind them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+
+from antiphon.coordination.state import majority
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.messages import NodeId
+from antiphon.wire.metadata import ShardMeta
+
+
+class Fence(StrEnum):
+    """The words of `ShardMeta.fence`."""
+
+    MAJORITY = "majority"
+    LIVE = "live"
+    BOTH = "both"
+
+
+def voting_sets(meta: ShardMeta) -> tuple[tuple[NodeId, ...], ...]:
+    """The sets that must each agree: the voters, and those before them while a change is under way (S0.2)."""
+    return (meta.ensemble, meta.outgoing) if meta.outgoing else (meta.ensemble,)
+
+
+def voting(meta: ShardMeta) -> tuple[NodeId, ...]:
+    """Everybody whose promise may count, each once, voters first."""
+    return (*meta.ensemble, *(node for node in meta.outgoing if node not in meta.ensemble))
+
+
+def has_majorities(meta: ShardMeta, nodes: Collection[NodeId]) -> bool:
+    """Are a majority of the voters, and of the outgoing ones if there are any, among `nodes`?"""
+    return all(sum(node in nodes for node in each) >= majority(each) for each in voting_sets(meta))
+
+
+def can_be_met(meta: ShardMeta, nodes: Collection[NodeId]) -> bool:
+    """Would the promises of `nodes` be enough?"""
+    if meta.fence == Fence.LIVE:
+        return any(node in nodes for node in meta.live)
+    if not has_majorities(meta, nodes):
+        return False
+    return meta.fence == Fence.MAJORITY or any(node in nodes for node in meta.live)
+
+
+def electable(meta: ShardMeta, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
+    """The members that may lead by these promises, in the order of the ensemble; empty while they are not enough.
+
+    A member that is on its way out leads only when none of the voters could: then what it has is not yet with them.
+    """
+    if meta.fence == Fence.LIVE:
+        return [node for node in meta.ensemble if node in votes and node in meta.live]
+    for members in (meta.ensemble, meta.outgoing):
+        found = [node for node in members if node in votes and _is_backed(meta, votes, votes[node])]
+        if found:
+            return found
+    return []
+
+
+def _is_backed(meta: ShardMeta, votes: Mapping[NodeId, EntryId], head: EntryId) -> bool:
+    """Would a majority of each set vote for a log that ends at `head`, and does it reach what the live set holds?"""
+    behind = [node for node, other in votes.items() if other <= head]
+    if not has_majorities(meta, behind):
+        return False
+    return meta.fence == Fence.MAJORITY or any(node in meta.live for node in behind)
+
+
+def in_order(meta: ShardMeta, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    """Those of the voting members that are among `nodes`, in the order of the ensemble."""
+    wanted = set(nodes)
+    return tuple(node for node in voting(meta) if node in wanted)
