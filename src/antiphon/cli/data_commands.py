@@ -153,14 +153,16 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new records; needs one shard.")
     ] = False,
-    isolation: Annotated[str, typer.Option(help="committed or uncommitted.")] = "committed",
+    isolation: Annotated[
+        str, typer.Option(help="committed or uncommitted; by default what the topic says.")
+    ] = "",
     keys: Annotated[bool, typer.Option("--keys", "-k", help="Print KEY<tab>VALUE.")] = False,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Print records, one a line."""
-    if isolation not in {"committed", "uncommitted"}:
+    if isolation not in {"", "committed", "uncommitted"}:
         usage(f"--isolation is committed or uncommitted, not {isolation!r}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
         log = db.topic(topic, any_kind=True)

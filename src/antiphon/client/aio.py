@@ -234,7 +234,7 @@ class AsyncClient:
         *,
         max_bytes: int = log_reader.FETCH_BYTES,
         wait_ms: int = 0,
-        isolation: str = "committed",
+        isolation: str = "",
         timeout_s: float | None = None,
     ) -> tuple[Fetched, memoryview]:
         """Whole batches of a shard (by its cluster-wide id) from the one that holds `offset`, as they stand in the log."""

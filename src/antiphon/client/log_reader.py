@@ -53,10 +53,10 @@ async def read_batches(
 ) -> AsyncIterator[memoryview]:
     """Chunks of whole batches from `start` up to `end` (exclusive), or for ever when that is None.
 
-    The first and the last chunk may hold records outside the bounds. The next chunk is asked for while the caller works on
-    the one before.
+    The first and the last chunk may hold records outside the bounds. An empty isolation is the topic's default. The next
+    chunk is asked for while the caller works on the one before.
     """
-    if isolation not in {"committed", "uncommitted"}:
+    if isolation not in {"", "committed", "uncommitted"}:
         raise InvalidRequestError(f"isolation is committed or uncommitted, not {isolation!r}")
     wait_ms = FOLLOW_WAIT_MS if end is None else 0
 

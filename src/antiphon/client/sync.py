@@ -97,7 +97,7 @@ class Topic:
         start: int = 0,
         end: int | None = None,
         *,
-        isolation: str = "committed",
+        isolation: str = "",
         follow: bool = False,
         timeout_s: float | None = None,
     ) -> Generator[Record, None, None]:

@@ -166,7 +166,7 @@ class AsyncTopic(Handle):
         start: int = 0,
         end: int | None = None,
         *,
-        isolation: str = "committed",
+        isolation: str = "",
         follow: bool = False,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Record]:
@@ -174,6 +174,8 @@ class AsyncTopic(Handle):
 
         Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
         written, at the time of the call); with `follow` it waits for more, for ever. `timeout_s` bounds each request.
+        Without an isolation the topic's default holds: committed, but for topics with `isolation=uncommitted` and those of
+        the `fluvio` profile. What is read uncommitted may vanish in a fail-over.
 
         Raises OffsetOutOfRangeError when `start` is not in the log (any more), UnknownTopicError, UnknownShardError.
         """
@@ -189,7 +191,7 @@ class AsyncTopic(Handle):
         start: int = 0,
         end: int | None = None,
         *,
-        isolation: str = "committed",
+        isolation: str = "",
         follow: bool = False,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Sequence[Record]]:
@@ -211,7 +213,8 @@ class AsyncTopic(Handle):
         from antiphon.client.log_reader import LATEST, fetch, list_offset
 
         if isolation != "uncommitted":
-            return (await list_offset(self._cluster, shard_id, LATEST, timeout_s)).high_watermark
+            latest = await list_offset(self._cluster, shard_id, LATEST, timeout_s)
+            return max(latest.default_end, latest.high_watermark) if not isolation else latest.high_watermark
         reply, _ = await fetch(
             self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
         )

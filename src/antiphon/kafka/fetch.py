@@ -1,6 +1,8 @@
 """Fetch: read every partition that was asked for, wait for data where there is too little, answer with the log's own bytes.
 
-Consumers see what is committed, up to the high watermark. A response is limited by the request's byte limits, except that
+Consumers see what is committed, up to the high watermark, whatever a topic's default isolation is for reads that name none
+(C7): to Kafka's clients "uncommitted" means parts of open transactions, never records that a fail-over may take back. A
+response is limited by the request's byte limits, except that
 the first batch of the first partition that has any is always sent, however large (KIP-74): a consumer always gets on.
 """
 

@@ -46,13 +46,14 @@ class FetchResult(NamedTuple):
 
 
 class OffsetResult(NamedTuple):
-    """`offset` is -1 when no record is that late."""
+    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end (C7)."""
 
     offset: int
     timestamp_ms: int
     term: int
     log_start: int
     high_watermark: int
+    default_end: int = -1
 
 
 class Gateway(Protocol):
@@ -132,6 +133,8 @@ class Gateway(Protocol):
         at_least_one: bool = True,
     ) -> FetchResult:
         """Read whole batches from the one that holds `offset`, up to the isolation's end; does not wait for new ones.
+
+        Isolation is committed, uncommitted, replica, or empty: the topic's default.
 
         With `at_least_one` the first batch is returned even when it is larger than `max_bytes`. Raises
         OffsetOutOfRangeError, NotLeaderError, NotReadyError.

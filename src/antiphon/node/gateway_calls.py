@@ -178,9 +178,7 @@ class GatewayCalls:
             for shard_id, offset in positions:
                 key = next(self._follow_keys)
                 host = self.hosts.get(shard_id)
-                if host is None or not host.clients.follow(
-                    key, offset, uncommitted=isolation == "uncommitted", wake=arrived.set
-                ):
+                if host is None or not host.clients.follow(key, offset, isolation, arrived.set):
                     return
                 waiting.append((shard_id, key))
             await asyncio.wait_for(arrived.wait(), timeout_s)

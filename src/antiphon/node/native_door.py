@@ -395,9 +395,7 @@ class NativeSession:
                 self._fail(request_id, error)
 
         timer = asyncio.get_running_loop().call_later(min(body.wait_ms, WAIT_MS_MAX) / 1000, finish)
-        waits = node.host(body.shard_id).clients.follow(
-            key, body.offset, uncommitted=body.isolation == "uncommitted", wake=finish
-        )
+        waits = node.host(body.shard_id).clients.follow(key, body.offset, body.isolation, finish)
         if waits:
             self._following[key] = body.shard_id
         else:

@@ -35,6 +35,7 @@ from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
     from antiphon.node.shard_host import ShardHost
+    from antiphon.node.topic_settings import TopicSettings
 
 Done = Callable[[Any], None]
 """Called with a result or an AntiphonError."""
@@ -81,6 +82,7 @@ class ShardClients:
     def __init__(self, host: "ShardHost", max_message_bytes: int) -> None:
         self._host = host
         self.max_message_bytes = max_message_bytes
+        self.default_isolation = "committed"  # of reads that name none (C7)
         self._pending: deque[Pending] = deque()
         self._waiters: list[Waiter] = []
         self._order = count()
@@ -90,6 +92,11 @@ class ShardClients:
         self._read_asked = False
         self._followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
         self._refused: dict[int, tuple[int, int]] = {}  # by producer id: see _check_chain
+
+    def configure(self, settings: "TopicSettings") -> None:
+        """Take over the settings of the topic."""
+        self.max_message_bytes = settings.max_message_bytes
+        self.default_isolation = settings.replication.isolation
 
     @property
     def waiting(self) -> bool:
@@ -339,9 +346,10 @@ class ShardClients:
 
     # -- following the log --------------------------------------------------------------------------------------
 
-    def follow(self, key: int, offset: int, *, uncommitted: bool, wake: Callable[[], None]) -> bool:
+    def follow(self, key: int, offset: int, isolation: str, wake: Callable[[], None]) -> bool:
         """Call `wake` once, when there is data at `offset`. False: there is already, or there is nothing to wait for."""
         host = self._host
+        uncommitted = (isolation or self.default_isolation) == "uncommitted"
         end = host.log.log_end if uncommitted else host.high_watermark
         if offset < end or not host.is_serving:
             return False
@@ -398,6 +406,7 @@ class ShardClients:
     def _end_for(self, offset: int, isolation: str) -> int:
         """Where a fetch of this isolation ends (exclusive); raises when it may not be made."""
         host = self._host
+        isolation = isolation or self.default_isolation
         if isolation not in ISOLATIONS:
             raise InvalidRequestError(f"isolation is one of {', '.join(ISOLATIONS)}, not {isolation!r}")
         if isolation == "replica":
@@ -444,7 +453,8 @@ class ShardClients:
             )
             if found is not None and found[0] < high_watermark:
                 offset, found_ms = found
-        return OffsetResult(offset, found_ms, host.term, log.log_start, high_watermark)
+        end = log.log_end if self.default_isolation == "uncommitted" else high_watermark
+        return OffsetResult(offset, found_ms, host.term, log.log_start, high_watermark, end)
 
 
 def producer_header(

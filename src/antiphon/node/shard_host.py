@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from antiphon.log.producer_state import ProducerState
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.table_shard import TableShard
+    from antiphon.node.topic_settings import TopicSettings
 
 
 class ShardHost:
@@ -77,6 +78,7 @@ class ShardHost:
         self.log = log
         self.replica = replica
         self.table = table
+        self.settings: TopicSettings | None = None  # of its topic; `__cluster` has none
         self.clients = ShardClients(self, max_message_bytes)
         self.observer: CommitObserver | None = None
         self.failed: AntiphonError | None = None
@@ -176,6 +178,13 @@ class ShardHost:
         if self.table is None:
             raise WrongKindError(f"shard {self.shard_id} belongs to a topic, not to a table")
         return self.table
+
+    def configure(self, settings: "TopicSettings") -> None:
+        """Take over the settings of the topic, whatever this replica is doing."""
+        self.settings = settings
+        if self.log.config != settings.log:
+            self.log.config = settings.log
+        self.clients.configure(settings)
 
     # -- events into the replica --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.invariants import InvariantError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
@@ -22,6 +22,7 @@ from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.shard_host import ShardHost
+from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook
 from antiphon.records.builder import build_term_start
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
-MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
 CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
 IDLE_TAIL_BYTES = 0
 
@@ -56,6 +56,7 @@ class Shards:
         self._opening = False
         self._early: dict[int, list[tuple[int, AnyMessage]]] = {}
         self._found = directory.shard_ids()
+        self.settings = SettingsBook(node.config)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._ticking: dict[int, ShardHost] = {}
         self._mending: asyncio.Task[None] | None = None
@@ -78,17 +79,22 @@ class Shards:
         for shard_id, (topic, _) in wanted.items():
             host = node.hosts.get(shard_id)
             if host is not None:
-                self._settings(host, topic)
+                self._configure(host, topic)
             elif shard_id not in self._to_open and shard_id not in self.broken:
                 self._to_open.append(shard_id)
+        self.settings.forget({topic.topic_id for topic in view.topics.values()})
         self._remove_orphans(view.shard_ids())
         self._continue_opening()
 
-    def _settings(self, host: ShardHost, topic: TopicMeta) -> None:
-        config = self._log_config(topic)
-        if host.log.config != config:
-            host.log.config = config
-        host.clients.max_message_bytes = _setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES)
+    def _configure(self, host: ShardHost, topic: TopicMeta) -> None:
+        """Take over settings that were changed; those that mean nothing to this version leave the old ones in force."""
+        try:
+            settings = self.settings.of(topic)
+        except InvalidRequestError as error:
+            self._log.error("settings_not_taken", topic=topic.name, error=error.message)
+            return
+        if host.settings is not settings:
+            host.configure(settings)
 
     def _remove_orphans(self, known: list[int]) -> None:
         """Directories of shards that were deleted while this node was down."""
@@ -138,21 +144,10 @@ class Shards:
 
     # -- opening ------------------------------------------------------------------------------------------------
 
-    def _log_config(self, topic: TopicMeta) -> LogConfig:
-        config = self._node.config
-        retention = -1 if topic.kind is Kind.TABLE else 7 * 24 * 3600 * 1000
-        return LogConfig(
-            segment_bytes=_setting(topic, "segment.bytes", 256 * 1024 * 1024),
-            segment_ms=_setting(topic, "segment.ms", 7 * 24 * 3600 * 1000),
-            retention_ms=_setting(topic, "retention.ms", retention),
-            retention_bytes=_setting(topic, "retention.bytes", -1),
-            flush=topic.config.get("flush", config.flush),
-            flush_interval_ms=config.flush_interval_ms,
-        )
-
     def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> ShardHost:
         node = self._node
-        log = self._open_log(shard.shard_id, self._log_config(topic))
+        settings = self.settings.of(topic)
+        log = self._open_log(shard.shard_id, settings.log)
         table = None
         high_watermark = log.hard_state.high_watermark
         if topic.kind is Kind.TABLE:
@@ -170,16 +165,16 @@ class Shards:
             voted_for=log.hard_state.voted_for,
             high_watermark=high_watermark,
             make_term_start=term_start,
-            config=ReplicaConfig(term_start_on_empty=False),
+            config=settings.replica,
             damaged=log.damaged is not None,
         )
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
             table.catch_up(replica.high_watermark)
-        return ShardHost(
-            node, shard.shard_id, log, replica, table, _setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES)
-        )
+        host = ShardHost(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
+        host.configure(settings)
+        return host
 
     def open_cluster_shard(self) -> ShardHost:
         """Open this voter's replica of `__cluster`."""
@@ -352,14 +347,6 @@ class Shards:
                     host.table.state.close()
                 except AntiphonError as error:
                     self._log.error("table_not_closed", shard=host.shard_id, error=error.message)
-
-
-def _setting(topic: TopicMeta, name: str, default: int) -> int:
-    """An integer setting of a topic; one that is no number counts as not set (the coordinator refuses those)."""
-    try:
-        return int(topic.config.get(name, default))
-    except ValueError:
-        return default
 
 
 def _copy_terms(log: ShardLog) -> TermIndex:

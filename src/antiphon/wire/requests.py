@@ -223,13 +223,14 @@ class ListOffset(Body, frozen=True, array_like=True, tag=True):
 
 
 class OffsetReply(Body, frozen=True, array_like=True, tag=True):
-    """`offset` is -1 when no record is that late."""
+    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end now (C7)."""
 
     offset: int
     timestamp_ms: int
     term: int
     log_start: int
     high_watermark: int
+    default_end: int = -1
 
 
 # -- tables -------------------------------------------------------------------------------------------------------

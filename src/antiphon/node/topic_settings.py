@@ -1,0 +1,91 @@
+"""A topic's settings as the parts of a replica want them: read once for each change of the topic, not for each shard."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.coordination.profiles import Replication, replication_of
+from antiphon.log.config import LogConfig
+from antiphon.node.config import NodeConfig
+from antiphon.replication.config import ReplicaConfig
+from antiphon.wire.metadata import Kind, TopicMeta
+
+MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
+WEEK_MS: Final = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What the profile and the settings of a topic come to on this node.
+
+    Attributes:
+        log: of each shard's log on the disk.
+        replication: the options C1-C14.
+        replica: the same for the replica's state machine, whose time counts in this node's ticks.
+        max_message_bytes: of the largest batch that is taken.
+    """
+
+    log: LogConfig
+    replication: Replication
+    replica: ReplicaConfig
+    max_message_bytes: int
+
+
+class SettingsBook:
+    """Settings by topic, kept until a topic's profile or configuration changes."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._known: dict[bytes, tuple[str, dict[str, str], TopicSettings]] = {}
+
+    def of(self, topic: TopicMeta) -> TopicSettings:
+        """The settings of a topic; raises InvalidRequestError for a value that means nothing to this version."""
+        known = self._known.get(topic.topic_id)
+        if known is not None and known[0] == topic.profile and known[1] is topic.config:
+            return known[2]
+        settings = read_settings(topic, self._config)
+        self._known[topic.topic_id] = (topic.profile, topic.config, settings)
+        return settings
+
+    def forget(self, topics: set[bytes]) -> None:
+        """Keep only what is known of these topics."""
+        for topic_id in [known for known in self._known if known not in topics]:
+            del self._known[topic_id]
+
+
+def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
+    """See SettingsBook.of."""
+    replication = replication_of(topic.profile, topic.config)
+    return TopicSettings(
+        log=_log_config(topic, config),
+        replication=replication,
+        replica=ReplicaConfig(
+            term_start_on_empty=False,
+            commit=replication.commit,
+            min_live=replication.min_live,
+            live_lag_entries_max=replication.live_lag_max,
+            live_lag_ticks=max(1, replication.live_lag_ms // config.timings.tick),
+            commit_marker=replication.commit_marker == "record",
+            ack_every=replication.ack_every,
+        ),
+        max_message_bytes=_setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES),
+    )
+
+
+def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
+    retention = -1 if topic.kind is Kind.TABLE else WEEK_MS
+    return LogConfig(
+        segment_bytes=_setting(topic, "segment.bytes", 256 * 1024 * 1024),
+        segment_ms=_setting(topic, "segment.ms", WEEK_MS),
+        retention_ms=_setting(topic, "retention.ms", retention),
+        retention_bytes=_setting(topic, "retention.bytes", -1),
+        flush=topic.config.get("flush", config.flush),
+        flush_interval_ms=config.flush_interval_ms,
+    )
+
+
+def _setting(topic: TopicMeta, name: str, default: int) -> int:
+    """An integer setting of a topic; one that is no number counts as not set (the coordinator refuses those)."""
+    try:
+        return int(topic.config.get(name, default))
+    except ValueError:
+        return default
