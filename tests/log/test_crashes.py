@@ -14,7 +14,9 @@ from antiphon.log.producer_state import ProducerState
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.records.batch import read_header
+from antiphon.records.builder import build_members, members_of
 from antiphon.records.entry_id import EntryId
+from antiphon.records.members import Members
 from tests.log.helpers import batch_at
 
 DIRECTORY = "/shard"
@@ -22,12 +24,19 @@ CONFIG = LogConfig(segment_bytes=1500, snapshot_bytes=1000, tail_bytes_max=500)
 
 
 class State:
-    """What a log should be: where it starts, its batches by offset, its promise."""
+    """What a log should be: where it starts, its batches by offset, its promise, the members as of its start."""
 
-    def __init__(self, start: EntryId, batches: list[bytes], term: int) -> None:
+    def __init__(self, start: EntryId, batches: list[bytes], term: int, base: Members | None) -> None:
         self.start = start
         self.batches = batches
         self.term = term
+        self.base = base
+
+    @property
+    def members(self) -> list[tuple[int, Members]]:
+        """The members entries in the log."""
+        found = [(read_header(batch).next_offset, members_of(batch)) for batch in self.batches]
+        return [(end, said) for end, said in found if said is not None and end > self.start.offset]
 
     @property
     def end(self) -> int:
@@ -73,14 +82,14 @@ class Crasher:
             for batch in self.log.read(at, 400, self.log.log_end):
                 batches.append(bytes(batch))
                 at = read_header(batch).next_offset
-        return State(self.log.terms.start, batches, self.log.hard_state.term)
+        return State(self.log.terms.start, batches, self.log.hard_state.term, self.log.members.base)
 
     def stage(self) -> LogOp:
         last = self.states[-1]
         kind = self.rng.choices(
             ["append", "truncate", "trim", "reset", "promise", "checkpoint"], [60, 6, 5, 1, 5, 3]
         )[0]
-        batches, start, term = list(last.batches), last.start, last.term
+        batches, start, term, base = list(last.batches), last.start, last.term, last.base
         if kind == "truncate":
             cut = self.rng.choice([read_header(b).base_offset for b in batches if b] or [last.end])
             cut = max(cut, start.offset)
@@ -96,10 +105,12 @@ class Crasher:
             assert op_or_none is not None
             op = op_or_none
             start = self.log.terms.start
+            base = ([base] + [said for end, said in last.members if end <= to])[-1]
             batches = [b for b in batches if read_header(b).next_offset > to]
         elif kind == "reset":
             start = EntryId(self.term, self.rng.randint(0, 300))
-            op, batches = self.log.reset(start), []
+            base = Members((self.term,), (1, 2))
+            op, batches = self.log.reset(start, members=base), []
             self.sequences = {5: 0, 6: 0}
         elif kind == "promise":
             self.term += 1
@@ -111,13 +122,19 @@ class Crasher:
             new = self.new_batches()
             op = self.log.stage_append(new)
             batches += new
-        self.states.append(State(start, batches, term))
+        self.states.append(State(start, batches, term, base))
+        assert (self.log.members.base, self.log.members.items()) == (base, self.states[-1].members)
         return op
 
     def new_batches(self) -> list[bytes]:
         new: list[bytes] = []
         at = self.log.log_end
         for _ in range(self.rng.randint(1, 4)):
+            if self.rng.random() < 0.15:
+                members = Members((1, 2, 3), learners=(self.rng.randint(4, 99),))
+                new.append(bytes(build_members(members, max(self.term, self.log.end.term), at, 1000)))
+                at += 1
+                continue
             count = self.rng.randint(1, 3)
             pid = self.rng.choice([-1, 5, 6])
             sequence = self.sequences.get(pid, -1)
@@ -153,6 +170,7 @@ class Crasher:
         possible = before[done:]
         assert found.term in {state.term for state in possible}
         assert any(_allows(state, found, possible) for state in possible), self._explain(found, possible)
+        assert self.log.members.items() == found.members
         for pid in (5, 6):
             mine = [h for h in map(read_header, found.batches) if h.producer_id == pid]
             last = self.log.producers.last_batch(pid)
@@ -170,7 +188,9 @@ class Crasher:
 
 
 def _allows(state: State, found: State, possible: list[State]) -> bool:
-    if found.start != state.start or found.batches != state.batches[: len(found.batches)]:
+    if (found.start, found.base) != (state.start, state.base):
+        return False
+    if found.batches != state.batches[: len(found.batches)]:
         return False
     needed = min([state.end, *(state.agrees_up_to(other) for other in possible)])
     return found.end >= needed

@@ -6,8 +6,9 @@ from antiphon.log.config import LogConfig
 from antiphon.log.recovery import DamageReport, save_damage
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.records.builder import build_batch, build_term_start
+from antiphon.records.builder import build_batch, build_members, build_term_start, members_of
 from antiphon.records.entry_id import EntryId
+from antiphon.records.members import Members
 from tests.log.helpers import Runner
 
 DIRECTORY = "/shard"
@@ -73,6 +74,36 @@ START = "414e544950485354 00000001 43f2b62c 0000000000000064 0000000000000004 00
 DAMAGED = "414e54495048444d 00000001 7f42ede1 9405a5612e6c6f6742a3776879 "
 
 
+JOINT = Members((1, 2, 4), (1, 2, 3), (5,))
+
+MEMBERS = (
+    "0000000000000001000000600000000302e3be73dc0020000000000000018bcfe568000000018bcfe56800ffff"
+    "ffffffffffffffffffffffff000000015c00000008000000654800000003000000010000000200000004000300"
+    "000001000000020000000300010000000500"
+)
+
+SNAPSHOT_WITH_MEMBERS = (
+    "414e54495048535300000002b9a5eed1980200009192030091950002ccba02cf0000018bcfe56800c403920090"
+    "c42800000000000000010000018bcfe568000000004e0000006c000000030000000157452e0ecc7de76f919202"
+    "9393010204930102039105"
+)
+
+START_WITH_MEMBERS = (
+    "414e5449504853540000000221643b6b0000000000000002000000000000000300000000000000009393010204930102039105"
+)
+
+
+def with_members() -> tuple[SimulatedDisk, ShardLog, Runner]:
+    disk = SimulatedDisk(Random(0))
+    log, runner = ShardLog.open(disk, DIRECTORY, LogConfig(), clock_ms=lambda: 0), Runner(disk)
+    start = build_term_start(3, 0, 1_700_000_000_000)
+    runner.run(
+        log.stage_append([start, build_members(JOINT, 3, 1, 1_700_000_000_000)]),
+        log.checkpoint(),
+    )
+    return disk, log, runner
+
+
 def test_term_start_batch() -> None:
     assert build_term_start(3, 0, 1_700_000_000_000) == bytes.fromhex(TERM_START)
 
@@ -122,3 +153,26 @@ def test_files_of_this_format_are_read() -> None:
     last = log.producers.last_batch(9)
     assert last is not None
     assert (last.last_sequence, last.base_offset) == (1, 1)
+
+
+def test_members_batch() -> None:
+    batch = build_members(JOINT, 3, 1, 1_700_000_000_000)
+    assert batch == bytes.fromhex(MEMBERS)
+    assert members_of(batch) == JOINT
+
+
+def test_snapshot_and_start_of_a_log_that_says_who_its_members_are() -> None:
+    disk, log, runner = with_members()
+    assert content(disk, f"{2:020d}.snapshot") == bytes.fromhex(SNAPSHOT_WITH_MEMBERS)
+    runner.run(log.trim(2))
+    assert content(disk, "start") == bytes.fromhex(START_WITH_MEMBERS)
+
+
+def test_files_with_members_are_read() -> None:
+    disk, log, runner = with_members()
+    again = ShardLog.open(disk, DIRECTORY)
+    assert (again.members.base, again.members.items()) == (None, [(2, JOINT)])
+    assert again.recovery.scanned_bytes == 0
+    runner.run(log.trim(2))
+    again = ShardLog.open(disk, DIRECTORY)
+    assert (again.members.base, again.members.items()) == (JOINT, [])

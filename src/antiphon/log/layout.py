@@ -15,6 +15,7 @@ from antiphon.log.snapshot import (
     encode_start,
 )
 from antiphon.records.entry_id import EntryId
+from antiphon.records.members import Members
 
 SNAPSHOTS_KEPT = 2
 DAMAGE_NAME = "damaged"
@@ -40,18 +41,19 @@ def remove_snapshots(disk: Disk, directory: str, above: int) -> None:
         disk.fsync_dir(directory)
 
 
-def wipe(disk: Disk, directory: str, at: EntryId, producers: bytes) -> None:
-    """Empty the log, which continues after `at` with the producers of then. A crash in between is finished by `recover`.
+def wipe(disk: Disk, directory: str, at: EntryId, producers: bytes, members: Members | None = None) -> None:
+    """Empty the log, which continues after `at` with the producers and members of then. `recover` finishes it after a crash.
 
     What there is to know of the time before `at` waits in a file of its own: until `start` says so, nothing is reset.
     """
     snapshot = Snapshot(at.offset, at.offset, at.term, [], [], producers, b"")
     replace_file(disk, os.path.join(directory, RESET_NAME), encode_snapshot(snapshot))
-    replace_file(disk, os.path.join(directory, START_NAME), encode_start(LogStart(at.offset, at.term, True)))
-    finish_wipe(disk, directory, at)
+    start = LogStart(at.offset, at.term, True, members)
+    replace_file(disk, os.path.join(directory, START_NAME), encode_start(start))
+    finish_wipe(disk, directory, start)
 
 
-def finish_wipe(disk: Disk, directory: str, at: EntryId) -> None:
+def finish_wipe(disk: Disk, directory: str, start: LogStart) -> None:
     """The second half of `wipe`, from where `start` says that it is underway; harmless to repeat."""
     remove_snapshots(disk, directory, -1)
     remove_segments(disk, directory, 0, ordered=False)
@@ -59,8 +61,9 @@ def finish_wipe(disk: Disk, directory: str, at: EntryId) -> None:
     waiting = os.path.join(directory, RESET_NAME)
     snapshot = read_whole(disk, waiting)
     if snapshot is not None:
-        replace_file(disk, file_of(directory, at.offset, SNAPSHOT_SUFFIX), snapshot)
-    replace_file(disk, os.path.join(directory, START_NAME), encode_start(LogStart(at.offset, at.term, False)))
+        replace_file(disk, file_of(directory, start.log_start, SNAPSHOT_SUFFIX), snapshot)
+    done = start._replace(resetting=False)
+    replace_file(disk, os.path.join(directory, START_NAME), encode_start(done))
     if snapshot is not None:
         disk.remove(waiting)
 

@@ -16,7 +16,7 @@ import msgspec
 from antiphon.errors import CorruptBatchError
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
-from antiphon.log.layout import DAMAGE_NAME, finish_wipe
+from antiphon.log.layout import DAMAGE_NAME, finish_wipe, newest_snapshot
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.segment import (
     DATA_SUFFIX,
@@ -37,7 +37,9 @@ from antiphon.log.snapshot import (
     unframe,
 )
 from antiphon.records.batch import BatchHeader
+from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.records.members import MembersIndex
 
 DAMAGE_MAGIC: Final = b"ANTIPHDM"
 DAMAGE_VERSION: Final = 1
@@ -72,6 +74,7 @@ class RecoveredLog(NamedTuple):
 
     terms: TermIndex
     segments: list[Segment]
+    members: MembersIndex
     producers: ProducerState
     damaged: DamageReport | None
     files_beyond: bool
@@ -111,7 +114,7 @@ def recover(disk: Disk, directory: str) -> RecoveredLog:
         disk.fsync_dir(directory)
     start = load_start(disk, directory) or LogStart(0, 0, False)
     if start.resetting:
-        finish_wipe(disk, directory, EntryId(start.start_term, start.log_start))
+        finish_wipe(disk, directory, start)
     elif RESET_NAME in names:
         disk.remove(os.path.join(directory, RESET_NAME))  # a reset that did not begin, or is done
     return _Recovery(disk, directory, start).run()
@@ -125,6 +128,7 @@ class _Recovery:
         self.bases = self._live_bases()
         self.segments: list[Segment] = []
         self.terms = TermIndex(start.log_start, start.start_term)
+        self.members = MembersIndex(start.members)
         self.producers = ProducerState()
         self.damaged: DamageReport | None = None
         self.snapshot_offset: int | None = None
@@ -141,6 +145,8 @@ class _Recovery:
             # The term before a segment that was trimmed in its middle is not known, and not needed.
             known = self.bases[0] == self.start.log_start
             self.terms = TermIndex(self.bases[0], self.start.start_term if known else 0)
+            if self.bases[0] > self.start.log_start:
+                self._remember_members()
         done = len(self.segments)
         for number in range(max(0, done - 1), len(self.bases)):
             if self.damaged is None:
@@ -153,6 +159,7 @@ class _Recovery:
         return RecoveredLog(
             self.terms,
             self.segments,
+            self.members,
             self.producers,
             found or marker,
             found is not None,
@@ -209,6 +216,8 @@ class _Recovery:
         self.snapshot_offset = snapshot.offset
         self.terms = TermIndex(snapshot.log_start, snapshot.start_term)
         self.terms.load(snapshot.terms, snapshot.offset)
+        kept = (item for item in snapshot.members if item[0] > self.start.log_start)
+        self.members = MembersIndex(self.start.members, kept)
         self.producers = producers
         for summary in snapshot.segments:
             if summary.next_offset <= self.start.log_start:
@@ -245,9 +254,18 @@ class _Recovery:
             self.torn_reason = scan.problem
         self._mend(scan)
 
-    def _take(self, header: BatchHeader) -> None:
+    def _remember_members(self) -> None:
+        """The log starts later than it says: a full disk had segments go first. A snapshot of them knows what they said."""
+        snapshot = newest_snapshot(self.disk, self.directory, self.terms.log_start)
+        if snapshot is not None:
+            self.members = MembersIndex(MembersIndex(self.start.members, snapshot.members).current)
+
+    def _take(self, header: BatchHeader, batch: memoryview) -> None:
         self.terms.append(header.leader_epoch, header.next_offset)
         self.producers.update(header)
+        said = members_of(batch) if header.is_control else None
+        if said is not None:
+            self.members.append(header.next_offset, said)
 
     def _mend(self, scan: SegmentScan) -> None:
         """Cut the torn tail, write missing index entries, and make durable what a plain kill may have left unsynced."""
@@ -273,5 +291,7 @@ class _Recovery:
         if start.log_start > self.terms.log_end:
             self.segments.clear()
             self.terms.reset(EntryId(start.start_term, start.log_start))
+            self.members.reset(start.members)
         elif start.log_start > self.terms.log_start:
             self.terms.trim(start.log_start)
+            self.members.trim(start.log_start)

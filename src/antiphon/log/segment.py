@@ -23,7 +23,7 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 SCAN_BYTES: Final = 4 * 1024 * 1024
 _INDEX_CHUNK: Final = 1024
 
-BatchSink = Callable[[BatchHeader], None]
+BatchSink = Callable[[BatchHeader, memoryview], None]
 
 
 def file_of(directory: str, offset: int, suffix: str) -> str:
@@ -97,7 +97,7 @@ class SegmentScan:
         self._chunk_at = segment.count
 
     def run(self, on_batch: BatchSink) -> None:
-        """Walk to the end or to the first problem, giving every good header to `on_batch` and growing the segment."""
+        """Walk to the end or to the first problem, giving every good batch to `on_batch` and growing the segment."""
         self.file_bytes = self._file.size()
         while self.segment.size_bytes < self.file_bytes and self.problem is None:
             at = self.segment.size_bytes
@@ -158,7 +158,7 @@ class SegmentScan:
             self.missing_entries.append(packed)
         self._last_term = header.leader_epoch
         segment.grow(header, len(batch))
-        on_batch(header)
+        on_batch(header, batch)
 
     def _stop(self, problem: str) -> None:
         self.problem = problem

@@ -48,9 +48,11 @@ from antiphon.log.retention import retained_from
 from antiphon.log.segment import Segment
 from antiphon.log.snapshot import LogStart, SegmentSummary, Snapshot, encode_snapshot
 from antiphon.log.tail import MemoryTail
-from antiphon.records.batch import BatchHeader, Buffer, read_header
+from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, read_header
+from antiphon.records.builder import members_of
 from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import EntryId
+from antiphon.records.members import Members, MembersIndex
 
 _REPLAY_BYTES = 4 * 1024 * 1024
 _SEGMENT_BYTES_LIMIT = 1 << 30  # positions in the index are 32 bits
@@ -68,6 +70,7 @@ class ShardLog:
     ) -> None:
         self.path = path
         self.terms = found.terms
+        self.members: MembersIndex = found.members
         self.producers: ProducerState = found.producers
         self.damaged: DamageReport | None = found.damaged
         self.recovery = found.report
@@ -213,6 +216,10 @@ class ShardLog:
         segment.grow(header, size)
         if header.producer_id >= 0:
             self.producers.update(header)
+        elif header.attributes & CONTROL_BIT:
+            said = members_of(batch)
+            if said is not None:
+                self.members.append(next_offset, said)
         self._last_entry = entry
         self._since_snapshot += size
 
@@ -257,6 +264,7 @@ class ShardLog:
             self._shorten(self._segments[-1], to_offset)
         self._tail.truncate(to_offset)
         self.terms.truncate(to_offset)
+        self.members.truncate(to_offset)
         self._start_generation(to_offset)
         if not self.producers.truncate(to_offset):
             self._rebuild_producers()
@@ -306,21 +314,27 @@ class ShardLog:
             )
         return number, entry
 
-    def reset(self, at: EntryId, producers: ProducerState | None = None) -> LogOp:
+    def reset(
+        self, at: EntryId, producers: ProducerState | None = None, members: Members | None = None
+    ) -> LogOp:
         """Empty the log; it continues after `at` (a snapshot was installed, or a damaged log is fetched anew).
 
-        `producers`: the leader's, as of `at`; without them a batch from before that comes again is taken for a new one.
+        Args:
+            at: what the log is of from now on.
+            producers: the leader's, as of `at`; without them a batch from before that comes again is taken for a new one.
+            members: the members as of `at`, where replicas vote.
         """
         self._segments = []
         self._tail.clear(at.offset)
         self.terms.reset(at)
+        self.members.reset(members)
         self.producers = ProducerState() if producers is None else producers
         self._start_generation(at.offset)
         self._files_beyond = False
         self._last_entry = b""
         self._since_snapshot = 0
         self._snapshot_offset = None
-        wipe = functools.partial(layout.wipe, self._disk, self.path, at, self.producers.encode())
+        wipe = functools.partial(layout.wipe, self._disk, self.path, at, self.producers.encode(), members)
         step = CallStep(wipe)
         return LogOp(self.queue, [step], settle=self._settle_at(at.offset))
 
@@ -333,13 +347,14 @@ class ShardLog:
             return None
         invariant(log_start <= self.durable_end, f"cannot trim to {log_start}, durable is {self.durable_end}")
         self.terms.trim(log_start)
+        self.members.trim(log_start)
         kept = [segment for segment in self._segments if segment.next_offset > log_start]
         gone = [segment.base_offset for segment in self._segments if segment.next_offset <= log_start]
         if gone and not kept:
             self._last_entry = b""
         self._segments = kept
         self._removals += 1
-        start = LogStart(log_start, self.terms.start.term, False)
+        start = LogStart(log_start, self.terms.start.term, False, self.members.base)
         step = CallStep(functools.partial(layout.trim_files, self._disk, self.path, start, gone))
         return LogOp(self.queue, [step], kind=TRIM)
 
@@ -385,6 +400,7 @@ class ShardLog:
             segments,
             self.producers.encode(),
             self._last_entry,
+            tuple(self.members.items()),
         )
         last = self._segments[-1]
         return CallStep(

@@ -2,6 +2,9 @@
 
 Written when a segment is closed, every `snapshot_bytes`, and at a clean stop; the data and index before the offset are
 synced first. Big-endian: magic 8s "ANTIPHSS" | version u32 | crc u32 of the rest | msgpack of `Snapshot`.
+
+Where the log has said who its members are, the files that must know it are of version 2, which older programs refuse: they
+would go by members of long ago. All others stay of version 1.
 """
 
 import os
@@ -13,11 +16,12 @@ from crc32c import crc32c
 
 from antiphon.errors import NewerFormatError
 from antiphon.log.disk import Disk, read_whole
+from antiphon.records.members import Members
 
 SNAPSHOT_MAGIC: Final = b"ANTIPHSS"
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 START_MAGIC: Final = b"ANTIPHST"
-START_VERSION: Final = 1
+START_VERSION: Final = 2
 _FRAME: Final = struct.Struct(">8sII")
 _START: Final = struct.Struct(">qqB7x")
 START_NAME: Final = "start"
@@ -35,7 +39,10 @@ class SegmentSummary(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """State of the log up to `offset`. `last_entry`: index entry of the last batch before it, to recognise the log by."""
+    """State of the log up to `offset`. `last_entry`: index entry of the last batch before it, to recognise the log by.
+
+    `members`: the members entries in the log, by their exclusive ends (version 2).
+    """
 
     offset: int
     log_start: int
@@ -44,14 +51,19 @@ class Snapshot(NamedTuple):
     segments: list[SegmentSummary]
     producers: bytes
     last_entry: bytes
+    members: tuple[tuple[int, Members], ...] = ()
 
 
 class LogStart(NamedTuple):
-    """Where the log starts, and the term of the entry before; `resetting`: all segments are about to be removed."""
+    """Where the log starts, and the term of the entry before; `resetting`: all segments are about to be removed.
+
+    `members`: as of the log's start, where the log has ever said (version 2).
+    """
 
     log_start: int
     start_term: int
     resetting: bool
+    members: Members | None = None
 
 
 def frame(magic: bytes, version: int, payload: bytes) -> bytes:
@@ -79,7 +91,9 @@ def unframe(magic: bytes, version: int, data: bytes | None, what: str) -> bytes 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The whole file."""
-    return frame(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, msgspec.msgpack.encode(snapshot))
+    if snapshot.members:
+        return frame(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, msgspec.msgpack.encode(snapshot))
+    return frame(SNAPSHOT_MAGIC, 1, msgspec.msgpack.encode(snapshot[:-1]))
 
 
 def decode_snapshot(data: bytes | None, path: str) -> Snapshot | None:
@@ -95,14 +109,19 @@ def decode_snapshot(data: bytes | None, path: str) -> Snapshot | None:
 
 def encode_start(start: LogStart) -> bytes:
     """The whole file."""
-    return frame(START_MAGIC, START_VERSION, _START.pack(start.log_start, start.start_term, start.resetting))
+    payload = _START.pack(start.log_start, start.start_term, start.resetting)
+    if start.members is None:
+        return frame(START_MAGIC, 1, payload)
+    return frame(START_MAGIC, START_VERSION, payload + msgspec.msgpack.encode(start.members))
 
 
 def load_start(disk: Disk, directory: str) -> LogStart | None:
     """The log's start file; None where it is missing (a log that starts at 0) or not whole."""
     path = os.path.join(directory, START_NAME)
     payload = unframe(START_MAGIC, START_VERSION, read_whole(disk, path), path)
-    if payload is None or len(payload) != _START.size:
+    if payload is None or len(payload) < _START.size:
         return None
-    log_start, start_term, resetting = _START.unpack(payload)
-    return LogStart(log_start, start_term, bool(resetting))
+    log_start, start_term, resetting = _START.unpack_from(payload)
+    said = payload[_START.size :]
+    members = msgspec.msgpack.decode(said, type=Members) if said else None
+    return LogStart(log_start, start_term, bool(resetting), members)

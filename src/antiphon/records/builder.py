@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from antiphon.errors import BatchTooLargeError, InvalidRequestError
+from antiphon.errors import BatchTooLargeError, CorruptBatchError, InvalidRequestError
 from antiphon.records.batch import (
     BATCH_BYTES_MAX,
     CONTROL_BIT,
@@ -23,14 +23,16 @@ from antiphon.records.batch import (
     stamp,
 )
 from antiphon.records.compression import codec_number, compress
+from antiphon.records.members import Members
 
 Headers = Sequence[tuple[str, bytes | None]]
 RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, headers, timestamp in ms
 
-TERM_START_TYPE: Final = (
-    100  # control record type; Kafka's own are small numbers, clients skip what they do not know
-)
-_TERM_START_KEY: Final = struct.Struct(">hh")  # version, type
+# Control record types; Kafka's own are small numbers, clients skip what they do not know.
+TERM_START_TYPE: Final = 100
+MEMBERS_TYPE: Final = 101
+_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+_VERSION: Final = struct.Struct(">h")  # of a members record; its counts have the same layout
 _TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
 _LENGTH_AT: Final = struct.Struct(">i")
 _CRC_AT: Final = struct.Struct(">I")
@@ -113,11 +115,22 @@ def build_term_start(term: int, base_offset: int, timestamp_ms: int) -> bytearra
 
     Its control type is one that every Kafka client skips, as clients skip all control batches.
     """
-    key = _TERM_START_KEY.pack(0, TERM_START_TYPE)
-    value = _TERM_START_VALUE.pack(0, term)
+    return _build_control(TERM_START_TYPE, _TERM_START_VALUE.pack(0, term), term, base_offset, timestamp_ms)
+
+
+def build_members(members: Members, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    """Build the control batch that changes the members of a shard whose replicas vote (S0.2): one record, one offset."""
+    value = _VERSION.pack(0)
+    for nodes in (members.voters, members.outgoing, members.learners):
+        value += struct.pack(f">h{len(nodes)}i", len(nodes), *nodes)
+    return _build_control(MEMBERS_TYPE, value, term, base_offset, timestamp_ms)
+
+
+def _build_control(kind: int, value: bytes, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    key = _CONTROL_KEY.pack(0, kind)
     # attributes, timestamp delta, offset delta, key length, key, value length, value, header count; lengths are zigzag
-    body = b"\x00\x00\x00" + _small_varint(len(key)) + key + _small_varint(len(value)) + value + b"\x00"
-    record = _small_varint(len(body)) + body
+    body = b"\x00\x00\x00" + _varint(len(key)) + key + _varint(len(value)) + value + b"\x00"
+    record = _varint(len(body)) + body
     header = HEADER_STRUCT.pack(
         base_offset,
         HEADER_BYTES - LENGTH_PREFIX_BYTES + len(record),
@@ -138,20 +151,71 @@ def build_term_start(term: int, base_offset: int, timestamp_ms: int) -> bytearra
     return batch
 
 
-def _small_varint(value: int) -> bytes:
-    return bytes([value << 1])  # zigzag of 0..63 is one byte
+def _varint(value: int) -> bytes:
+    """Zigzag, for values that are not negative."""
+    rest = value << 1
+    made = bytearray()
+    while rest >= 0x80:
+        made.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    made.append(rest)
+    return bytes(made)
+
+
+def _take_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Undo `_varint`: the value, and where it ends."""
+    found = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found >> 1, at
+        shift += 7
+
+
+def _control_value(batch: Buffer, kind: int) -> bytes | None:
+    """The value of the only record of a control batch of this type; None for anything else.
+
+    Control batches are made here and nowhere else (clients' are refused), so the layout is known; what does not have it
+    is another kind.
+    """
+    if not _ATTRIBUTES_AT.unpack_from(batch, UNCHECKED_BYTES)[0] & CONTROL_BIT:
+        return None
+    data = bytes(batch[HEADER_BYTES:])
+    try:
+        _, at = _take_varint(data, 0)
+        key_size, at = _take_varint(data, at + 3)
+        if key_size != _CONTROL_KEY.size or _CONTROL_KEY.unpack_from(data, at)[1] != kind:
+            return None
+        size, at = _take_varint(data, at + key_size)
+    except (IndexError, struct.error):
+        return None
+    return data[at : at + size] if len(data) - at >= size else None
+
+
+def members_of(batch: Buffer) -> Members | None:
+    """What a batch says of the shard's members; None for every other batch, told by one bit of its header.
+
+    Raises CorruptBatchError where a members batch cannot be read: a replica must not go by older members instead.
+    """
+    value = _control_value(batch, MEMBERS_TYPE)
+    if value is None:
+        return None
+    try:
+        sets, at = [], _VERSION.size
+        for _ in range(3):
+            count = _VERSION.unpack_from(value, at)[0]
+            sets.append(struct.unpack_from(f">{count}i", value, at + _VERSION.size))
+            at += _VERSION.size + 4 * count
+    except struct.error as error:
+        raise CorruptBatchError(f"a members batch of {len(value)} bytes cannot be read: {error}") from error
+    return Members(*sets)
 
 
 def term_of_term_start(batch: Buffer) -> int | None:
-    """The term that a control batch starts, or None if it is another kind of control batch."""
-    from antiphon.records.decode import decode_records
-
-    record = decode_records(batch, include_control=True)[0]
-    if record.key is None or len(record.key) != _TERM_START_KEY.size or record.value is None:
+    """The term that a control batch starts, or None if it is another kind of batch."""
+    value = _control_value(batch, TERM_START_TYPE)
+    if value is None or len(value) != _TERM_START_VALUE.size:
         return None
-    if (
-        _TERM_START_KEY.unpack(record.key)[1] != TERM_START_TYPE
-        or len(record.value) != _TERM_START_VALUE.size
-    ):
-        return None
-    return int(_TERM_START_VALUE.unpack(record.value)[1])
+    return int(_TERM_START_VALUE.unpack(value)[1])
