@@ -1,7 +1,9 @@
 """The coordinator with real replicas: elections, returns, commands, fail-overs."""
 
+import msgspec
 import pytest
 
+from antiphon.coordination.state import node_record
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -284,7 +286,12 @@ def test_topic_commands() -> None:
         (CreateTopic("a", replicas=99), "1 to 31 replicas"),
         (CreateTopic("a/b"), "has '/'"),
         (CreateTopic("a", shards=0), "1 to 10,000 shards"),
-        (CreateTopic("a", profile="raft"), "cannot be used"),
+        (CreateTopic("a", profile="rafd"), "did you mean 'raft'"),
+        (
+            CreateTopic("a", profile="raft", config={"commit": "live"}),
+            "commit=live with election=raft is unsafe",
+        ),
+        (CreateTopic("a", config={"min.live": "few"}), "whole number"),
         (CreateTopic("a", config={"retention.msec": "1"}), "did you mean 'retention.ms'"),
         (CreateTopic("__own"), "must not begin with '__'"),
         (CreateTopic("own", internal=True), "must begin with '__'"),
@@ -299,6 +306,52 @@ def test_commands_that_are_refused(request_: CreateTopic, words: str) -> None:
     assert isinstance(answer, InvalidRequestError)
     assert words in answer.message
     assert world.state.version == before, "nothing was written"
+
+
+def test_settings_are_kept_by_their_dotted_names() -> None:
+    world = started()
+    assert isinstance(world.ask(CreateTopic("t", config={"ack_every": "4", "min_live": "2"})), CommandDone)
+    assert world.state.topics["t"].config == {"ack.every": "4", "min.live": "2"}
+    changed = AlterTopic("t", config={"ack_every": None, "live_lag_ms": "500"})
+    assert isinstance(world.ask(changed), CommandDone)
+    assert world.state.topics["t"].config == {"live.lag.ms": "500", "min.live": "2"}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"election": "raft"}, "election is decided when a topic is made: 't' has election=coordinator"),
+        ({"writers": "multi", "accept.split.brain": "true"}, "cannot become"),
+        ({"commit": "at_least(1)"}, "accept.split.brain=true"),
+        ({"min.insync.replicas": "3"}, "a majority, 2 of 3 replicas"),
+        ({"unclean_leader_election_enable": "true"}, "is for commit=live"),
+    ],
+)
+def test_changes_of_a_living_topic_that_are_refused(config: dict[str, str | None], words: str) -> None:
+    world = started()
+    create(world, "t")
+    before = world.state.version
+    answer = world.ask(AlterTopic("t", config=config))
+    assert isinstance(answer, InvalidRequestError)
+    assert words in answer.message
+    assert world.state.version == before
+    unchanged = AlterTopic("t", config={"election": "coordinator"})
+    assert isinstance(world.ask(unchanged), CommandDone), "what is the case already is no change"
+
+
+def test_nodes_that_are_being_drained_get_no_new_replicas() -> None:
+    world = started(4)
+    coordinator = world.coordinator
+    assert coordinator is not None
+    going = msgspec.structs.replace(world.state.nodes[1], draining=True)
+    world.state.apply([node_record(going)], world.state.version + 1)
+    world.crash_coordinator()
+    world.start_coordinator()
+    create(world, "t", shards=20)
+    assert all(1 not in shard.ensemble for shard in world.state.topic_with_shards("t").shards)
+    answer = world.ask(CreateTopic("u", replicas=4))
+    assert isinstance(answer, InvalidRequestError)
+    assert "4 replicas need 4 nodes that are alive; 3 of 3 are" in answer.message
 
 
 def test_internal_tables_cannot_be_deleted() -> None:

@@ -15,9 +15,10 @@ from antiphon.coordination.timers import Timers
 from antiphon.errors import InvalidRequestError
 from antiphon.invariants import InvariantError
 from antiphon.records.entry_id import EMPTY, EntryId
+from antiphon.replication.commit_rule import LIVE, LOCAL, QUORUM, CommitRule
 from antiphon.replication.messages import NewTermReply
 from antiphon.wire.cluster import CommandDone
-from antiphon.wire.metadata import NodeMeta, ShardMeta
+from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta
 
 # -- placement ----------------------------------------------------------------------------------------------------
 
@@ -113,11 +114,32 @@ def test_bad_settings(config: dict[str, str], words: str) -> None:
         topic_rules.check_config(config, 3)
 
 
-@pytest.mark.parametrize("profile", ["raft", "kip27", "fluvio", "tarantool", "oxya", ""])
-def test_profiles_that_are_not_served_say_why(profile: str) -> None:
-    with pytest.raises(InvalidRequestError, match=r"cannot be used: .+|unknown profile"):
+@pytest.mark.parametrize(
+    ("commit", "wanted", "words"),
+    [
+        (QUORUM, 3, "a majority, 2 of 3 replicas"),
+        (LOCAL, 2, "the leader has it on disk"),
+        (CommitRule.parse("at_least(2)"), 3, "2 of 3 replicas have it"),
+        (LIVE, 4, "all live ones of 3"),
+    ],
+)
+def test_min_insync_replicas_are_at_most_what_the_commit_rule_waits_for(
+    commit: CommitRule, wanted: int, words: str
+) -> None:
+    topic_rules.check_config({"min.insync.replicas": str(wanted - 1)}, 3, commit)
+    with pytest.raises(InvalidRequestError, match=words):
+        topic_rules.check_config({"min.insync.replicas": str(wanted)}, 3, commit)
+
+
+@pytest.mark.parametrize("profile", ["raft", "kip27", "fluvio", "tarantool", "oxia"])
+def test_all_profiles_are_served(profile: str) -> None:
+    topic_rules.check_settings(profile, {"retention.ms": "5", "ack.every": "2"}, 3, Kind.TOPIC)
+
+
+@pytest.mark.parametrize("profile", ["oxya", ""])
+def test_unknown_profiles_are_refused(profile: str) -> None:
+    with pytest.raises(InvalidRequestError, match="unknown profile"):
         topic_rules.check_profile(profile)
-    topic_rules.check_profile("oxia")
 
 
 # -- choosing a leader --------------------------------------------------------------------------------------------

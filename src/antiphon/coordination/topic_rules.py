@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from antiphon.coordination.profiles import DEFAULTS, PROFILES, Replication
+from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
+from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import FRAME_BYTES_MAX
 
@@ -22,15 +25,6 @@ INT64_MAX: Final = (1 << 63) - 1
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
-
-# What each named profile needs; None: served. A reason: refused with it.
-PROFILES: Final[dict[str, str | None]] = {
-    "oxia": None,
-    "raft": "shards whose replicas vote among themselves are not offered to topics; 'oxia' commits by the same majority",
-    "kip27": "every append of an 'oxia' topic may carry an expected offset; there is no profile of its own",
-    "fluvio": "commit by all live replicas is not offered; 'oxia' commits by majority",
-    "tarantool": "several writers per shard and asynchronous commit are not offered; 'oxia' has one leader per shard",
-}
 
 
 def check_name(name: str) -> None:
@@ -53,12 +47,9 @@ def check_name(name: str) -> None:
 
 
 def check_profile(profile: str) -> None:
-    """Refuse profiles that are unknown or not served, saying why."""
+    """Refuse profiles that are unknown."""
     if profile not in PROFILES:
         raise InvalidRequestError(f"unknown profile {profile!r}{_nearest(profile, PROFILES)}")
-    reason = PROFILES[profile]
-    if reason is not None:
-        raise InvalidRequestError(f"profile {profile!r} cannot be used: {reason}")
 
 
 def check_shards(shards: int) -> None:
@@ -67,12 +58,31 @@ def check_shards(shards: int) -> None:
         raise InvalidRequestError(f"a topic has 1 to {SHARDS_MAX:,} shards, not {shards:,}")
 
 
-def check_config(config: Mapping[str, str], replicas: int) -> None:
+def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) -> Replication:
+    """Everything that can be said of a topic's settings: each by itself, and how it is replicated by all of them together.
+
+    Args:
+        profile: the topic's.
+        config: its own settings by the names that `normal_name` gives.
+        replicas: what it has, or is to have.
+        kind: topic or table; not every commit rule suits a table.
+    """
+    check_profile(profile)
+    for name in config:
+        if name not in SETTINGS:
+            raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
+    found = check_replication(profile, config, replicas, kind)
+    check_config(config, replicas, found.commit)
+    return found
+
+
+def check_config(config: Mapping[str, str], replicas: int, commit: CommitRule = QUORUM) -> None:
     """Every setting is known and has a value that can be kept.
 
     Args:
         config: settings by Kafka's names; values are text, as on Kafka's wire.
         replicas: replicas of the topic, which `min.insync.replicas` is held against.
+        commit: the topic's commit rule, which says how many of them an append waits for.
     """
     for name, value in config.items():
         check = SETTINGS.get(name)
@@ -80,11 +90,33 @@ def check_config(config: Mapping[str, str], replicas: int) -> None:
             raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
         check(name, value)
     wanted = int(config.get("min.insync.replicas", "1"))
-    if wanted > replicas // 2 + 1:
+    if wanted > acknowledgements(commit, replicas):
         raise InvalidRequestError(
-            f"min.insync.replicas={wanted} cannot be kept: an append is acknowledged when a majority, "
-            f"{replicas // 2 + 1} of {replicas} replicas, has it on disk"
+            f"min.insync.replicas={wanted} cannot be kept: with commit={commit} an append is acknowledged when "
+            f"{_waits_for(commit, replicas)}"
         )
+
+
+def acknowledgements(commit: CommitRule, replicas: int) -> int:
+    """On how many disks an acknowledged append is, at most where that depends on who keeps up."""
+    return {
+        CommitKind.QUORUM: replicas // 2 + 1,
+        CommitKind.LIVE: replicas,
+        CommitKind.LOCAL: 1,
+        CommitKind.AT_LEAST: commit.k,
+    }[commit.kind]
+
+
+def _waits_for(commit: CommitRule, replicas: int) -> str:
+    match commit.kind:
+        case CommitKind.QUORUM:
+            return f"a majority, {replicas // 2 + 1} of {replicas} replicas, has it on disk"
+        case CommitKind.LIVE:
+            return f"all live ones of {replicas} replicas have it on disk"
+        case CommitKind.LOCAL:
+            return "the leader has it on disk"
+        case CommitKind.AT_LEAST:
+            return f"{commit.k} of {replicas} replicas have it on disk"
 
 
 def check_owner(kind: Kind, internal: bool, name: str) -> None:
@@ -124,6 +156,10 @@ def _one_of(values: tuple[str, ...], reason: str) -> Callable[[str, str], None]:
     return check
 
 
+def _judged_together(_name: str, _value: str) -> None:
+    """How a topic is replicated is judged by all of those settings at once (`profiles.check`)."""
+
+
 SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     "retention.ms": _integer(0, INT64_MAX, "milliseconds a closed segment is kept, -1 for ever", also=(-1,)),
     "retention.bytes": _integer(0, INT64_MAX, "bytes a shard may keep, -1 for no limit", also=(-1,)),
@@ -141,4 +177,5 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     ),
     "compression.type": _one_of(("producer",), "batches are kept byte for byte as they were sent"),
     "message.timestamp.type": _one_of(("CreateTime",), "batches are kept byte for byte as they were sent"),
+    **dict.fromkeys(DEFAULTS, _judged_together),
 }

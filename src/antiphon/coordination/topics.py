@@ -10,6 +10,7 @@ import msgspec
 from antiphon.coordination import topic_rules
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
+from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
 from antiphon.coordination.state import SHARD_COUNTER, TOPIC_COUNTER, ClusterState, ShardRecord
 from antiphon.errors import (
     InvalidRequestError,
@@ -26,12 +27,13 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
     topic_rules.check_name(request.name)
     topic_rules.check_owner(request.kind, request.internal, request.name)
     topic_rules.check_profile(request.profile)
+    config = {normal_name(name): value for name, value in request.config.items()}
     topic_rules.check_shards(request.shards)
     old = ledger.model.topics.get(request.name)
     if old is not None:
         raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
     loads, replicas = _choose_nodes(ledger.model, request.replicas)
-    topic_rules.check_config(request.config, replicas)
+    topic_rules.check_settings(request.profile, config, replicas, request.kind)
     topic = TopicMeta(
         name=request.name,
         topic_id=_topic_id(cluster_id, ledger.take(TOPIC_COUNTER)),
@@ -39,7 +41,7 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
         replicas=replicas,
         profile=request.profile,
         shards=(),
-        config=dict(sorted(request.config.items())),
+        config=dict(sorted(config.items())),
         internal=request.internal,
     )
     ledger.put_topic(topic)
@@ -49,13 +51,14 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
 def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
     """Write changed settings and added shards; returns the topic and the ids of the added shards."""
     topic = find(ledger.model, request.name)
-    config = dict(topic.config)
+    config = {normal_name(name): value for name, value in topic.config.items()}
     for name, value in request.config.items():
         if value is None:
-            config.pop(name, None)
+            config.pop(normal_name(name), None)
         else:
-            config[name] = value
-    topic_rules.check_config(config, topic.replicas)
+            config[normal_name(name)] = value
+    wanted = topic_rules.check_settings(topic.profile, config, topic.replicas, topic.kind)
+    _check_fixed(topic, wanted)
     count = len(ledger.model.shards_of[topic.topic_id])
     loads: list[NodeLoad] = []
     if request.shards is not None:
@@ -85,6 +88,18 @@ def find(state: ClusterState, name: str) -> TopicMeta:
     return topic
 
 
+def _check_fixed(topic: TopicMeta, wanted: Replication) -> None:
+    """Who elects and who writes is in how each replica has kept its log: it cannot change under a living topic."""
+    now = replication_of(topic.profile, topic.config)
+    for name in FIXED:
+        old, new = getattr(now, name), getattr(wanted, name)
+        if old != new:
+            raise InvalidRequestError(
+                f"{name} is decided when a {topic.kind.value} is made: {topic.name!r} has {name}={old}, which cannot become "
+                f"{new}; make a new one and copy"
+            )
+
+
 def _check_more_shards(topic: TopicMeta, count: int, wanted: int) -> None:
     topic_rules.check_shards(wanted)
     if wanted <= count:
@@ -103,24 +118,25 @@ def _choose_nodes(
     Who asks for a number gets it from nodes that are alive, or an error. The default is chosen by the number of nodes there
     are: one that is away for a moment still gets its replicas, as long as a majority of each ensemble is alive.
     """
-    alive = [node.node_id for node in state.nodes.values() if node.alive]
+    staying = [node for node in state.nodes.values() if not node.draining]
+    alive = [node.node_id for node in staying if node.alive]
     if replicas < 0 or replicas > topic_rules.REPLICAS_MAX:
         raise InvalidRequestError(f"a shard has 1 to {topic_rules.REPLICAS_MAX} replicas, not {replicas}")
     if not alive:
-        raise UnavailableError("no node is alive to hold a replica")
+        raise UnavailableError("no node is alive (and not draining) to hold a replica")
     if replicas == 0:
-        may_be_away, replicas = True, min(topic_rules.REPLICAS_DEFAULT, len(state.nodes))
+        may_be_away, replicas = True, min(topic_rules.REPLICAS_DEFAULT, len(staying))
     chosen = alive
     if replicas > len(alive):
-        enough = may_be_away and len(alive) > replicas // 2 and replicas <= len(state.nodes)
+        enough = may_be_away and len(alive) > replicas // 2 and replicas <= len(staying)
         if not enough:
             raise InvalidRequestError(
-                f"{replicas} replicas need {replicas} nodes that are alive; {len(alive)} of {len(state.nodes)} are: "
+                f"{replicas} replicas need {replicas} nodes that are alive; {len(alive)} of {len(staying)} are: "
                 f"start more nodes or ask for at most {len(alive)} replicas",
                 replicas=replicas,
                 alive=len(alive),
             )
-        away = sorted(set(state.nodes) - set(alive))
+        away = sorted({node.node_id for node in staying} - set(alive))
         chosen = alive + away[: replicas - len(alive)]
     return [_load(state, node) for node in sorted(chosen)], replicas
 

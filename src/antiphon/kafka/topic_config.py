@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 GROUPS_TABLE: Final = "__groups"  # committed offsets of consumer groups
 RESERVED_NAMES: Final = ("__cluster", GROUPS_TABLE)
 NAME_LENGTH_MAX: Final = 249
+BOOLEAN: Final = 1
 STRING: Final = 2
 INT: Final = 3
 LONG: Final = 5
@@ -37,17 +38,31 @@ class TopicSetting(NamedTuple):
 
 
 _SETTINGS: Final = (
+    TopicSetting("accept.split.brain", "false", BOOLEAN, "Take a commit rule of fewer than a majority, and its losses."),
+    TopicSetting("ack.every", "1", INT, "Entries after which a follower acknowledges."),
     TopicSetting("cleanup.policy", "delete", LIST, "Old segments are deleted by retention; no compaction."),
+    TopicSetting("commit", "quorum", STRING, "When an append is acknowledged: quorum, live, local or at_least(k)."),
+    TopicSetting("commit.marker", "piggyback", STRING, "record: a commit is a record of the log as well."),
     TopicSetting("compression.type", "producer", STRING, "Batches are kept as they were sent."),
+    TopicSetting("conflict", "last-writer-wins", STRING, "How tables with several writers are merged."),
+    TopicSetting("election", "coordinator", STRING, "Who chooses leaders: coordinator, raft or manual. Fixed at creation."),
     TopicSetting("flush", "always", STRING, "When an append is synced: always, before it is acknowledged; interval; os."),
     TopicSetting("flush.ms", "1000", LONG, "Milliseconds between syncs with flush=interval."),
+    TopicSetting("isolation", "committed", STRING, "Of reads that do not say: committed or uncommitted."),
+    TopicSetting("live.lag.max", "10000", LONG, "Records behind the leader that cost a place in the live set."),
+    TopicSetting("live.lag.ms", "3000", LONG, "Milliseconds a replica may lag before it is no longer live."),
+    TopicSetting("max.in.flight", "0", INT, "Appends that may wait for their commit; 0: bounded by bytes only."),
     TopicSetting("max.message.bytes", "1048588", INT, "Bytes of the largest record batch that is accepted."),
     TopicSetting("message.timestamp.type", "CreateTime", STRING, "Timestamps are the producer's."),
-    TopicSetting("min.insync.replicas", "1", INT, "At most a majority: appends always wait for a majority of replicas."),
+    TopicSetting("min.insync.replicas", "1", INT, "At most what the commit rule waits for, which is what counts."),
+    TopicSetting("min.live", "1", INT, "Fewest live replicas with which commit=live acknowledges."),
+    TopicSetting("on.not.leader", "reject", STRING, "What a replica does with clients unless it leads: reject or forward."),
     TopicSetting("retention.bytes", "-1", LONG, "Bytes that a partition may keep; -1: no limit."),
     TopicSetting("retention.ms", "-1", LONG, "Milliseconds that closed segments are kept; -1: for ever."),
     TopicSetting("segment.bytes", "268435456", INT, "Bytes after which a new segment is begun."),
     TopicSetting("segment.ms", "604800000", LONG, "Milliseconds after which a new segment is begun."),
+    TopicSetting("unclean.leader.election.enable", "false", BOOLEAN, "Elect any replica when no live one is left."),
+    TopicSetting("writers", "single", STRING, "single: one leader a shard; multi: each replica. Fixed at creation."),
 )  # fmt: skip
 TOPIC_SETTINGS: Final[dict[str, TopicSetting]] = {setting.name: setting for setting in _SETTINGS}
 
