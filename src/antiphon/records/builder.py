@@ -115,7 +115,7 @@ def build_term_start(term: int, base_offset: int, timestamp_ms: int) -> bytearra
 
     Its control type is one that every Kafka client skips, as clients skip all control batches.
     """
-    return _build_control(TERM_START_TYPE, _TERM_START_VALUE.pack(0, term), term, base_offset, timestamp_ms)
+    return build_control(TERM_START_TYPE, _TERM_START_VALUE.pack(0, term), term, base_offset, timestamp_ms)
 
 
 def build_members(members: Members, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
@@ -123,10 +123,11 @@ def build_members(members: Members, term: int, base_offset: int, timestamp_ms: i
     value = _VERSION.pack(0)
     for nodes in (members.voters, members.outgoing, members.learners):
         value += struct.pack(f">h{len(nodes)}i", len(nodes), *nodes)
-    return _build_control(MEMBERS_TYPE, value, term, base_offset, timestamp_ms)
+    return build_control(MEMBERS_TYPE, value, term, base_offset, timestamp_ms)
 
 
-def _build_control(kind: int, value: bytes, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+def build_control(kind: int, value: bytes, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    """Build a control batch of one record, one offset. `kind`: its control record type; `value`: what the record holds."""
     key = _CONTROL_KEY.pack(0, kind)
     # attributes, timestamp delta, offset delta, key length, key, value length, value, header count; lengths are zigzag
     body = b"\x00\x00\x00" + _varint(len(key)) + key + _varint(len(value)) + value + b"\x00"
@@ -174,7 +175,7 @@ def _take_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _control_value(batch: Buffer, kind: int) -> bytes | None:
+def control_value(batch: Buffer, kind: int) -> bytes | None:
     """The value of the only record of a control batch of this type; None for anything else.
 
     Control batches are made here and nowhere else (clients' are refused), so the layout is known; what does not have it
@@ -199,7 +200,7 @@ def members_of(batch: Buffer) -> Members | None:
 
     Raises CorruptBatchError where a members batch cannot be read: a replica must not go by older members instead.
     """
-    value = _control_value(batch, MEMBERS_TYPE)
+    value = control_value(batch, MEMBERS_TYPE)
     if value is None:
         return None
     try:
@@ -215,7 +216,7 @@ def members_of(batch: Buffer) -> Members | None:
 
 def term_of_term_start(batch: Buffer) -> int | None:
     """The term that a control batch starts, or None if it is another kind of batch."""
-    value = _control_value(batch, TERM_START_TYPE)
+    value = control_value(batch, TERM_START_TYPE)
     if value is None or len(value) != _TERM_START_VALUE.size:
         return None
     return int(_TERM_START_VALUE.unpack(value)[1])
