@@ -161,6 +161,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
     followers: tuple[tuple[int, int], ...] = ()  # (node, acknowledged end)
     state: str = "ok"  # ok, damaged, failed, disk_full
     applied: int = -1  # tables only
+    vclock: tuple[int, ...] = ()  # where every replica writes: the last LSN here of each origin; the first is local
 
 
 class StatusReply(Body, frozen=True, array_like=True, tag=True):
@@ -271,10 +272,11 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TableWrite(Body, frozen=True, array_like=True, tag=True):
-    """Apply the operations in order as one entry. A refused operation does not refuse the others.
+    """Apply the operations in order as one entry. A refused operation does not refuse the others, unless `atomic`.
 
     `sequence` rises by any amount for each new request of a producer to a shard; a repeat of one of the last
-    requests is answered with its first outcome.
+    requests is answered with its first outcome. `hashes` is the range of key hashes that the sender takes for this shard's,
+    where the table was ever split: an operation on a range of keys is refused when that is not (any more) so.
     """
 
     shard_id: int
@@ -283,16 +285,18 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     producer_epoch: int = -1
     sequence: int = -1
     timeout_ms: int = 30_000
-    atomic: bool = False  # one refused operation refuses them all
+    atomic: bool = False  # one refused operation refuses them all, and nothing is written
+    hashes: tuple[int, ...] = ()
 
 
 class OpStatus:
-    """Outcome of one operation of a `TableWrite`, as in Oxia's protocol."""
+    """Outcome of one operation of a `TableWrite`, as in Oxia's protocol; the last is our own."""
 
     OK = 0
     KEY_NOT_FOUND = 1
     UNEXPECTED_VERSION = 2
     SESSION_NOT_FOUND = 3
+    NOT_CARRIED_OUT = 4  # fine by itself, but another one of the same atomic request was refused
 
 
 class OpResult(msgspec.Struct, frozen=True, array_like=True):
@@ -338,7 +342,10 @@ class TableRows(Body, frozen=True, array_like=True, tag=True):
 
 
 class TableScan(Body, frozen=True, array_like=True, tag=True):
-    """Rows with start <= key < end (empty end: to the end) in byte order, at most `limit` rows and ~2 MiB a reply."""
+    """Rows with start <= key < end (empty end: to the end) in byte order, at most `limit` rows and ~2 MiB a reply.
+
+    `hashes` as for `TableWrite`; only keys within are returned.
+    """
 
     shard_id: int
     start: bytes
@@ -346,6 +353,7 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
     limit: int = 1000
     include_value: bool = True
     consistency: str = "linearizable"
+    hashes: tuple[int, ...] = ()
 
 
 AdminRequest = (
