@@ -46,6 +46,15 @@ class UnknownShardError(AntiphonError):
     code = "unknown_shard"
 
 
+class WrongShardError(AntiphonError):
+    """The shard does not hold these keys (any more), and nothing of the request was carried out: ask the shard that does.
+
+    Unlike `NotReadyError` this is final for the shard that was asked: it will never carry out this request.
+    """
+
+    code = "wrong_shard"
+
+
 class TopicExistsError(AntiphonError):
     """A topic or table of that name is there already."""
 

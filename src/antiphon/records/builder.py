@@ -127,6 +127,7 @@ def build_members(members: Members, term: int, base_offset: int, timestamp_ms: i
 
 
 def build_control(kind: int, value: bytes, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    """Build a control batch of one record, which takes one offset and which every Kafka client skips."""
     """Build a control batch of one record, one offset. `kind`: its control record type; `value`: what the record holds."""
     key = _CONTROL_KEY.pack(0, kind)
     # attributes, timestamp delta, offset delta, key length, key, value length, value, header count; lengths are zigzag

@@ -26,7 +26,8 @@ How the shell of a shard drives this, all on one event loop, on the leader only:
 Reads are served from the store, never from the overlay (S0.19): between append and commit a get returns the old value. A
 linearizable read confirms leadership first (`request_read`) and waits until the store is applied up to that offset.
 
-Operations of one request are carried out in order and see each other's effects; a refused one does not refuse the others.
+Operations of one request are carried out in order and see each other's effects; a refused one does not refuse the others. In
+an atomic request it does: then nothing is written, and the results say which were refused.
 Versions: an id per successful put, rising by one from 0 in each shard; deletes take none.
 """
 
@@ -49,6 +50,8 @@ from antiphon.records.changes import (
     unpack_outcomes,
 )
 from antiphon.records.decode import decode_records
+from antiphon.records.split_entries import Inherit, SplitEntry
+from antiphon.table.ranges import advance
 from antiphon.table.state import TableState
 from antiphon.wire.requests import (
     Delete,
@@ -73,6 +76,7 @@ RecordInput = tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]
 _GONE: Final = object()
 _DONE: Final = OpResult(OpStatus.OK)
 _NOT_FOUND: Final = OpResult(OpStatus.KEY_NOT_FOUND)
+_NOT_CARRIED_OUT: Final = OpResult(OpStatus.NOT_CARRIED_OUT)
 
 
 class Evaluation:
@@ -102,6 +106,7 @@ class _Pending(NamedTuple):
     records: list[RecordInput]
     changed: dict[bytes, VersionTuple | None]
     next_version_id: int
+    entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
 
 
 class TableEvaluator:
@@ -109,6 +114,7 @@ class TableEvaluator:
 
     def __init__(self, state: TableState) -> None:
         self.state = state
+        self.owned = state.owned  # with what is appended and not committed
         self._next_version_id = state.next_version_id
         self._appended_end = state.applied_offset
         self._generation = 0
@@ -125,8 +131,11 @@ class TableEvaluator:
 
     # -- judging ------------------------------------------------------------------------------------------------
 
-    def evaluate(self, ops: Sequence[TableOp], now_ms: int) -> Evaluation:
+    def evaluate(self, ops: Sequence[TableOp], now_ms: int, *, atomic: bool = False) -> Evaluation:
         """Judge `ops` in order at time `now_ms` (ms since 1970). Changes nothing.
+
+        `atomic`: all of them or none. One that is refused (an unexpected version, or a key to delete that is not there) refuses
+        the others, whose status is then NOT_CARRIED_OUT.
 
         Raises:
             InvalidRequestError: no or too many operations, a key above 64 KiB, an impossible expected version, a range that
@@ -148,9 +157,21 @@ class TableEvaluator:
                 self._delete(evaluation, view, index, op, now_ms)
             elif isinstance(op, DeleteRange):
                 self._delete_range(evaluation, view, index, op, now_ms)
+        if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
+            return self._none_of_it(evaluation)
         if evaluation.records:
             self._note_outcomes(evaluation)
         return evaluation
+
+    def _none_of_it(self, judged: Evaluation) -> Evaluation:
+        """What an atomic request comes to of which an operation was refused."""
+        refused = Evaluation(self._generation, self._next_version_id)
+        refused.results = [
+            _NOT_CARRIED_OUT if result.status == OpStatus.OK else result for result in judged.results
+        ]
+        # Operations see each other's effects: whatever was looked at, none of it is answered before it is committed.
+        refused.wait_for = self._appended_end if self._overlay else 0
+        return refused
 
     def _view(self, ops: Sequence[TableOp]) -> dict[bytes, VersionTuple | None]:
         """Versions of all keys that `ops` name, as of now."""
@@ -301,6 +322,46 @@ class TableEvaluator:
             _Pending(end, evaluation.records, evaluation.changed, evaluation.next_version_id)
         )
 
+    def imported(self, records: list[RecordInput], base_offset: int) -> None:
+        """A batch of rows that were copied from another shard, versions and all, stands in the log at `base_offset`."""
+        changed: dict[bytes, VersionTuple | None] = {}
+        newest = -1
+        for key, value, headers, _ in records:
+            version: VersionTuple = VERSION.unpack(headers[0][1] or b"")
+            changed[key] = None if value is None else version
+            newest = max(newest, version[0])
+        self._append(base_offset, base_offset + len(records), records, changed, newest + 1)
+
+    def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:
+        """An entry of a split stands in the log at `base_offset`: what is judged from now on is judged by it."""
+        next_version_id = entry.next_version_id if isinstance(entry, Inherit) else 0
+        self._append(base_offset, base_offset + 1, [], {}, next_version_id, (entry, base_offset))
+        self.owned = advance(self.owned, entry, base_offset)
+
+    def _append(
+        self,
+        base_offset: int,
+        end: int,
+        records: list[RecordInput],
+        changed: dict[bytes, VersionTuple | None],
+        next_version_id: int,
+        entry: tuple[SplitEntry, int] | None = None,
+    ) -> None:
+        invariant(
+            base_offset >= self._appended_end,
+            f"the log grows: {self._appended_end} is appended, then {base_offset}",
+        )
+        self._generation += 1
+        self._next_version_id = max(self._next_version_id, next_version_id)
+        self._appended_end = end
+        self._overlay.update(changed)
+        self._pending.append(_Pending(end, records, changed, self._next_version_id, entry))
+
+    @property
+    def appended_end(self) -> int:
+        """Everything that was judged is committed when the log is committed up to here."""
+        return self._appended_end
+
     def committed(self, high_watermark: int) -> None:
         """The log is committed up to `high_watermark`: apply the effects up to there to the store.
 
@@ -313,7 +374,8 @@ class TableEvaluator:
         while pending and pending[0].end <= high_watermark:
             done.append(pending.popleft())
         next_version_id = done[-1].next_version_id if done else self.state.next_version_id
-        self.state.apply_effects(_effects(done), high_watermark, next_version_id)
+        entries = [item.entry for item in done if item.entry is not None]
+        self.state.apply_effects(_effects(done), high_watermark, next_version_id, entries)
         self._appended_end = max(self._appended_end, high_watermark)
         self._release(done)
 

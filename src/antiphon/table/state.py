@@ -9,8 +9,12 @@ What is committed may be applied before this node's own disk has it (the others'
 `applied_offset` can lie beyond the end of the local log; it is still committed state, and applying goes on when the log has
 caught up.
 
-Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes of
-`records.changes.VERSION` and then the value.
+Layout: key 0x00 holds `META` (format, applied offset, next version id); 0x00 "range" what part of the table this shard holds,
+where it was ever split (`table.ranges`), 0x00 "jobs" what it inherited of Spark's jobs; key 0x01 + user key holds the 32 packed
+bytes of `records.changes.VERSION` and then the value.
+
+Keys that a split took away are out of sight at once (scans leave them out) and are removed from the store in pieces, by
+`purge`, whenever there is time: when that happens is nobody's business, so replicas need not agree on it.
 
 Reads and writes take microseconds and are made on the event loop; `flush`, `checkpoint`, `open_state` and `close` touch the
 disk and belong into a thread when the loop must not wait. Calls from several threads at once are safe except `close`.
@@ -20,8 +24,9 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
+import msgspec
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -38,11 +43,16 @@ from antiphon.errors import InvalidRequestError, NewerFormatError, StorageFailed
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_of
+from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
+from antiphon.table.ranges import WHOLE, OwnedRange, advance
+from antiphon.wire.metadata import key_hash
 from antiphon.wire.requests import Row, Version
 
 FORMAT: Final = 1
 META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
 META_KEY: Final = b"\x00"
+RANGE_KEY: Final = b"\x00range"
+JOBS_KEY: Final = b"\x00jobs"
 USER: Final = b"\x01"
 USER_END: Final = b"\x02"
 VERSION_ID: Final = struct.Struct(">q")
@@ -56,6 +66,7 @@ CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
 EQUAL, FLOOR, CEILING, LOWER, HIGHER = range(5)
 """Comparisons of `TableState.find`, as in `wire.requests.TableGet`."""
 
+_range = msgspec.msgpack.Decoder(OwnedRange)
 _shared: tuple[Cache, WriteBufferManager] | None = None
 
 
@@ -92,6 +103,20 @@ def _options() -> Options:
     return options
 
 
+class StoredRow(NamedTuple):
+    """A row as a split copies it."""
+
+    key: bytes
+    version: bytes  # VERSION, packed
+    value: bytes
+
+    @property
+    def version_id(self) -> int:
+        """Id of the version."""
+        found: int = VERSION_ID.unpack_from(self.version)[0]
+        return found
+
+
 class TableState:
     """Rows of one table shard as of `applied_offset` (exclusive). `open_state` makes one."""
 
@@ -105,6 +130,9 @@ class TableState:
             _check_format(path, meta)
             _, self.applied_offset, self.next_version_id = META.unpack(meta)
         self.durable_offset = self.applied_offset
+        stored = db.get(RANGE_KEY)
+        self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
+        self.jobs: bytes = db.get(JOBS_KEY) or b""
 
     def __enter__(self) -> Self:
         return self
@@ -121,6 +149,7 @@ class TableState:
         StorageFailedError.
         """
         effects: list[Effect] = []
+        entries: list[tuple[SplitEntry, int]] = []
         end = self.applied_offset
         for buffer in batches:
             for header, batch in iter_batches(buffer):
@@ -130,19 +159,28 @@ class TableState:
                     header.base_offset == end,
                     f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{header.next_offset}",
                 )
-                effects += effects_of(batch)
+                if header.is_control:
+                    entry = split_entry_of(batch)
+                    if entry is not None:
+                        entries.append((entry, header.base_offset))
+                else:
+                    effects += effects_of(batch)
                 end = header.next_offset
         if end > self.applied_offset:
             newest = max([VERSION_ID.unpack_from(effect.version)[0] for effect in effects], default=-1)
-            self.apply_effects(effects, end, max(self.next_version_id, newest + 1))
+            self.apply_effects(effects, end, max(self.next_version_id, newest + 1), entries)
 
     def apply_effects(
-        self, effects: Iterable[tuple[bytes, bytes | None, bytes]], end: int, next_version_id: int
+        self,
+        effects: Iterable[tuple[bytes, bytes | None, bytes]],
+        end: int,
+        next_version_id: int,
+        entries: Sequence[tuple[SplitEntry, int]] = (),
     ) -> None:
         """Apply the effects of the log up to `end` (exclusive), atomically.
 
         Effects are (user's key, new value or None, packed version) as in `records.changes.Effect`; `next_version_id` is
-        above the id of every version among them and in the store.
+        above the id of every version among them and in the store. `entries` of a split come with their offsets.
         """
         invariant(
             end >= self.applied_offset, f"applied state never goes back: {self.applied_offset} -> {end}"
@@ -154,12 +192,47 @@ class TableState:
                 delete(USER + key)
             else:
                 put(USER + key, version + value)
+        owned, jobs = self.owned, self.jobs
+        if entries:
+            for entry, offset in entries:
+                owned = advance(owned, entry, offset)
+                if isinstance(entry, Inherit):
+                    jobs, next_version_id = entry.jobs, max(next_version_id, entry.next_version_id)
+            put(RANGE_KEY, msgspec.msgpack.encode(owned))
+            put(JOBS_KEY, jobs)
         put(META_KEY, META.pack(FORMAT, end, next_version_id))
+        self._write(batch)
+        self.applied_offset, self.next_version_id = end, next_version_id
+        self.owned, self.jobs = owned, jobs
+
+    def purge(self, start: bytes, examined_max: int) -> bytes | None:
+        """Remove keys that a split took away, among the first `examined_max` from `start` on; returns where to go on.
+
+        None: there are none (left), and the store remembers that.
+        """
+        if not self.owned.purging:
+            return None
+        batch = WriteBatch(raw_mode=True)
+        following: bytes | None = None
+        for examined, (stored_key, _) in enumerate(self._db.items(from_key=USER + start)):
+            if stored_key >= USER_END:
+                break
+            if examined >= examined_max:
+                following = stored_key[1:]
+                break
+            if not self.owned.holds(stored_key[1:]):
+                batch.delete(stored_key)
+        owned = self.owned if following is not None else msgspec.structs.replace(self.owned, purging=False)
+        batch.put(RANGE_KEY, msgspec.msgpack.encode(owned))
+        self._write(batch)
+        self.owned = owned
+        return following
+
+    def _write(self, batch: WriteBatch) -> None:
         try:
             self._db.write(batch)
         except Exception as error:
             raise StorageFailedError(f"table store {self._path}: write failed: {error}") from error
-        self.applied_offset, self.next_version_id = end, next_version_id
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -194,18 +267,21 @@ class TableState:
             cursor.seek_for_prev(wanted)
             if comparison == LOWER and cursor.valid() and cursor.key() == wanted:
                 cursor.prev()
+            step = cursor.prev
         elif comparison in {CEILING, HIGHER}:
             cursor.seek(wanted)
             if comparison == HIGHER and cursor.valid() and cursor.key() == wanted:
                 cursor.next()
+            step = cursor.next
         else:
             raise InvalidRequestError(
                 f"comparison {comparison}: it is 0 (equal) to 4 (higher)", comparison=comparison
             )
-        if not cursor.valid():
-            return None
-        found = cursor.key()
-        return _row(found[1:], cursor.value(), include_value) if USER <= found < USER_END else None
+        while cursor.valid() and USER <= (found := cursor.key()) < USER_END:
+            if not self.owned.purging or self.owned.holds(found[1:]):
+                return _row(found[1:], cursor.value(), include_value)
+            step()
+        return None
 
     def scan(
         self,
@@ -215,10 +291,12 @@ class TableState:
         *,
         include_value: bool = True,
         size_bytes_max: int = SCAN_BYTES_MAX,
+        hashes: Sequence[int] = (),
     ) -> tuple[list[Row], bool]:
         """Rows with start <= key < end in byte order (empty end: to the end), and whether there are more.
 
-        Stops after `limit` rows (capped at 10,000) or about `size_bytes_max` bytes; the rows are of one moment.
+        Stops after `limit` rows (capped at 10,000) or about `size_bytes_max` bytes; the rows are of one moment. With `hashes`
+        only keys whose hash is from the first to the second of them.
         """
         if limit < 1:
             raise InvalidRequestError(f"a scan returns at least one row, limit is {limit}", limit=limit)
@@ -226,9 +304,12 @@ class TableState:
         rows: list[Row] = []
         size_bytes = 0
         stop = USER + end if end else USER_END
+        low, high = self._bounds(hashes)
         for key, stored in self._db.items(from_key=USER + start):
             if key >= stop:
                 break
+            if low >= 0 and not low <= key_hash(key[1:]) <= high:
+                continue
             if len(rows) == limit or size_bytes > size_bytes_max:
                 return rows, True
             rows.append(_row(key[1:], stored, include_value))
@@ -239,11 +320,47 @@ class TableState:
         """Keys in [start, end) with their versions, at most `limit` (empty end: to the end)."""
         found: list[tuple[bytes, VersionTuple]] = []
         stop = USER + end if end else USER_END
+        low, high = self._bounds(())
         for key, stored in self._db.items(from_key=USER + start):
             if key >= stop or len(found) == limit:
                 break
-            found.append((key[1:], VERSION.unpack_from(stored)))
+            if low < 0 or low <= key_hash(key[1:]) <= high:
+                found.append((key[1:], VERSION.unpack_from(stored)))
         return found
+
+    def _bounds(self, hashes: Sequence[int]) -> tuple[int, int]:
+        """The hashes that a reader may see; (-1, -1): all that are there."""
+        owned = self.owned
+        if not hashes and not owned.purging:
+            return -1, -1
+        first, last = hashes or (owned.first, owned.last)
+        return max(first, owned.first), min(last, owned.last)
+
+    def stored_rows(
+        self,
+        start: bytes,
+        end: bytes | None,
+        hashes: tuple[int, int],
+        *,
+        examined_max: int,
+        size_bytes_max: int,
+    ) -> tuple[list[StoredRow], bytes | None]:
+        """Rows from key `start` to before `end` (None: to the end) whose hash is in `hashes`, and the key to go on with.
+
+        Looks at no more than `examined_max` rows and takes about `size_bytes_max` bytes; what it returns is of one moment.
+        """
+        rows: list[StoredRow] = []
+        size_bytes = 0
+        stop = USER_END if end is None else USER + end
+        for examined, (key, stored) in enumerate(self._db.items(from_key=USER + start)):
+            if key >= stop:
+                break
+            if examined >= examined_max or size_bytes > size_bytes_max:
+                return rows, key[1:]
+            if hashes[0] <= key_hash(key[1:]) <= hashes[1]:
+                rows.append(StoredRow(key[1:], stored[: VERSION.size], stored[VERSION.size :]))
+                size_bytes += len(key) + len(stored)
+        return rows, None
 
     def size_bytes(self) -> int:
         """Bytes on disk and in write buffers, about."""

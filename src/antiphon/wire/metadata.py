@@ -4,12 +4,16 @@ These records are also what the coordinator's log `__cluster` holds (its after-i
 fields at the end.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 ABSENT_NODE = -1
 CLUSTER_SHARD_ID = 0  # the shard of `__cluster`; shards of topics and tables count from 1
+HASH_MAX = 0xFFFF_FFFF  # key hashes are 32 bits
 
 
 class Kind(StrEnum):
@@ -28,6 +32,14 @@ class ShardStatus(StrEnum):
     OFFLINE = "Offline"
 
 
+class SplitPhase(StrEnum):
+    """How far the split of a table's shard is; see `antiphon.coordination.splits`."""
+
+    COPY = "Copy"
+    FREEZE = "Freeze"
+    RELEASE = "Release"
+
+
 class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
     """A registered node. Addresses are `host:port`, empty where the node does not offer that door."""
 
@@ -42,6 +54,19 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
     draining: bool = False  # an operator wants its replicas elsewhere; it gets no new ones
 
 
+class Split(msgspec.Struct, frozen=True, array_like=True):
+    """Where a shard comes from that is being split off another one, and how far that is.
+
+    `frozen_at` is the offset in the parent's log from which on nothing of the range is written there, `start` the first offset
+    of the child's log that is not a copy; both are known in the phase RELEASE.
+    """
+
+    parent: int
+    phase: SplitPhase
+    frozen_at: int = -1
+    start: int = -1
+
+
 class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     """One shard. `leader` is ABSENT_NODE while there is none; `term` is its latest fenced term.
 
@@ -49,7 +74,10 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     both majorities); `learners` are fed and do not count. `fence` says what an election must intersect: "majority" of the
     ensemble; "live": any member of `live`, which is the recorded live replica set, numbered `live_version`; "both" while a
     shard changes from one to the other. `hashes`: inclusive range of key hashes of a table's shard that was split; empty:
-    by index. `goal`: the voters that are wanted, the preferred leader first, until the change to them is finished.
+    by index. `goal`: the voters that are wanted, the preferred leader first, until the change to them is finished. `split`: the shard is
+    being split off another one and not part of its table yet. `own_start`: the log before this offset repeats what the log of
+    the shard has that this one was split off.
+    `origins`, where every replica writes: (node, its disk id) by origin id from 1; this only grows (S4.22).
     """
 
     shard_id: int  # unique in the cluster, never reused
@@ -66,6 +94,9 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     members_version: int = 0
     hashes: tuple[int, ...] = ()
     goal: tuple[int, ...] = ()
+    split: Split | None = None
+    own_start: int = 0
+    origins: tuple[tuple[int, str], ...] = ()
 
     @property
     def aim(self) -> tuple[int, ...]:
@@ -116,3 +147,48 @@ def shard_of_hash(hash32: int, shards: int) -> int:
     while hash32 > shard_range(index, shards)[1]:
         index += 1
     return index
+
+
+def key_hash(key: bytes) -> int:
+    """The hash that places a key of a table: the low 32 bits of its xxHash3 (64 bits)."""
+    return xxh3_64_intdigest(key) & HASH_MAX
+
+
+class KeyRanges:
+    """Which shard of a table holds a key: the only function that says so, for clients, doors and nodes alike.
+
+    Where no shard was ever split, ranges are of equal size (`shard_range`); after the first split every shard names its own.
+    """
+
+    __slots__ = ("_ends", "_shards", "is_split")
+
+    def __init__(self, shards: Sequence[ShardMeta]) -> None:
+        """`shards` are all of the table's, in any order."""
+        self.is_split = any(shard.hashes for shard in shards)
+        count = len(shards)
+        found = sorted(
+            (shard.hashes if self.is_split else shard_range(shard.index, count), shard.shard_id, shard)
+            for shard in shards
+        )
+        self._shards = [shard for _, _, shard in found]
+        self._ends = [bounds[1] for bounds, _, _ in found]
+
+    def shard_of(self, key: bytes) -> ShardMeta:
+        """The shard that holds `key`."""
+        if len(self._shards) == 1:
+            return self._shards[0]
+        return self._shards[bisect_left(self._ends, xxh3_64_intdigest(key) & HASH_MAX)]
+
+    def shard_of_hash(self, hash32: int) -> ShardMeta:
+        """The shard whose range holds `hash32`."""
+        return self._shards[bisect_left(self._ends, hash32)]
+
+    def range_of(self, shard: ShardMeta) -> tuple[int, int]:
+        """First and last hash of a shard's keys."""
+        at = self._shards.index(shard)
+        return (self._ends[at - 1] + 1 if at else 0), self._ends[at]
+
+    def within(self, first: int, last: int) -> list[ShardMeta]:
+        """The shards that hold keys with hashes from `first` to `last`, in the order of their ranges."""
+        low = bisect_left(self._ends, first)
+        return self._shards[low : bisect_left(self._ends, last) + 1]

@@ -161,7 +161,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
     followers: tuple[tuple[int, int], ...] = ()  # (node, acknowledged end)
     state: str = "ok"  # ok, damaged, failed, disk_full
     applied: int = -1  # tables only
-    vclock: tuple[int, ...] = ()  # where every replica writes: the last LSN here of each origin; the first is local
+    vclock: tuple[
+        int, ...
+    ] = ()  # where every replica writes: the last LSN here of each origin; the first is local
 
 
 class StatusReply(Body, frozen=True, array_like=True, tag=True):

@@ -1,0 +1,121 @@
+"""Which keys of its table a shard holds, as its own log says: all that are sent to it until the shard is split.
+
+    whole --Freeze--> frozen --Release--> less, and purging
+                      frozen --Thaw--> as before
+    empty --Inherit--> a range of its own
+
+Pure: `advance` is the fold of the split entries (`antiphon.records.split_entries`). The leader folds an entry when it is
+appended, so that no later write can slip in; every replica folds it when it is committed, and keeps the result in its store.
+An entry that does not fit (a thaw of another freeze) changes nothing: the same on every replica.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from antiphon.errors import NotReadyError, WrongShardError
+from antiphon.invariants import unreachable
+from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
+from antiphon.wire.metadata import HASH_MAX, key_hash
+from antiphon.wire.requests import DeleteRange, TableOp
+
+NOT_FROZEN: Final = -1
+
+
+class OwnedRange(msgspec.Struct, frozen=True, array_like=True):
+    """The hashes from `first` to `last` are this shard's.
+
+    While a split is under way `frozen_from` is the first hash that is not written, `frozen_at` the offset of the entry that
+    says so and `child` the shard that is to get them. `purging`: keys beyond the range are still in the store, and are to be
+    removed from it without a trace.
+    """
+
+    first: int = 0
+    last: int = HASH_MAX
+    frozen_from: int = NOT_FROZEN
+    frozen_at: int = -1
+    child: int = -1
+    purging: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing was ever split off, and nothing is being split off: any key is right."""
+        return self.frozen_from == NOT_FROZEN and self.first == 0 and self.last == HASH_MAX
+
+    @property
+    def is_frozen(self) -> bool:
+        """Is a part of it not written, for now?"""
+        return self.frozen_from != NOT_FROZEN
+
+    def holds(self, key: bytes) -> bool:
+        """Is the key this shard's?"""
+        return self.first <= key_hash(key) <= self.last
+
+
+WHOLE: Final = OwnedRange()
+
+
+def advance(owned: OwnedRange, entry: SplitEntry, offset: int) -> OwnedRange:
+    """What the shard holds after `entry`, which stands in its log at `offset`."""
+    replace = msgspec.structs.replace
+    match entry:
+        case Freeze(first, child):
+            if owned.is_frozen or not owned.first < first <= owned.last:
+                return owned
+            return replace(owned, frozen_from=first, frozen_at=offset, child=child)
+        case Thaw(frozen_at):
+            if owned.frozen_at != frozen_at:
+                return owned
+            return replace(owned, frozen_from=NOT_FROZEN, frozen_at=-1, child=-1)
+        case Release(frozen_at, first):
+            if owned.frozen_at != frozen_at or owned.frozen_from != first:
+                return owned
+            return OwnedRange(owned.first, first - 1, purging=True)
+        case Inherit(first, last):
+            return OwnedRange(first, last)
+    unreachable(f"an unknown entry of a split: {entry!r}")
+
+
+def check_ops(owned: OwnedRange, ops: Sequence[TableOp], hashes: Sequence[int]) -> bool:
+    """May these operations be judged here? True: yes; False: no, and it is final (`WrongShardError` once that is committed).
+
+    `hashes` is the range that the sender takes for this shard's, empty if it takes the table for one that was never split.
+    Raises NotReadyError while keys are frozen.
+    """
+    frozen = owned.frozen_from if owned.is_frozen else HASH_MAX + 1
+    for op in ops:
+        if isinstance(op, DeleteRange):
+            if not covers(owned, hashes):
+                return False
+            if (hashes[1] if hashes else owned.last) >= frozen:
+                raise _frozen(owned)
+            continue
+        place = key_hash(op.key)
+        if not owned.first <= place <= owned.last:
+            return False
+        if place >= frozen:
+            raise _frozen(owned)
+    return True
+
+
+def covers(owned: OwnedRange, hashes: Sequence[int]) -> bool:
+    """Is everything that the sender takes for this shard's (empty: an even part of a table never split) its own?"""
+    if not hashes:
+        return owned.first == 0 and owned.last == HASH_MAX
+    return owned.first <= hashes[0] and hashes[1] <= owned.last
+
+
+def wrong_shard(shard_id: int, owned: OwnedRange) -> WrongShardError:
+    """The refusal of what is not this shard's."""
+    return WrongShardError(
+        f"shard {shard_id} holds keys with hashes {owned.first} to {owned.last}, and was asked for others: it was split; "
+        "nothing was carried out, ask for the table's metadata",
+        shard_id=shard_id,
+    )
+
+
+def _frozen(owned: OwnedRange) -> NotReadyError:
+    return NotReadyError(
+        f"keys with hashes from {owned.frozen_from} on are moving to shard {owned.child}, which takes a moment; retry"
+    )
