@@ -64,7 +64,7 @@ class Inherit(_Entry, frozen=True, array_like=True, tag=4):
 
 SplitEntry = Freeze | Thaw | Release | Inherit
 
-_decoder = msgspec.msgpack.Decoder(SplitEntry)
+_decoder: msgspec.msgpack.Decoder[SplitEntry] = msgspec.msgpack.Decoder(SplitEntry)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -79,6 +79,7 @@ def split_entry_of(batch: Buffer) -> SplitEntry | None:
     if value is None:
         return None
     try:
-        return _decoder.decode(value)
+        entry: SplitEntry = _decoder.decode(value)
     except msgspec.MsgspecError as error:
         raise CorruptBatchError(f"an entry of a split cannot be read: {error}") from error
+    return entry

@@ -134,8 +134,8 @@ class TableEvaluator:
     def evaluate(self, ops: Sequence[TableOp], now_ms: int, *, atomic: bool = False) -> Evaluation:
         """Judge `ops` in order at time `now_ms` (ms since 1970). Changes nothing.
 
-        `atomic`: all of them or none. One that is refused (an unexpected version, or a key to delete that is not there) refuses
-        the others, whose status is then NOT_CARRIED_OUT.
+        `atomic`: all of them or none. One that is refused (an unexpected version, or a key to delete that is not there)
+        refuses the others, whose status is then NOT_CARRIED_OUT.
 
         Raises:
             InvalidRequestError: no or too many operations, a key above 64 KiB, an impossible expected version, a range that

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import NotReadyError, WrongShardError
-from antiphon.invariants import unreachable
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
 from antiphon.wire.metadata import HASH_MAX, key_hash
 from antiphon.wire.requests import DeleteRange, TableOp
@@ -74,7 +73,6 @@ def advance(owned: OwnedRange, entry: SplitEntry, offset: int) -> OwnedRange:
             return OwnedRange(owned.first, first - 1, purging=True)
         case Inherit(first, last):
             return OwnedRange(first, last)
-    unreachable(f"an unknown entry of a split: {entry!r}")
 
 
 def check_ops(owned: OwnedRange, ops: Sequence[TableOp], hashes: Sequence[int]) -> bool:

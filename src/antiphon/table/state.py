@@ -9,9 +9,9 @@ What is committed may be applied before this node's own disk has it (the others'
 `applied_offset` can lie beyond the end of the local log; it is still committed state, and applying goes on when the log has
 caught up.
 
-Layout: key 0x00 holds `META` (format, applied offset, next version id); 0x00 "range" what part of the table this shard holds,
-where it was ever split (`table.ranges`), 0x00 "jobs" what it inherited of Spark's jobs; key 0x01 + user key holds the 32 packed
-bytes of `records.changes.VERSION` and then the value.
+Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes of
+`records.changes.VERSION` and then the value. Where the shard was ever split, 0x00 "range" holds what part of the table is
+its own (`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs.
 
 Keys that a split took away are out of sight at once (scans leave them out) and are removed from the store in pieces, by
 `purge`, whenever there is time: when that happens is nobody's business, so replicas need not agree on it.
@@ -295,8 +295,8 @@ class TableState:
     ) -> tuple[list[Row], bool]:
         """Rows with start <= key < end in byte order (empty end: to the end), and whether there are more.
 
-        Stops after `limit` rows (capped at 10,000) or about `size_bytes_max` bytes; the rows are of one moment. With `hashes`
-        only keys whose hash is from the first to the second of them.
+        Stops after `limit` rows (capped at 10,000) or about `size_bytes_max` bytes; the rows are of one moment. With
+        `hashes` only keys whose hash is from the first to the second of them.
         """
         if limit < 1:
             raise InvalidRequestError(f"a scan returns at least one row, limit is {limit}", limit=limit)

@@ -57,8 +57,8 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
 class Split(msgspec.Struct, frozen=True, array_like=True):
     """Where a shard comes from that is being split off another one, and how far that is.
 
-    `frozen_at` is the offset in the parent's log from which on nothing of the range is written there, `start` the first offset
-    of the child's log that is not a copy; both are known in the phase RELEASE.
+    `frozen_at` is the offset in the parent's log from which on nothing of the range is written there, `start` the first
+    offset of the child's log that is not a copy; both are known in the phase RELEASE.
     """
 
     parent: int
@@ -74,10 +74,10 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     both majorities); `learners` are fed and do not count. `fence` says what an election must intersect: "majority" of the
     ensemble; "live": any member of `live`, which is the recorded live replica set, numbered `live_version`; "both" while a
     shard changes from one to the other. `hashes`: inclusive range of key hashes of a table's shard that was split; empty:
-    by index. `goal`: the voters that are wanted, the preferred leader first, until the change to them is finished. `split`: the shard is
-    being split off another one and not part of its table yet. `own_start`: the log before this offset repeats what the log of
-    the shard has that this one was split off.
-    `origins`, where every replica writes: (node, its disk id) by origin id from 1; this only grows (S4.22).
+    by index. `goal`: the voters that are wanted, the preferred leader first, until the change to them is finished. `split`:
+    the shard is being split off another one and not part of its table yet. `own_start`: the log before this offset repeats
+    what the log of the shard has that this one was split off. `origins`, where every replica writes: (node, its disk id) by
+    origin id from 1; this only grows (S4.22).
     """
 
     shard_id: int  # unique in the cluster, never reused
