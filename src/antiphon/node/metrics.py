@@ -55,6 +55,7 @@ class NodeMetrics:
         self.table_reads = 0
         self.elections = 0  # terms in which a replica of this node began to lead
         self.shard_failures = 0
+        self.forwarded = 0
         self.messages_in = 0
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
@@ -87,6 +88,7 @@ _COUNTERS: Final = {
     "table_reads": "Gets and scans of tables",
     "elections": "Times that a replica of this node began to lead",
     "shard_failures": "Replicas that stopped because of a failure",
+    "forwarded": "Requests that were passed on to the leader of their shard",
     "messages_in": "Replica messages received",
     "messages_out": "Replica messages sent",
 }

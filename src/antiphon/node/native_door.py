@@ -18,11 +18,13 @@ from antiphon.errors import (
     FrameTooLargeError,
     InternalError,
     InvalidRequestError,
+    NotLeaderError,
     NotReadyError,
     ProtocolViolationError,
 )
 from antiphon.invariants import InvariantError
 from antiphon.node.doors import version
+from antiphon.node.forwarding import ShardRequest
 from antiphon.node.gateway import FetchResult
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_entries
 from antiphon.node.shard_clients import ShardClients
@@ -133,6 +135,9 @@ class NativeSession:
     def _dispatch(self, request_id: int, body: Any, payload: memoryview) -> None:
         try:
             self._handlers[type(body)](request_id, body, payload)
+        except NotLeaderError as error:
+            if not self._forward(request_id, body, payload, error):
+                self._fail(request_id, error)
         except AntiphonError as error:
             self._fail(request_id, error)
         except InvariantError as error:
@@ -143,6 +148,24 @@ class NativeSession:
             self._fail(
                 request_id, InternalError(f"node {self._node.node_id}: {type(error).__name__}: {error}")
             )
+
+    def _forward(self, request_id: int, body: Any, payload: memoryview, error: NotLeaderError) -> bool:
+        """Have the shard's leader answer a client, where the topic wants that; never for another node (C12)."""
+        if self._peer_id is not None or not isinstance(body, ShardRequest):
+            return False
+
+        def answered(reply: Any, bulk: memoryview) -> None:
+            self._end()
+            if isinstance(reply, AntiphonError):
+                self._fail(request_id, reply)
+            else:
+                self._reply(request_id, reply, [bulk] if bulk else None)
+
+        self._begin(request_id)
+        if self._node.forwarder.forward(body, payload, error, answered):
+            return True
+        self._end()
+        return False
 
     def drained(self, connection: Connection) -> None:
         """See ConnectionOwner."""
@@ -369,7 +392,11 @@ class NativeSession:
             )
             self._reply_fetched(request_id, found)
         except AntiphonError as error:
-            self._fail(request_id, error)
+            is_passed_on = isinstance(error, NotLeaderError) and self._forward(
+                request_id, body, memoryview(b""), error
+            )
+            if not is_passed_on:
+                self._fail(request_id, error)
         finally:
             self._end()
 

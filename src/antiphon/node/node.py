@@ -30,6 +30,7 @@ from antiphon.node.agent import ClusterAgent
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.doors import start_http_door, start_kafka_door
+from antiphon.node.forwarding import Forwarder
 from antiphon.node.gateway_calls import GatewayCalls
 from antiphon.node.logs import open_log
 from antiphon.node.metrics import NodeMetrics
@@ -86,6 +87,7 @@ class Node(GatewayCalls):
             disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
         )
         self.agent = ClusterAgent(self, config.cluster_id)
+        self.forwarder = Forwarder(self)
         self.shards = Shards(self, disk, self._directory)
         self.snapshots = Snapshots(self, Path(config.dir) / "snapshots")
         self.coordinator: CoordinatorShell | None = None

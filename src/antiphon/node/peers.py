@@ -29,6 +29,9 @@ DROP_ABOVE = 4  # times the limit at which a connection counts as congested
 
 Answered = Callable[[Any], None]
 """Called once with the reply's body or with the exception that took its place."""
+AnsweredWithBulk = Callable[[Any, memoryview], None]
+"""The same, with the bulk bytes of the reply."""
+NO_BULK = memoryview(b"")
 
 
 class PeerEvents(Protocol):
@@ -62,6 +65,7 @@ class PeerLink:
         self._limit = limit_bytes
         self._connection: Connection | None = None
         self._pending: dict[int, Answered] = {}
+        self._forwarded: dict[int, AnsweredWithBulk] = {}
         self._next_id = 1
         self._kick = asyncio.Event()
         self._gone = asyncio.Event()
@@ -149,6 +153,19 @@ class PeerLink:
         connection.send(encode_message(request_id, body, payload or ()))
         return request_id
 
+    def forward(self, body: Any, payload: memoryview, answered: AnsweredWithBulk) -> int:
+        """Send a client's request; see `request`. Only on a link that is up. Returns its id, for `forget`."""
+        request_id = self._next_id
+        self._next_id += 1
+        self._forwarded[request_id] = answered
+        if self._connection is not None:
+            self._connection.send(encode_message(request_id, body, [payload] if payload else ()))
+        return request_id
+
+    def forget(self, request_id: int) -> bool:
+        """Wait no longer for the answer to a forwarded request; False if it came."""
+        return self._forwarded.pop(request_id, None) is not None
+
     async def ask(self, body: Any, timeout_s: float, payload: list[Buffer] | None = None) -> Any:
         """Send a request and wait for its reply's body; raises the error that came instead, or TimedOutError."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -228,6 +245,9 @@ class PeerLink:
         answered = self._pending.pop(request_id, None)
         if answered is not None:
             answered(from_wire(body.code, body.message, body.details) if isinstance(body, Failure) else body)
+        elif (passed_on := self._forwarded.pop(request_id, None)) is not None:
+            is_failure = isinstance(body, Failure)
+            passed_on(from_wire(body.code, body.message, body.details) if is_failure else body, frame.payload)
 
     def _welcome(self, connection: Connection, body: Any) -> None:
         if isinstance(body, Failure):
@@ -261,6 +281,9 @@ class PeerLink:
         lost = UnavailableError(f"the connection to node {self.node_id} broke")
         for answered in pending.values():
             answered(lost)
+        forwarded, self._forwarded = self._forwarded, {}
+        for passed_on in forwarded.values():
+            passed_on(lost, NO_BULK)
         if was_up:
             self._log.warning("peer_lost", reason=str(reason) if reason else "closed")
             self._events.peer_lost(self.node_id, refused=False)

@@ -29,6 +29,7 @@ from antiphon.errors import (
     TimedOutError,
     WrongKindError,
 )
+from antiphon.node.append_queue import AppendQueue, Waiting
 from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.records.batch import BatchHeader, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
@@ -84,6 +85,8 @@ class ShardClients:
         self.max_message_bytes = max_message_bytes
         self.default_isolation = "committed"  # of reads that name none (C7)
         self._pending: deque[Pending] = deque()
+        self._queue = AppendQueue(host.shard_id)
+        self._queue_asked = False
         self._waiters: list[Waiter] = []
         self._order = count()
         self._reads_next: list[Waiter] = []
@@ -97,11 +100,15 @@ class ShardClients:
         """Take over the settings of the topic."""
         self.max_message_bytes = settings.max_message_bytes
         self.default_isolation = settings.replication.isolation
+        self._queue.set_limit(
+            settings.replication.max_in_flight, [item.next_offset for item in self._pending]
+        )
+        self._queue_moved()
 
     @property
     def waiting(self) -> bool:
         """Does anybody wait for an answer that a time-out may have to give?"""
-        return bool(self._pending or self._waiters or self._reads or self._reads_next)
+        return bool(self._pending or self._waiters or self._reads or self._reads_next or self._queue.waiting)
 
     # -- appends ------------------------------------------------------------------------------------------------
 
@@ -115,6 +122,18 @@ class ShardClients:
         host.check_writable()
         if host.table is not None:
             raise WrongKindError(f"shard {host.shard_id} belongs to a table: use puts and deletes")
+        if self._queue.is_busy:
+            kept = bytes(batch)
+
+            def go_on(left_s: float) -> None:
+                self._append(kept, expected_offset, left_s, done)
+
+            self._wait_for_turn(go_on, len(kept), timeout_s, done)
+            return
+        self._append(batch, expected_offset, timeout_s, done)
+
+    def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+        host = self._host
         header = validate_batch(batch)
         if header.is_control or header.is_transactional:
             raise InvalidRequestError("clients append neither control batches nor parts of transactions")
@@ -151,6 +170,8 @@ class ShardClients:
         if not self._pending:
             host.services.someone_waits(host)
         self._pending.append(Pending(next_offset, done, result, size, now, now + timeout_s))
+        if self._queue.limit:
+            self._queue.staged(next_offset)
         host.services.in_flight(size)
         metrics = host.services.metrics
         metrics.appends += 1
@@ -158,6 +179,33 @@ class ShardClients:
         metrics.append_records += records
         if self._followers:
             self._wake(committed=False)
+
+    def _wait_for_turn(
+        self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: Done
+    ) -> None:
+        """Too many appends are in flight for this topic: come back when some are committed (C8)."""
+        services = self._host.services
+        self._queue.wait(Waiting(run, done, size_bytes, services.now_s() + timeout_s))
+        services.in_flight(size_bytes)
+        services.someone_waits(self._host)
+
+    def _queue_moved(self) -> None:
+        """Go on with who waits, when all that this event brings about is done: the replica may add entries of its own."""
+        if self._queue.may_go_on and not self._queue_asked:
+            self._queue_asked = True
+            self._host.services.turn.for_shard(self._go_on)
+
+    def _go_on(self) -> None:
+        self._queue_asked = False
+        services = self._host.services
+        while self._queue.may_go_on:
+            one = self._queue.waiting.popleft()
+            services.in_flight(-one.size_bytes)
+            try:
+                self._host.check_writable()
+                one.run(one.deadline_s - services.now_s())
+            except AntiphonError as error:
+                one.done(error)
 
     def check_size(self, size_bytes: int) -> None:
         """Raise BatchTooLargeError above the topic's limit."""
@@ -205,8 +253,16 @@ class ShardClients:
 
     def table_write(self, request: Any, done: Done) -> None:
         """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
-        from antiphon.node.table_shard import write_table
+        from antiphon.node.table_shard import size_of_write, write_table
 
+        if self._queue.is_busy:
+            self._host.check_writable()
+
+            def go_on(_left_s: float) -> None:
+                write_table(self._host, self, request, done)
+
+            self._wait_for_turn(go_on, size_of_write(request), request.timeout_ms / 1000, done)
+            return
         write_table(self._host, self, request, done)
 
     def table_get(self, request: Any, done: Done) -> None:
@@ -296,6 +352,9 @@ class ShardClients:
                 observe(now - item.since_s)
                 item.done(item.result)
             services.in_flight(-freed)
+        if self._queue.limit:
+            self._queue.committed(high_watermark)
+            self._queue_moved()
         waiters = self._waiters
         while waiters and waiters[0].offset <= high_watermark:
             heapq.heappop(waiters).settle()
@@ -310,9 +369,13 @@ class ShardClients:
         self._reads.clear()
         self._reads_next = []
         self._refused.clear()
-        self._host.services.in_flight(-sum(item.size_bytes for item in pending))
+        queued = self._queue.clear()
+        freed = sum(item.size_bytes for item in pending) + sum(one.size_bytes for one in queued)
+        self._host.services.in_flight(-freed)
         for item in pending:
             item.done(error)
+        for one in queued:
+            one.done(error)
         for waiter in sorted(waiters) + reads:
             waiter.failed(error)
         followers, self._followers = self._followers, {}
@@ -327,6 +390,9 @@ class ShardClients:
             self._host.services.in_flight(-sum(item.size_bytes for item in late))
             for item in late:
                 item.done(self._timed_out())
+        for one, error in self._queue.overdue(now_s):
+            self._host.services.in_flight(-one.size_bytes)
+            one.done(error)
         overdue = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]
         if overdue:
             self._waiters = [waiter for waiter in self._waiters if waiter.deadline_s > now_s]

@@ -14,13 +14,14 @@ from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import TableEvaluator, results_from_batch
 from antiphon.table.state import EQUAL, open_state
-from antiphon.wire.requests import TableGet, TableRows, TableScan, TableWrite, TableWritten
+from antiphon.wire.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.shard_host import ShardHost
 
 APPLY_BYTES: Final = 1024 * 1024
+OP_BYTES: Final = 256  # of an operation with its key, about
 READ_TIMEOUT_S: Final = 30.0
 CONSISTENCIES: Final = ("linearizable", "leader", "local")
 
@@ -114,6 +115,11 @@ def write_table(
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
     clients.stage(batch, records, base + records, written, timeout_s, done)
+
+
+def size_of_write(request: TableWrite) -> int:
+    """About how many bytes a TableWrite keeps while it waits."""
+    return sum(OP_BYTES + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops)
 
 
 def get_rows(

@@ -1,0 +1,218 @@
+"""Bounded appends in flight (C8: S0.14, S2.8) and requests passed on to the leader (C12, S4.2), on nodes in this process."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import AntiphonError, NotLeaderError, OffsetMismatchError, TimedOutError
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_batch
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import (
+    AppendBatch,
+    Appended,
+    CreateTopic,
+    Fetch,
+    Fetched,
+    ListOffset,
+    OffsetReply,
+    Put,
+    TableGet,
+    TableRows,
+    TableWrite,
+    TableWritten,
+)
+from tests.node.in_process import Nodes, cluster_of, run
+from tests.node.processes import NativeClient
+
+
+def batch(value: bytes, sequence: int = -1) -> bytes:
+    """One record, of a producer if it has a sequence."""
+    if sequence < 0:
+        return bytes(build_batch([(None, value, [], 1)]))
+    return bytes(build_batch([(None, value, [], 1)], producer_id=7, producer_epoch=0, base_sequence=sequence))
+
+
+async def new_shard(nodes: Nodes, name: str, config: dict[str, str], kind: Kind = Kind.TOPIC) -> int:
+    topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind=kind, config=config))
+    return topic.shards[0].shard_id
+
+
+def watch_heads(host: ShardHost) -> list[int]:
+    """How far beyond the commit the log's end stands whenever something is appended."""
+    seen: list[int] = []
+    stage = host.stage
+
+    def watched(data: bytearray, records: int) -> None:
+        stage(data, records)
+        seen.append(host.log.log_end - host.high_watermark)
+
+    host.stage = watched  # type: ignore[method-assign,assignment]  # to look at every append
+    return seen
+
+
+def test_s0_14_s2_8_with_one_in_flight_the_head_is_at_most_one_beyond_the_commit(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
+            host = await nodes.leader(shard_id)
+            seen = watch_heads(host)
+            node = nodes.nodes[host.services.node_id]
+            results = await asyncio.gather(*(node.append(shard_id, batch(b"%d" % i)) for i in range(50)))
+            assert [result.base_offset for result in results] == list(range(50)), "in the order of arrival"
+            assert seen == [1] * 50
+
+    run(test())
+
+
+def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_waits(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
+            host = await nodes.leader(shard_id)
+            node = nodes.nodes[host.services.node_id]
+            chain = [node.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10)]
+            broken = node.append(shard_id, batch(b"no"), expected_offset=3)
+            after = [node.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10, 20)]
+            found = await asyncio.gather(*chain, broken, *after, return_exceptions=True)
+            refused = found.pop(10)
+            assert isinstance(refused, OffsetMismatchError)
+            assert [getattr(result, "base_offset", result) for result in found] == list(range(20))
+
+    run(test())
+
+
+def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
+            host = await nodes.leader(shard_id)
+            node = nodes.nodes[host.services.node_id]
+            for other in [one for one in list(nodes.nodes) if one != node.node_id]:
+                node.link(other).send_replica_message = lambda message: None  # type: ignore[method-assign]  # cut off
+            first = asyncio.ensure_future(node.append(shard_id, batch(b"head"), timeout_s=5))
+            second = asyncio.ensure_future(node.append(shard_id, batch(b"waits"), timeout_s=0.2))
+            with pytest.raises(TimedOutError, match="nothing was appended"):
+                await second
+            assert host.log.log_end == host.high_watermark + 1
+            assert node._in_flight_bytes == len(batch(b"head"))
+            host.clients.fail_all(host.not_leader())
+            with pytest.raises(NotLeaderError):
+                await first
+            assert node._in_flight_bytes == 0
+
+    run(test())
+
+
+def test_a_tables_writes_wait_in_the_same_line(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"}, Kind.TABLE)
+            host = await nodes.leader(shard_id)
+            seen = watch_heads(host)
+            node = nodes.nodes[host.services.node_id]
+            writes = [TableWrite(shard_id, (Put(b"k", b"%d" % i),)) for i in range(20)]
+            done = await asyncio.gather(*(node.table_write(write) for write in writes))
+            assert [one.results[0].version.modifications for one in done if one.results[0].version] == list(
+                range(20)
+            )
+            assert max(seen) == 1
+            rows = (await node.table_get(TableGet(shard_id, (b"k",)))).rows
+            assert rows[0] is not None
+            assert rows[0].value == b"19"
+
+    run(test())
+
+
+async def ask(client: NativeClient, body: object, payload: bytes = b"") -> object:
+    """A blocking client's request, off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(
+        None, lambda: client.ask(body, [payload] if payload else ())
+    )
+
+
+@pytest.mark.parametrize("mode", ["forward", "reject"])
+def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(tmp_path: Path, mode: str) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            config = {"on.not.leader": mode}
+            topic, table = (
+                await new_shard(nodes, "t", config),
+                await new_shard(nodes, "k", config, Kind.TABLE),
+            )
+            leader = (await nodes.leader(topic)).services.node_id
+            table_leader = (await nodes.leader(table)).services.node_id
+            other = next(one for one in nodes.nodes if one not in {leader, table_leader})
+            client = await asyncio.get_running_loop().run_in_executor(
+                None, NativeClient, nodes.members[other].native
+            )
+            with client:
+                if mode == "reject":
+                    with pytest.raises(NotLeaderError) as caught:
+                        await ask(client, AppendBatch(topic), batch(b"x"))
+                    assert caught.value.details["leader"] == leader, "with a hint"
+                    return
+                appended = await ask(client, AppendBatch(topic), batch(b"x"))
+                assert isinstance(appended, Appended)
+                fetched = await ask(client, Fetch(topic, appended.base_offset))
+                assert isinstance(fetched, Fetched)
+                assert b"x" in client.payload
+                listed = await ask(client, ListOffset(topic, -1))
+                assert isinstance(listed, OffsetReply)
+                assert listed.offset == appended.next_offset
+                written = await ask(client, TableWrite(table, (Put(b"a", b"1"),)))
+                assert isinstance(written, TableWritten)
+                rows = await ask(client, TableGet(table, (b"a",)))
+                assert isinstance(rows, TableRows)
+                assert rows.rows[0] is not None
+                assert rows.rows[0].value == b"1"
+                assert nodes.nodes[other].metrics.forwarded == 5
+                with pytest.raises(OffsetMismatchError):
+                    await ask(client, AppendBatch(topic, expected_offset=77), batch(b"y"))
+
+    run(test())
+
+
+def test_c12_a_request_is_passed_on_once_only(tmp_path: Path) -> None:
+    """Two nodes that take each other for the leader: the client hears of it, and nothing goes round."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t", {"on.not.leader": "forward"})
+            leader = (await nodes.leader(shard_id)).services.node_id
+            first, second = (one for one in nodes.nodes if one != leader)
+            wrong = NotLeaderError("ask the other", leader=second)
+            done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            node = nodes.nodes[first]
+            assert node.forwarder.forward(
+                AppendBatch(shard_id), memoryview(batch(b"x")), wrong, lambda reply, _: done.set_result(reply)
+            )
+            reply = await done
+            assert isinstance(reply, NotLeaderError)
+            assert nodes.nodes[second].metrics.forwarded == 0
+            assert node.forwarder.underway == 0
+
+    run(test())
+
+
+def test_c12_the_connection_to_the_leader_breaks_while_a_request_is_passed_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t", {"on.not.leader": "forward"})
+            leader = (await nodes.leader(shard_id)).services.node_id
+            first = next(one for one in nodes.nodes if one != leader)
+            node = nodes.nodes[first]
+            done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            hint = NotLeaderError("ask the leader", leader=leader)
+            body = Fetch(shard_id, 0, wait_ms=30_000)
+            assert node.forwarder.forward(
+                body, memoryview(b""), hint, lambda reply, _: done.set_result(reply)
+            )
+            await asyncio.sleep(0.05)
+            await nodes.stop(leader)
+            reply = await done
+            assert isinstance(reply, AntiphonError | Fetched)
+            assert node.forwarder.underway == 0
+
+    run(test())
