@@ -26,6 +26,7 @@ from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal_thread import WalThread
+from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
@@ -33,9 +34,10 @@ from antiphon.node.doors import start_http_door, start_kafka_door
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.gateway_calls import GatewayCalls
 from antiphon.node.logs import open_log
+from antiphon.node.memory import LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.native_door import NativeSession
-from antiphon.node.peers import PeerLink
+from antiphon.node.peers import ON_ACCEPTED, PeerLink
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
@@ -56,6 +58,7 @@ from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
 EXPIRE_EVERY_S: Final = 0.25
 SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
 STOP_TIMEOUT_S: Final = 10.0
+NOT_AT_ONCE: Final = ("retention", "collection")
 
 Sockets = dict[str, socket.socket]
 
@@ -91,7 +94,10 @@ class Node(GatewayCalls):
         self.shards = Shards(self, disk, self._directory)
         self.snapshots = Snapshots(self, Path(config.dir) / "snapshots")
         self.coordinator: CoordinatorShell | None = None
+        self._long_lived = LongLived()
         self._links: dict[int, PeerLink] = {}
+        self._peer_sessions: dict[int, NativeSession] = {}  # by node: the newest connection that it made
+        self._on_accepted = ON_ACCEPTED[config.dial]
         self._lost: set[int] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server] = []
@@ -268,13 +274,15 @@ class Node(GatewayCalls):
             if self._due("checkpoint", now, timings.checkpoint / 1000):
                 self.shards.note_watermarks()
                 self.shards.mend_damaged()
+            if self._due("collection", now, memory.COLLECT_EVERY_S):
+                memory.collect()
             if self._due("retention", now, timings.retention_check / 1000):
                 self.shards.apply_retention()
         except AntiphonError as error:
             self._broken(error)
 
     def _due(self, what: str, now: float, every_s: float) -> bool:
-        if now < self._next.get(what, now + every_s if what == "retention" else 0.0):
+        if now < self._next.get(what, now + every_s if what in NOT_AT_ONCE else 0.0):
             self._next.setdefault(what, now + every_s)
             return False
         self._next[what] = now + every_s
@@ -303,11 +311,19 @@ class Node(GatewayCalls):
         """Nodes that are not reached now."""
         return sorted(self._lost)
 
-    def heard_of(self, node_id: int) -> None:
+    def heard_of(self, node_id: int, session: NativeSession) -> None:
         """A node has just connected: it can be reached again."""
+        self._peer_sessions[node_id] = session
         link = self._links.get(node_id)
         if link is not None:
             link.dial_now()
+            if link.up and self._on_accepted:
+                self.peer_up(node_id)  # what was said before this connection stood is lost
+
+    def hung_up(self, node_id: int, session: NativeSession) -> None:
+        """A connection that a node had made is gone."""
+        if self._peer_sessions.get(node_id) is session:
+            del self._peer_sessions[node_id]
 
     def peer_up(self, node_id: int) -> None:
         """See PeerEvents."""
@@ -344,12 +360,20 @@ class Node(GatewayCalls):
         if to == self.node_id:
             self.turn.for_shard(partial(self.deliver, to, message))
             return
+        if type(message) in self._on_accepted:
+            session = self._peer_sessions.get(to)
+            if session is not None:
+                session.send_replica_message(message)
+            return
         link = self._links.get(to)
         if link is not None:
             link.send_replica_message(message)
 
     def is_congested(self, to: int) -> bool:
         """See HostServices."""
+        if Append in self._on_accepted:
+            session = self._peer_sessions.get(to)
+            return session is not None and session.congested
         link = self._links.get(to)
         return link is not None and link.congested
 
@@ -373,6 +397,11 @@ class Node(GatewayCalls):
             self._holding_peers = True
             for session in self.sessions.values():
                 session.hold_disk()
+            if (
+                Append in self._on_accepted
+            ):  # then entries come over the connections that were made from here, too
+                for link in self._links.values():
+                    link.hold_disk()
 
     def send_snapshot(self, host: ShardHost, to: int) -> None:
         """See HostServices."""
@@ -420,6 +449,7 @@ class Node(GatewayCalls):
             self._lost.add(node_id)
             self.spawn(self._links.pop(node_id).close())
         self.shards.reconcile()
+        self._long_lived.are(self.view.shard_count)
 
     # -- budgets and failures -----------------------------------------------------------------------------------
 
@@ -442,6 +472,8 @@ class Node(GatewayCalls):
             self._holding_peers = False
             for session in self.sessions.values():
                 session.release_disk()
+            for link in self._links.values():
+                link.release_disk()
 
     @property
     def is_overloaded(self) -> bool:
@@ -528,7 +560,7 @@ def run_node(
 
     Path(config.dir).mkdir(parents=True, exist_ok=True)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(50_000, 20, 50)
+    memory.settle()
     file = open_log(Path(config.dir), config.log_level, config.node_id)
     raise_file_limit()
     began = time.monotonic()

@@ -9,6 +9,8 @@ the same connection, after the delta that names their shards.
 A node that does not coordinate answers all requests here with `not_leader`, whose details name the coordinator it knows.
 """
 
+from enum import StrEnum
+
 import msgspec
 
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
@@ -63,6 +65,7 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
     topics: tuple[TopicMeta, ...] = ()
     gone_topics: tuple[bytes, ...] = ()  # topic ids; their shards are gone with them
     shards: tuple[ShardChange, ...] = ()
+    gone_shards: tuple[int, ...] = ()  # of topics that stay: shards whose split was given up
 
 
 class Register(Body, frozen=True, array_like=True, tag=True):
@@ -120,19 +123,44 @@ class Command(Body, frozen=True, array_like=True, tag=True):
     timeout_ms: int = 30_000
 
 
+class SplitStep(StrEnum):
+    """What the leader of a shard that is being split, or of the one that is split off, has to say."""
+
+    CLOSE = "close"  # child: what is left to copy is little
+    COPIED = "copied"  # child: everything up to the freeze at `frozen_at` is in its log, whose own part begins at `start`
+    STUCK = "stuck"  # child: it cannot copy, for this `reason`
+    RELEASED = "released"  # parent: it has let go of the keys that were frozen at `frozen_at`
+    LOST = "lost"  # parent: the freeze at `frozen_at` is over, and was not followed by a release
+
+
+class SplitReport(Body, frozen=True, array_like=True, tag=True):
+    """`shard_id` is the child's, `term` that in which the sender leads its shard. Repeated until the phase has moved on."""
+
+    shard_id: int
+    term: int
+    step: SplitStep
+    frozen_at: int = -1
+    start: int = -1
+    reason: str = ""
+
+
 class CommandDone(Body, frozen=True, array_like=True, tag=True):
     """Done, and visible in metadata of this version or above."""
 
     version: int
 
 
-ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command
+ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitReport
 ClusterReply = HeartbeatReply | ProducerIdBlock | CommandDone
 ClusterMessage = MetadataDelta  # one way
 
 
 class MetadataView:
-    """A node's copy of the metadata, kept up to date by deltas; look-ups are dictionary look-ups."""
+    """A node's copy of the metadata, kept up to date by deltas; look-ups are dictionary look-ups.
+
+    Shards that are being split off are in `joining` (and found by `shard`), and not among the shards of their topics: until
+    they are part of their table only the nodes that hold them are concerned.
+    """
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -143,6 +171,7 @@ class MetadataView:
         self.topics: dict[str, TopicMeta] = {}
         self._names: dict[bytes, str] = {}
         self._places: dict[int, tuple[bytes, int]] = {}  # shard id -> (topic id, index in the topic)
+        self.joining: dict[int, ShardChange] = {}  # by shard id
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:
@@ -163,6 +192,8 @@ class MetadataView:
             self._drop_topic(topic_id)
         for topic in delta.topics:
             self._put_topic(topic)
+        for shard_id in delta.gone_shards:
+            self.joining.pop(shard_id, None)
         self._put_shards(delta.shards)
         self.version = delta.version
         if delta.coordinator_term >= self.coordinator_term:
@@ -191,25 +222,35 @@ class MetadataView:
         """A shard and its topic, or None."""
         place = self._places.get(shard_id)
         if place is None:
-            return None
+            change = self.joining.get(shard_id)
+            name = None if change is None else self._names.get(change.topic_id)
+            return None if change is None or name is None else (self.topics[name], change.shard)
         topic = self.topics[self._names[place[0]]]
         return topic, topic.shards[place[1]]
 
+    @property
+    def shard_count(self) -> int:
+        """How many shards there are."""
+        return len(self._places)
+
     def shard_ids(self) -> list[int]:
         """Ids of all shards, in the order of their creation."""
-        return sorted(self._places)
+        return sorted([*self._places, *self.joining])
 
     def _clear(self) -> None:
         self.nodes.clear()
         self.topics.clear()
         self._names.clear()
         self._places.clear()
+        self.joining.clear()
 
     def _drop_topic(self, topic_id: bytes) -> None:
         name = self._names.pop(topic_id, None)
         if name is not None:
             for shard in self.topics.pop(name).shards:
                 self._places.pop(shard.shard_id, None)
+        for shard_id in [s for s, change in self.joining.items() if change.topic_id == topic_id]:
+            del self.joining[shard_id]
 
     def _put_topic(self, topic: TopicMeta) -> None:
         old = self.topics.get(topic.name)
@@ -222,7 +263,11 @@ class MetadataView:
     def _put_shards(self, changes: tuple[ShardChange, ...]) -> None:
         by_topic: dict[bytes, list[ShardMeta]] = {}
         for change in changes:
-            by_topic.setdefault(change.topic_id, []).append(change.shard)
+            if change.shard.split is not None:
+                self.joining[change.shard.shard_id] = change
+            else:
+                self.joining.pop(change.shard.shard_id, None)
+                by_topic.setdefault(change.topic_id, []).append(change.shard)
         for topic_id, shards in by_topic.items():
             name = self._names.get(topic_id)
             if name is None:
