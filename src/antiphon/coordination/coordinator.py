@@ -18,6 +18,7 @@ from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.ledger import Batch, Ledger
 from antiphon.coordination.membership import Arrival, Membership, Silence, as_alive, classify
+from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, ShardRecord, has_leader
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.errors import (
@@ -38,9 +39,10 @@ from antiphon.wire.cluster import (
     ProducerIdBlock,
     Register,
     ReserveProducerIds,
+    SplitReport,
 )
 from antiphon.wire.metadata import Kind, ShardStatus
-from antiphon.wire.requests import AdminRequest, AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.wire.requests import AdminRequest, AlterTopic, CreateTopic, DeleteTopic, ElectLeader, SplitShard
 
 CommandRequest = AdminRequest | ReserveProducerIds
 
@@ -85,6 +87,11 @@ class Coordinator:
         self._model = self._ledger.model
         self._members = Membership(config.silence)
         self._elections = Elections(self._ledger)
+        self._splits = Splits(
+            self._ledger,
+            lambda shard_id, node: self._elections.begin(shard_id, wanted=node),
+            self._elections.deleted,
+        )
         self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
         self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)
         self._waiting = 0
@@ -144,6 +151,7 @@ class Coordinator:
             self._elections.node_joined(node, now_ms)
         for shard in batch.shards.values():
             self._elections.committed(shard, now_ms)
+            self._splits.committed(shard)
             newest = self._model.shards.get(shard.meta.shard_id)
             if newest is None or (newest.meta.term, newest.meta.status) != (
                 shard.meta.term,
@@ -190,6 +198,11 @@ class Coordinator:
         """What a leader's node says about the followers of its shards."""
         for report in reports:
             self._elections.live_set(sender, report, now_ms)
+        return self._ledger.flush()
+
+    def split_report(self, sender: NodeId, report: SplitReport) -> list[Action]:
+        """What a leader's node says about the split of its shard."""
+        self._splits.report(sender, report)
         return self._ledger.flush()
 
     def node_lost(self, node: NodeId, now_ms: int) -> list[Action]:
@@ -266,6 +279,8 @@ class Coordinator:
                 self._delete(token, request.name)
             case ElectLeader():
                 self._elect(token, request)
+            case SplitShard():
+                self._splits.split(token, request)
             case ReserveProducerIds():
                 self._reserve(token, request.count)
             case _:
@@ -293,6 +308,7 @@ class Coordinator:
         gone = UnknownTopicError(f"{topic.kind.value} {name!r} was deleted meanwhile", name=name)
         for shard_id in self._model.shards_of[topic.topic_id]:
             self._elections.deleted(shard_id)
+            self._splits.deleted(shard_id, gone)
             self._answer_elect(shard_id, lambda _: gone)
         for creation in self._creations.pop(topic.topic_id, []):
             self._answer_creation(creation, gone)

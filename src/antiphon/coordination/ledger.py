@@ -86,6 +86,12 @@ class Ledger:
         self._write(shard_record(shard))
         self._gathering.shards[shard.meta.shard_id] = shard
 
+    def drop_shard(self, shard_id: int) -> None:
+        """Delete a shard of a topic that stays."""
+        self.model.drop_shard(shard_id)
+        self._gathering.shards.pop(shard_id, None)
+        self._write(shard_gone(shard_id))
+
     def take(self, counter: str, count: int = 1) -> int:
         """The first of `count` numbers that nobody else gets; counters begin at 1."""
         first = self.model.counters.get(counter, 1)

@@ -124,8 +124,8 @@ class ClusterState:
             case "shard":
                 if value is None:
                     self.drop_shard(int(name))
-                    return
-                self.put_shard(_shard.decode(value))
+                else:
+                    self.put_shard(_shard.decode(value))
                 self._journal.append((version, kind, int(name)))
             case "node":
                 if value is None:
@@ -237,7 +237,7 @@ class ClusterState:
         keys = list(reversed(changed))
         node_ids = [int(name) for kind, name in keys if kind == "node"]
         topic_ids = [name for kind, name in keys if kind == "topic" and isinstance(name, bytes)]
-        shards = [self.shards.get(int(name)) for kind, name in keys if kind == "shard"]
+        shard_ids = [int(name) for kind, name in keys if kind == "shard"]
         return MetadataDelta(
             cluster_id=cluster_id,
             base_version=base_version,
@@ -248,7 +248,12 @@ class ClusterState:
             gone_nodes=tuple(n for n in node_ids if n not in self.nodes),
             topics=tuple(self.topics[self.names[t]] for t in topic_ids if t in self.names),
             gone_topics=tuple(t for t in topic_ids if t not in self.names),
-            shards=tuple(ShardChange(s.topic_id, s.meta) for s in shards if s is not None),
+            shards=tuple(
+                ShardChange(self.shards[s].topic_id, self.shards[s].meta)
+                for s in shard_ids
+                if s in self.shards
+            ),
+            gone_shards=tuple(s for s in shard_ids if s not in self.shards),
         )
 
     def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:

@@ -45,6 +45,7 @@ from antiphon.wire.cluster import (
     MetadataDelta,
     Register,
     ReserveProducerIds,
+    SplitReport,
 )
 
 TICK_S: Final = 0.05
@@ -285,6 +286,9 @@ class CoordinatorShell:
                 self._register(coordinator, sender, body, answered, now_ms)
             case Command():
                 self._wait_for(coordinator.command, answered, now_ms + body.timeout_ms, body.request)
+            case SplitReport():
+                self._drive(coordinator.split_report, sender, body)
+                answered(CommandDone(self.state.version))
             case ReserveProducerIds():
                 self._wait_for(coordinator.command, answered, now_ms + SHORT_TIMEOUT_MS, body)
             case _:

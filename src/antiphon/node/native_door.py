@@ -27,10 +27,11 @@ from antiphon.node.doors import version
 from antiphon.node.forwarding import ShardRequest
 from antiphon.node.gateway import FetchResult
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_entries
+from antiphon.node.peers import send_on
 from antiphon.node.shard_clients import ShardClients
 from antiphon.node.transport import Connection, plain_details
 from antiphon.replication.messages import Append, Message
-from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds
+from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds, SplitReport
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
 from antiphon.wire.requests import (
     PROTOCOL_VERSION,
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 TIMEOUT_MS_MAX: Final = 3_600_000
-CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, Command)
+CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, Command, SplitReport)
 
 
 class NativeSession:
@@ -170,14 +171,28 @@ class NativeSession:
     def drained(self, connection: Connection) -> None:
         """See ConnectionOwner."""
         connection.release("answers")
+        if self._peer_id is not None:
+            self._node.peer_drained(self._peer_id)
 
     def disconnected(self, _connection: Connection, _reason: Exception | None) -> None:
         """See ConnectionOwner."""
         self._connection = None
         self._node.sessions.pop(id(self), None)
+        if self._peer_id is not None:
+            self._node.hung_up(self._peer_id, self)
         for key, shard_id in self._following.items():
             self._node.unfollow(shard_id, key)
         self._following.clear()
+
+    @property
+    def congested(self) -> bool:
+        """Does more wait to be sent than is good?"""
+        return self._connection is not None and self._connection.congested
+
+    def send_replica_message(self, message: Message) -> None:
+        """Send a message to the node that made this connection; lost when it is gone."""
+        if self._connection is not None:
+            send_on(self._connection, message, self._node.limits.connection_write)
 
     @property
     def waiting_bytes(self) -> int:
@@ -284,7 +299,7 @@ class NativeSession:
             if body.node_id is not None and body.cluster_id is not None:
                 self._peer_id = body.node_id
                 self._decode = decode_peer
-                node.heard_of(body.node_id)
+                node.heard_of(body.node_id, self)
             return
         self._fail(request_id, error)
         if self._connection is not None:

@@ -1,0 +1,225 @@
+"""Splitting a table's shard: the upper part of its hashes becomes a shard of its own, with readers and writers at work.
+
+    (command) --> Copy --it is close--> Freeze --all is copied--> Release --it let go--> (part of the table)
+                   |  ^                  |                          |
+                   |  +--------------------------the freeze is lost-+
+                   +-------given up------+--> (the child is dropped, the parent keeps its keys)
+
+The phase is a field of the child's record, so each arrow is a record of `__cluster`, and whoever coordinates goes on from
+there. Nothing is sent to anybody: the nodes that lead the two shards see the phase in the metadata, do what it asks for,
+and report until the phase has moved on (`antiphon.node.splits`). So a message that is lost, a leader that is new or a
+coordinator that is new all come to the same: it is looked at again.
+
+What makes it safe is in the parent's log, not here. A freeze is an entry, named by its offset. The child reports everything
+up to *that* entry as copied; the parent's leader lets go of the keys only if that very freeze still holds, by an entry as
+well. Only after that entry is committed does a record make the child part of the table. So at no time do two shards take
+writes for one key, whoever believes what; the worst that stale metadata can do is to thaw a freeze, which costs a repeat.
+
+Giving up is dropping the child: the parent's leader thaws what nobody waits for. In the phase Release nobody gives up; only
+the word that the freeze is lost, and cannot come back, leads out of it.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from antiphon.coordination import topic_rules
+from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.profiles import replication_of
+from antiphon.coordination.state import SHARD_COUNTER, ShardRecord, has_leader
+from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
+from antiphon.replication.commit_rule import CommitKind
+from antiphon.replication.messages import NodeId
+from antiphon.wire.cluster import SplitReport, SplitStep
+from antiphon.wire.metadata import KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
+from antiphon.wire.requests import SplitShard
+
+# What a report leads to, by the phase it is for. Who may say it: the child's leader, or the parent's.
+EDGES: Final[dict[tuple[SplitPhase, SplitStep], SplitPhase | None]] = {
+    (SplitPhase.COPY, SplitStep.CLOSE): SplitPhase.FREEZE,
+    (SplitPhase.FREEZE, SplitStep.COPIED): SplitPhase.RELEASE,
+    (SplitPhase.RELEASE, SplitStep.LOST): SplitPhase.COPY,
+    (SplitPhase.RELEASE, SplitStep.RELEASED): None,  # the child is part of the table
+}
+SAID_BY_CHILD: Final = frozenset({SplitStep.CLOSE, SplitStep.COPIED, SplitStep.STUCK})
+
+
+class Splits:
+    """The splits that are under way; decides on `ledger.model`."""
+
+    def __init__(
+        self, ledger: Ledger, elect: Callable[[int, NodeId], None], forget: Callable[[int], None]
+    ) -> None:
+        """`elect(shard, node)` finds a new shard a leader, `node` if that can be; `forget(shard)` drops its election."""
+        self._ledger = ledger
+        self._model = ledger.model
+        self._elect = elect
+        self._forget = forget
+        self._waiting: dict[int, list[int]] = {}  # child -> tokens of who asked
+        self._child_of: dict[int, int] = {
+            record.meta.split.parent: shard_id
+            for shard_id, record in self._model.shards.items()
+            if record.meta.split is not None
+        }
+
+    def __len__(self) -> int:
+        return len(self._child_of)
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    def split(self, token: int, request: SplitShard) -> None:
+        """Begin; answered when the child is part of its table, or when it is given up.
+
+        Raises UnknownShardError, InvalidRequestError, UnavailableError.
+        """
+        record = self._model.shards.get(request.shard_id)
+        if record is None:
+            raise UnknownShardError(f"no shard {request.shard_id}")
+        topic = self._topic_of(record)
+        self._check(topic, record.meta)
+        first, last = self._ranges(topic).range_of(record.meta)
+        at = (first + last + 1) // 2 if request.at < 0 else request.at
+        if not first < at <= last:
+            raise InvalidRequestError(
+                f"shard {request.shard_id} holds hashes {first} to {last}: it can be split from {first + 1} on, not at {at}"
+            )
+        child = self._ledger.take(SHARD_COUNTER)
+        parent = record.meta
+        meta = ShardMeta(
+            shard_id=child,
+            index=len(self._model.shards_of[topic.topic_id]),
+            ensemble=parent.ensemble,
+            fence=parent.fence,
+            hashes=(at, last),
+            split=Split(parent.shard_id, SplitPhase.COPY),
+        )
+        self._ledger.put_shard(ShardRecord(topic.topic_id, meta))
+        self._child_of[parent.shard_id] = child
+        self._waiting[child] = [token]
+        self._elect(child, parent.leader)
+
+    def _check(self, topic: TopicMeta, meta: ShardMeta) -> None:
+        if topic.kind is not Kind.TABLE:
+            raise InvalidRequestError(f"{topic.name!r} is a topic: only the shards of tables are split")
+        if topic.internal:
+            raise InvalidRequestError(f"table {topic.name!r} belongs to the nodes and cannot be split")
+        options = replication_of(topic.profile, topic.config)
+        if options.is_multi:
+            raise InvalidRequestError(
+                f"every replica of {topic.name!r} takes writes: nobody could freeze a part of it, so it cannot be split"
+            )
+        rule = options.commit
+        if rule.kind is CommitKind.LOCAL or (
+            rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(meta.ensemble)
+        ):
+            raise InvalidRequestError(
+                f"commit={rule} can lose what it acknowledged, a freeze too: {topic.name!r} cannot be split"
+            )
+        if meta.split is not None or meta.shard_id in self._child_of:
+            raise InvalidRequestError(f"shard {meta.shard_id} is being split already")
+        if meta.goal or meta.outgoing or meta.learners:
+            raise UnavailableError(
+                f"the members of shard {meta.shard_id} are being changed: split it afterwards"
+            )
+        if not has_leader(meta):
+            raise UnavailableError(f"shard {meta.shard_id} has no leader right now")
+        topic_rules.check_shards(len(self._model.shards_of[topic.topic_id]) + 1)
+
+    # -- reports --------------------------------------------------------------------------------------------------
+
+    def report(self, sender: NodeId, report: SplitReport) -> None:
+        """A leader's word on a split. Late, repeated and old words do no harm."""
+        child = self._model.shards.get(report.shard_id)
+        if child is None or child.meta.split is None:
+            return
+        split = child.meta.split
+        parent = self._model.shards.get(split.parent)
+        if parent is None:
+            return
+        speaker = child.meta if report.step in SAID_BY_CHILD else parent.meta
+        if speaker.leader != sender or speaker.term != report.term or not has_leader(speaker):
+            return
+        if report.step is SplitStep.STUCK:
+            if split.phase is not SplitPhase.RELEASE:
+                self._give_up(child, UnavailableError(f"shard {split.parent} was not split: {report.reason}"))
+            return
+        if (split.phase, report.step) not in EDGES:
+            return
+        if split.phase is SplitPhase.RELEASE and report.frozen_at != split.frozen_at:
+            return  # of another freeze
+        phase = EDGES[split.phase, report.step]
+        if phase is None:
+            self._join(child, parent)
+        elif phase is SplitPhase.RELEASE:
+            self._set(child, Split(split.parent, phase, report.frozen_at, report.start))
+        else:
+            self._set(child, Split(split.parent, phase))
+
+    def _set(self, child: ShardRecord, split: Split) -> None:
+        self._ledger.put_shard(
+            msgspec.structs.replace(child, meta=msgspec.structs.replace(child.meta, split=split))
+        )
+
+    def _join(self, child: ShardRecord, parent: ShardRecord) -> None:
+        """The child becomes a shard of its table; from now on every shard of it names its range."""
+        split = child.meta.split
+        if split is None:
+            return
+        topic = self._topic_of(parent)
+        ranges = self._ranges(topic)
+        siblings = [record for record in self._records(topic) if record.meta.split is None]
+        for record in siblings:
+            hashes = ranges.range_of(record.meta)
+            if record is parent:
+                hashes = (hashes[0], child.meta.hashes[0] - 1)
+            if record.meta.hashes != hashes:
+                changed = msgspec.structs.replace(record.meta, hashes=hashes)
+                self._ledger.put_shard(msgspec.structs.replace(record, meta=changed))
+        meta = msgspec.structs.replace(child.meta, index=len(siblings), split=None, own_start=split.start)
+        self._ledger.put_shard(msgspec.structs.replace(child, meta=meta))
+        self._child_of.pop(split.parent, None)
+        for token in self._waiting.pop(child.meta.shard_id, []):
+            self._ledger.answer_when_committed(token)
+
+    def _give_up(self, child: ShardRecord, error: AntiphonError) -> None:
+        shard_id = child.meta.shard_id
+        if child.meta.split is not None:
+            self._child_of.pop(child.meta.split.parent, None)
+        self._forget(shard_id)
+        self._ledger.drop_shard(shard_id)
+        for token in self._waiting.pop(shard_id, []):
+            self._ledger.answer(token, error)
+
+    # -- what happens to the shards ---------------------------------------------------------------------------------
+
+    def committed(self, record: ShardRecord) -> None:
+        """A record of any shard is committed: a child whose replicas are no longer beside the parent's cannot copy."""
+        shard_id = record.meta.shard_id
+        parent_id = record.meta.split.parent if record.meta.split is not None else shard_id
+        child = self._model.shards.get(self._child_of.get(parent_id, -1))
+        parent = self._model.shards.get(parent_id)
+        if child is None or parent is None or child.meta.split is None:
+            return
+        beside = set(child.meta.ensemble) <= set(parent.meta.everybody)
+        if not beside and child.meta.split.phase is not SplitPhase.RELEASE:
+            self._give_up(
+                child, UnavailableError(f"shard {parent_id} was not split: its replicas are moving")
+            )
+
+    def deleted(self, shard_id: int, error: AntiphonError) -> None:
+        """The shard is about to be deleted, with its table."""
+        self._child_of = {parent: child for parent, child in self._child_of.items() if child != shard_id}
+        for token in self._waiting.pop(shard_id, []):
+            self._ledger.answer(token, error)
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _topic_of(self, record: ShardRecord) -> TopicMeta:
+        return self._model.topics[self._model.names[record.topic_id]]
+
+    def _records(self, topic: TopicMeta) -> list[ShardRecord]:
+        return [self._model.shards[shard_id] for shard_id in self._model.shards_of[topic.topic_id]]
+
+    def _ranges(self, topic: TopicMeta) -> KeyRanges:
+        return KeyRanges([record.meta for record in self._records(topic) if record.meta.split is None])
