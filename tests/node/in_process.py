@@ -20,9 +20,10 @@ DOORS = ("native",)
 class Nodes:
     """The nodes of one cluster, by id; `stop` and `start` one at will."""
 
-    def __init__(self, directory: Path, count: int, disks: dict[int, Disk]) -> None:
+    def __init__(self, directory: Path, count: int, disks: dict[int, Disk], dial: str = "each") -> None:
         self.directory = directory
         self.disks = disks
+        self.dial = dial
         self.nodes: dict[int, Node] = {}
         self._sockets = [bind() for _ in range(count)]
         self._ports = [port_of(listener) for listener in self._sockets]
@@ -36,6 +37,7 @@ class Nodes:
             nodes=self.members,
             dir=self.directory / f"node-{node_id}",
             bootstrap=first,
+            dial=self.dial,
             ports=Ports(self._ports[node_id], -1, -1, -1),
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
         )
@@ -93,10 +95,10 @@ class Nodes:
 
 @asynccontextmanager
 async def cluster_of(
-    directory: Path, count: int, disks: dict[int, Disk] | None = None
+    directory: Path, count: int, disks: dict[int, Disk] | None = None, dial: str = "each"
 ) -> AsyncIterator[Nodes]:
     """A running cluster of `count` nodes in this process."""
-    nodes = Nodes(directory, count, disks or {})
+    nodes = Nodes(directory, count, disks or {}, dial)
     try:
         await nodes.start_all()
         yield nodes

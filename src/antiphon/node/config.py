@@ -16,6 +16,7 @@ from antiphon.errors import InvalidRequestError, NewerFormatError
 CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
 CLUSTER_VOTERS_MAX: Final = 3
+DIALS: Final = ("each", "leader", "follower")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 Port = Annotated[int, Meta(ge=-1, le=65_535)]
@@ -86,6 +87,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     flush_interval_ms: PositiveMs = 100
     log_level: str = "info"
     auto_create_topics: bool = True
+    dial: str = "each"  # each | leader | follower: over whose connection a shard's Append and Ack travel (C3)
     ports: Ports = msgspec.field(default_factory=Ports)
     timings: Timings = msgspec.field(default_factory=Timings)
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -126,6 +128,8 @@ def check_config(config: NodeConfig) -> NodeConfig:
         split_address(member.native)
     if config.flush not in {"always", "interval", "os"}:
         raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
+    if config.dial not in DIALS:
+        raise InvalidRequestError(f"dial must be {' or '.join(DIALS)}, not {config.dial!r}")
     if config.log_level not in LOG_LEVELS:
         raise InvalidRequestError(
             f"log_level must be one of {', '.join(LOG_LEVELS)}, not {config.log_level!r}"

@@ -71,12 +71,12 @@ class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
 
 SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
 PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | SnapshotRequest
-PeerReply = Reply | ClusterReply | SnapshotProgress
+PeerReply = Reply | ClusterReply | SnapshotProgress | AnyMessage  # messages come back where `dial` says so
 
 decode_peer = MessageDecoder(PeerBody)
 """Header of a frame from a node -> (request id, one of `PeerBody`)."""
 decode_peer_reply = MessageDecoder(PeerReply)
-"""Header of a node's answer -> (request id, one of `PeerReply`)."""
+"""Header of what a node sends on a connection that was made to it -> (request id, one of `PeerReply`)."""
 
 _replace = msgspec.structs.replace
 

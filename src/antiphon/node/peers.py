@@ -1,24 +1,35 @@
 """This node's connections to the others: one per node, dialled from here, shared by all shards (S3.21, S0.25).
 
 Whatever this node has to say to another goes over the connection that it dialled; what the other says comes over the
-one that the other dialled. One-way messages are lost with a connection (the replicas' ticks make that good); requests
-fail with UnavailableError. A connection that is refused tells that the process is dead, at once; one that is reset is
-dialled again first.
+one that the other dialled. With `dial=leader` a follower answers its leader's feed on the connection that the leader made
+(S0.25), with `dial=follower` a leader feeds on the connection that the follower made (S3.20, S4.20); in any case at most
+two connections stand between two nodes, one a direction. One-way messages are lost with a connection (the replicas' ticks
+make that good); requests fail with UnavailableError. A connection that is refused tells that the process is dead, at once;
+one that is reset is dialled again first.
 """
 
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
 from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
 from antiphon.node.config import split_address
-from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message
+from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_entries
 from antiphon.node.transport import Connection
 from antiphon.node.turn import Turn
-from antiphon.replication.messages import Append, Message
+from antiphon.replication.messages import (
+    Ack,
+    AnyMessage,
+    Append,
+    Message,
+    Reject,
+    SnapshotOffer,
+    Truncate,
+    TruncateReply,
+)
 from antiphon.wire.frames import Buffer, Frame, encode_message
 from antiphon.wire.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 
@@ -26,12 +37,29 @@ RECONNECT_FIRST_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 REQUESTS_MAX = 10_000
 DROP_ABOVE = 4  # times the limit at which a connection counts as congested
+ON_ACCEPTED: Final[dict[str, frozenset[type]]] = {
+    "each": frozenset(),
+    "leader": frozenset({Ack, Reject, TruncateReply}),
+    "follower": frozenset({Append, Truncate, SnapshotOffer}),
+}
+"""By `dial`: what is sent on the connection that the other node made (C3)."""
 
 Answered = Callable[[Any], None]
 """Called once with the reply's body or with the exception that took its place."""
 AnsweredWithBulk = Callable[[Any, memoryview], None]
 """The same, with the bulk bytes of the reply."""
 NO_BULK = memoryview(b"")
+
+
+def send_on(connection: Connection, message: Message, limit_bytes: int) -> None:
+    """Send a replica message; feeds are lost when far too much waits to be sent already."""
+    if (
+        connection.congested
+        and connection.waiting_bytes > DROP_ABOVE * limit_bytes
+        and type(message) is Append
+    ):
+        return  # the leader asks again, and finds out that it was lost
+    connection.send(encode_replica_message(message))
 
 
 class PeerEvents(Protocol):
@@ -43,6 +71,10 @@ class PeerEvents(Protocol):
 
     def peer_lost(self, node_id: int, *, refused: bool) -> None:
         """The connection broke; `refused`: nobody listens there any more. May be told more than once."""
+        ...
+
+    def deliver(self, sender: int, message: AnyMessage) -> None:
+        """A replica message arrived on this connection."""
         ...
 
     def peer_drained(self, node_id: int) -> None:
@@ -125,16 +157,18 @@ class PeerLink:
 
     def send_replica_message(self, message: Message) -> None:
         """One way; lost when there is no connection; feeds also when far too much waits to be sent already."""
-        connection = self._connection
-        if not self.up or connection is None:
-            return
-        if (
-            connection.congested
-            and connection.waiting_bytes > DROP_ABOVE * self._limit
-            and type(message) is Append
-        ):
-            return  # the leader asks again, and finds out that it was lost
-        connection.send(encode_replica_message(message))
+        if self.up and self._connection is not None:
+            send_on(self._connection, message, self._limit)
+
+    def hold_disk(self) -> None:
+        """The disk is over its budget: read nothing that makes it write."""
+        if self._connection is not None:
+            self._connection.hold("disk")
+
+    def release_disk(self) -> None:
+        """The disk is within its budget again."""
+        if self._connection is not None:
+            self._connection.release("disk")
 
     def send(self, body: Any) -> None:
         """One way, any body; lost when there is no connection."""
@@ -241,6 +275,10 @@ class PeerLink:
         request_id, body = decode_peer_reply(frame.header)
         if not self.up:
             self._welcome(connection, body)
+            return
+        if isinstance(body, Message):
+            is_feed = isinstance(body, Append) and frame.payload
+            self._events.deliver(self.node_id, with_entries(body, frame.payload) if is_feed else body)  # type: ignore[arg-type]  # an Append, one of AnyMessage
             return
         answered = self._pending.pop(request_id, None)
         if answered is not None:

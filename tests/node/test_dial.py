@@ -1,0 +1,94 @@
+"""Over whose connection a shard's Append and Ack travel (C3: S0.25, S3.4, S3.20, S4.20), and how many there are (S3.21)."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.node import native_door, peers
+from antiphon.node.peers import ON_ACCEPTED, PeerLink
+from antiphon.replication.messages import Ack, Append
+from antiphon.wire.requests import CreateTopic
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+
+def spy(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
+    """Counts (kind of message, "made" or "accepted" connection) of what is sent about shards of topics."""
+    seen: Counter[tuple[str, str]] = Counter()
+    send_on = peers.send_on
+
+    def note(how: str) -> Any:
+        def sending(connection: Any, message: Any, limit: int) -> None:
+            if message.shard:
+                seen[type(message).__name__, how] += 1
+            send_on(connection, message, limit)
+
+        return sending
+
+    monkeypatch.setattr(peers, "send_on", note("made"))
+    monkeypatch.setattr(native_door, "send_on", note("accepted"))
+    return seen
+
+
+@pytest.mark.parametrize("dial", ["each", "leader", "follower"])
+def test_s0_25_s3_20_who_dials_is_the_operators_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dial: str
+) -> None:
+    async def test() -> None:
+        seen = spy(monkeypatch)
+        async with cluster_of(tmp_path, 3, dial=dial) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t"))
+            shard_id = topic.shards[0].shard_id
+            seen.clear()
+            for number in range(20):
+                await nodes.append(shard_id, b"%d" % number)
+            await eventually(
+                lambda: all(node.hosts[shard_id].high_watermark == 20 for node in nodes.nodes.values())
+            )
+            for kind in (Append, Ack):
+                other, own = ("made", "accepted") if kind in ON_ACCEPTED[dial] else ("accepted", "made")
+                assert seen[kind.__name__, own] >= 20
+                assert seen[kind.__name__, other] == 0
+
+    run(test())
+
+
+def connections(nodes: Nodes) -> Counter[frozenset[int]]:
+    """Connections between each pair of nodes, both directions."""
+    return Counter(
+        frozenset((node.node_id, session._peer_id))
+        for node in nodes.nodes.values()
+        for session in node.sessions.values()
+        if session._peer_id is not None
+    )
+
+
+@pytest.mark.parametrize("dial", ["leader", "follower"])
+def test_s3_21_two_connections_serve_all_shards_of_a_pair_and_a_broken_one_is_made_good(
+    tmp_path: Path, dial: str
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3, dial=dial) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t", shards=6))
+            shards = [shard.shard_id for shard in topic.shards]
+            assert len({(await nodes.leader(one)).services.node_id for one in shards}) > 1
+            for shard_id in shards:
+                await nodes.append(shard_id, b"x")
+            assert set(connections(nodes).values()) == {2}
+            for node in nodes.nodes.values():
+                for link in node._links.values():
+                    _cut(link)
+            await asyncio.sleep(0.05)
+            for shard_id in shards:
+                assert await nodes.append(shard_id, b"y") >= 2
+            await eventually(lambda: set(connections(nodes).values()) == {2})
+
+    run(test())
+
+
+def _cut(link: PeerLink) -> None:
+    connection = link._connection
+    if connection is not None:
+        connection.abort()
