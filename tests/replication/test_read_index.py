@@ -12,12 +12,12 @@ def test_reads_of_one_round_are_served_together_with_the_watermark_they_asked_at
     assert reads.add(1, 50)
     reads.start(7)
     assert not reads.add(2, 60), "a round is underway: wait for the next"
-    assert not reads.confirm([7, 6, 6], 2, out)
+    assert not reads.confirm(6, out)
     assert out == []
-    assert reads.confirm([7, 7, 0], 2, out), "another round is wanted"
+    assert reads.confirm(7, out), "another round is wanted"
     assert out == [ReadReady(1, 50)]
     reads.start(8)
-    assert not reads.confirm([8, 8, 8], 2, out)
+    assert not reads.confirm(8, out)
     assert out == [ReadReady(1, 50), ReadReady(2, 60)]
 
 

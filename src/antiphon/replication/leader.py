@@ -1,4 +1,4 @@
-"""The leading half of a replica: one cursor per follower, the book of acknowledgements, and the reads that wait.
+"""The leading half of a replica: one cursor per follower, and what it is fed. `LeaderCommit` is the other part of it.
 
 It is made when leadership begins and thrown away when it ends, so nothing of an old leadership can be mistaken for the new
 one's. An answer that was underway is recognised by its term (messages) or checked against the log (`fed`).
@@ -12,49 +12,20 @@ whose preceding entry is the last that was pushed. If it has that, it answers wi
 its hint says from where to push again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from antiphon.invariants import invariant
 from antiphon.records.entry_id import EMPTY, EntryId
-from antiphon.replication.actions import Action, Commit, Feed, LeaderReady, ReadReady, Send, SendSnapshot
-from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.actions import Action, Feed, Send, SendSnapshot
 from antiphon.replication.follower_cursor import CursorState, FollowerCursor, FollowerStatus
-from antiphon.replication.local_log import LocalLog
-from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
-from antiphon.replication.quorum_ack_tracker import NOT_VOTING, QuorumAckTracker
-from antiphon.replication.read_index import ReadIndex
+from antiphon.replication.leader_commit import LeaderCommit
+from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, Truncate, TruncateReply
 
 OPAQUE_BYTES = 100  # taken for the size of an entry whose data is not bytes (in the simulator)
 
 
-class LeaderSide:
-    """State of leading in one term."""
-
-    def __init__(
-        self,
-        *,
-        shard: ShardId,
-        node_id: NodeId,
-        term: int,
-        ensemble: Sequence[NodeId],
-        log: LocalLog,
-        config: ReplicaConfig,
-        on_ready: Callable[[list[Action]], None],
-    ) -> None:
-        self._shard = shard
-        self._node = node_id
-        self._term = term
-        self._log = log
-        self._config = config
-        self._on_ready = on_ready
-        self._round = 1
-        self._reads = ReadIndex(config.waiting_reads_max)
-        self.ready = False
-        self.cursors: dict[NodeId, FollowerCursor] = {}
-        self.tracker = QuorumAckTracker(ensemble, term_start=log.terms.log_end)
-        self._own_slot = self.tracker.slot(node_id)
-        invariant(self._own_slot != NOT_VOTING, f"leader {node_id} is not in its ensemble {tuple(ensemble)}")
-        self.tracker.record(self._own_slot, log.durable_end)
+class LeaderSide(LeaderCommit):
+    """State of leading in one term: the feeding, on top of what is committed."""
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -78,7 +49,7 @@ class LeaderSide:
         """Begin to feed a follower (S0.38). A repeated request for one that is being fed changes nothing."""
         if node == self._node or node in self.cursors:
             return
-        cursor = FollowerCursor(node, self.tracker.slot(node))
+        cursor = FollowerCursor(node, self.tracker.add(node))
         self.cursors[node] = cursor
         point = self._log.common_point(head)
         if point is None:
@@ -97,17 +68,26 @@ class LeaderSide:
 
     def propose(self, batches: Sequence[tuple[int, object]], out: list[Action]) -> None:
         """Append client entries and push them to whoever has everything before them (S1.6)."""
-        log, term, config = self._log, self._term, self._config
-        base = at = log.terms.log_end
-        # The log ends with an entry of this term, unless it was opened empty and without a term-start entry.
-        prev_term = term if base else EMPTY.term
+        term = self._term
+        at = self._log.terms.log_end
         size = 0
         made = []
         for count, data in batches:
             made.append(Entry(term, at, at + count, data))
             at += count
             size += len(data) if isinstance(data, (bytes, bytearray, memoryview)) else OPAQUE_BYTES
-        entries = tuple(made)
+        self._append(tuple(made), size, out)
+
+    def append(self, entry: Entry, out: list[Action]) -> None:
+        """Append an entry of the protocol's own, made for the log's end, as if a client had proposed it."""
+        self._append((entry,), OPAQUE_BYTES, out)
+
+    def _append(self, entries: tuple[Entry, ...], size: int, out: list[Action]) -> None:
+        """Append entries of this term and push them to whoever has everything before them."""
+        log, term, config = self._log, self._term, self._config
+        base, at = log.terms.log_end, entries[-1].next_offset
+        # The log ends with an entry of this term, unless it was opened empty and without a term-start entry.
+        prev_term = term if base else EMPTY.term
         out.append(log.append(entries))
         fits = size <= config.feed_bytes_max or len(entries) == 1
         message = None
@@ -209,6 +189,8 @@ class LeaderSide:
         self.tracker.acks[self._own_slot] = durable_end
         if durable_end > self._log.high_watermark:
             self._advance(out)
+        if self._unsettled is not None:
+            self._check_settled(out)
 
     def on_ack(self, sender: NodeId, message: Ack, out: list[Action]) -> None:
         """A follower holds a prefix durably (S1.11). It counts only if that prefix is this log's (S0.13)."""
@@ -242,6 +224,8 @@ class LeaderSide:
             cursor.replicate_from(agreed, self._round)
         if is_progress and offset > self._log.high_watermark:
             self._advance(out)
+        if self._unsettled is not None:
+            self._check_settled(out)
         self._pump(cursor, out)
         return True
 
@@ -275,50 +259,6 @@ class LeaderSide:
             cursor.probe_at(point.offset, self._round)
             self._beat(cursor, out)
 
-    def _advance(self, out: list[Action]) -> None:
-        log = self._log
-        high_watermark = self.tracker.commit_offset(log.high_watermark)
-        if high_watermark == log.high_watermark:
-            return
-        log.high_watermark = high_watermark
-        out.append(Commit(high_watermark))
-        if not self.ready:
-            self._became_ready(out)
-
-    def _became_ready(self, out: list[Action]) -> None:
-        self.ready = True
-        out.append(LeaderReady(self._term))
-        self._on_ready(out)
-
-    # -- reads -----------------------------------------------------------------------------------------------------
-
-    def request_read(self, token: int, out: list[Action]) -> None:
-        """Serve a read once a majority has confirmed, after now, that this replica leads."""
-        if self.tracker.k == 1:
-            out.append(ReadReady(token, self._log.high_watermark))
-        elif self._reads.add(token, self._log.high_watermark):
-            self._start_reads(out)
-
-    def _start_reads(self, out: list[Action]) -> None:
-        self._round += 1
-        self._reads.start(self._round)
-        for cursor in self.cursors.values():
-            if cursor.connected and cursor.slot != NOT_VOTING:
-                self._beat(cursor, out)
-
-    def _confirm_reads(self, out: list[Action]) -> None:
-        echoes = [0] * len(self.tracker.acks)
-        echoes[self._own_slot] = self._round
-        for cursor in self.cursors.values():
-            if cursor.slot != NOT_VOTING:
-                echoes[cursor.slot] = cursor.round_echoed
-        if self._reads.confirm(echoes, self.tracker.k, out):
-            self._start_reads(out)
-
-    def fail_reads(self, out: list[Action]) -> None:
-        """Leadership ends."""
-        self._reads.fail(out)
-
     # -- time and connections --------------------------------------------------------------------------------------
 
     def _beat(self, cursor: FollowerCursor, out: list[Action]) -> None:
@@ -341,19 +281,6 @@ class LeaderSide:
         for cursor in self.cursors.values():
             if cursor.connected:
                 self._beat(cursor, out)
-
-    def heard_from_quorum(self) -> bool:
-        """Did a majority answer, the leader included, since this was last asked?"""
-        active = 1
-        for cursor in self.cursors.values():
-            active += cursor.active and cursor.slot != NOT_VOTING
-            cursor.active = False
-        return active >= self.tracker.k
-
-    def hears_quorum_without(self, node: NodeId) -> bool:
-        """Would a majority be there without `node`, going by who answered since `heard_from_quorum` was last asked?"""
-        others = [cursor for cursor in self.cursors.values() if cursor.node != node]
-        return 1 + sum(cursor.active and cursor.slot != NOT_VOTING for cursor in others) >= self.tracker.k
 
     def tick(self, out: list[Action]) -> None:
         """Ask again where an answer is overdue, and tell the last high watermark where nothing else did."""

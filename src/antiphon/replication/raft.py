@@ -202,7 +202,7 @@ class RaftReplica(ReplicaCore):
         self._campaign = None
         self._leading_ticks = 0
         head = self.head
-        self._lead(self.ensemble, [(peer, head) for peer in self._peers()], out)
+        self._lead(self.members, [(peer, head) for peer in self._peers()], out)
 
     def persisted(self, write_id: int) -> list[Action]:
         """As for every replica; besides, an only member's own vote wins once it is durable."""

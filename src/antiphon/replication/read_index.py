@@ -2,13 +2,13 @@
 
 A read that arrives now may be served from the state at the high watermark of now, if this replica still led at some moment
 after now. A majority that answers, in this term, a message sent after the read arrived proves that: a newer leader would
-have needed a promise from one of them before. So reads are gathered by *rounds*: those that arrive while a round is
+have needed a promise from one of them before. (Who it takes besides, while members change or under the live rule, see
+`QuorumAckTracker`.) So reads are gathered by *rounds*: those that arrive while a round is
 underway wait for the next one, because the current round's messages may have been sent before they arrived.
 """
 
 from antiphon.errors import OverloadedError
 from antiphon.replication.actions import Action, ReadFailed, ReadReady
-from antiphon.replication.quorum import committed_offset
 
 NO_ROUND = 0
 
@@ -44,12 +44,9 @@ class ReadIndex:
         self._underway, self._next = self._next, []
         self.round = round_
 
-    def confirm(self, echoes: list[int], k: int, out: list[Action]) -> bool:
-        """Serve the reads of the round if `k` members answered it. True when another round must be started.
-
-        `echoes` holds the largest round that each voting member answered, the leader's own being the current one.
-        """
-        if committed_offset(echoes, k) < self.round:
+    def confirm(self, round_: int, out: list[Action]) -> bool:
+        """Enough members answered `round_`: serve the reads that waited for it. True when another round must be started."""
+        if round_ < self.round:
             return False
         out.extend(ReadReady(token, offset) for token, offset in self._underway)
         self._underway = []

@@ -39,6 +39,10 @@ Decisions
   committed what its own disk lost in a crash. Leading the same term again it would write other entries with the same
   ids. So a BecomeLeader for the term that was loaded at the start is refused, and the coordinator takes a new term.
 * **A repeated BecomeLeader** is answered again if the leader is ready; otherwise the answer follows when it is.
+* **Members carry the version of their record.** Only a newer one changes anything; the same one again is answered again; an
+  older one was overtaken. The leader counts by a record from the moment when it hears of it. Between the record of a joint
+  step and that moment elections need more than commits do; between the record of its end and that moment, less: but then the
+  new voters hold everything, and both commits and elections need a majority of them.
 * **A head is a hint.** It says where to begin to feed, or where to cut; only an Ack counts as an acknowledgement.
 * **A refusal of a coordinator's message** is a StaleTerm with this replica's term, which is not always above the asked one.
 """
@@ -49,11 +53,14 @@ from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import Action, RoleChanged, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     AddFollower,
     BecomeLeader,
     BecomeLeaderReply,
+    ChangeMembers,
     Entry,
+    MembersSettled,
     NewTerm,
     NewTermReply,
     NodeId,
@@ -85,6 +92,7 @@ class Replica(ReplicaCore):
         make_term_start: Callable[[int, int], Entry],
         config: ReplicaConfig,
         damaged: bool = False,
+        members: Members | None = None,
     ) -> None:
         super().__init__(
             node_id=node_id,
@@ -97,13 +105,16 @@ class Replica(ReplicaCore):
             make_term_start=make_term_start,
             config=config,
             damaged=damaged,
+            members=members,
         )
         self._coordinator: NodeId | None = None  # who is told that this replica leads
+        self._members_version = 0  # of the record by which `members` are known
         self._handlers.update(
             {
                 NewTerm: self._on_new_term,
                 BecomeLeader: self._on_become_leader,
                 AddFollower: self._on_add_follower,
+                ChangeMembers: self._on_change_members,
                 Truncate: self._on_truncate,
                 TruncateReply: self._on_truncate_reply,
             }
@@ -131,13 +142,14 @@ class Replica(ReplicaCore):
         if message.term == self.term and self.role is Role.LEADER:
             self._coordinator = sender
             if self.ready:
-                out.append(Send(sender, BecomeLeaderReply(self.shard, self.term)))
+                self._became_ready(out)
             return
         if not self._may_lead(message):
             self._refuse(sender, out)
             return
         self._coordinator = sender
-        self._lead(message.ensemble, message.heads, out)
+        self._members_version = message.members_version
+        self._lead(_members_of(message), message.heads, out)
 
     def _may_lead(self, message: BecomeLeader) -> bool:
         head = self._log.terms.end
@@ -149,13 +161,37 @@ class Replica(ReplicaCore):
             and self._log.is_term_durable
             and not self.damaged
             and self.node_id in message.ensemble
-            and len(promised.intersection(message.ensemble)) >= majority(len(message.ensemble))
+            and all(
+                len(promised.intersection(one)) >= majority(len(one)) for one in _members_of(message).sets
+            )
             and all(other <= head for _, other in message.heads)
         )
 
     def _became_ready(self, out: list[Action]) -> None:
-        if self._coordinator is not None:
+        if self.members.is_joint and self._leading is not None:
+            self._leading.watch_settling(out)  # the answer says that, too
+        elif self._coordinator is not None:
             out.append(Send(self._coordinator, BecomeLeaderReply(self.shard, self.term)))
+
+    def _members_settled(self, out: list[Action]) -> None:
+        if self._coordinator is None:
+            return
+        if self.ready:
+            out.append(Send(self._coordinator, BecomeLeaderReply(self.shard, self.term)))
+        out.append(Send(self._coordinator, MembersSettled(self.shard, self.term, self._members_version)))
+
+    def _on_change_members(self, sender: NodeId, message: ChangeMembers, out: list[Action]) -> None:
+        """Count other members from now on (S0.2), and say when what was committed is safe with them."""
+        if message.term != self.term or self._leading is None:
+            self._refuse(sender, out)
+            return
+        if message.version < self._members_version:
+            return  # it was overtaken by a newer record
+        self._coordinator = sender
+        if message.version > self._members_version:
+            self._members_version, self.members = message.version, message.members
+            self._leading.set_members(message.members, out)
+        self._leading.watch_settling(out)
 
     def _on_add_follower(self, sender: NodeId, message: AddFollower, out: list[Action]) -> None:
         """Feed one more (S0.38): a member that promised late, or a node that is to become one and does not count yet."""
@@ -192,3 +228,7 @@ class Replica(ReplicaCore):
 
     def _refuse(self, sender: NodeId, out: list[Action]) -> None:
         out.append(Send(sender, StaleTerm(self.shard, self.term)))
+
+
+def _members_of(message: BecomeLeader) -> Members:
+    return Members(message.ensemble, message.outgoing, message.learners)

@@ -12,11 +12,13 @@ from antiphon.errors import NotLeaderError, NotReadyError
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.actions import Action, Commit, Repaired, RoleChanged, Send
+from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.leader import LeaderSide
 from antiphon.replication.local_log import LocalLog
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Ack,
     AnyMessage,
@@ -39,7 +41,9 @@ class ReplicaCore:
     Args:
         node_id: this node.
         shard: the shard, cluster-wide number.
-        ensemble: the nodes that hold the shard; a replica that is not among them is NOT_MEMBER (S0.5).
+        ensemble: the voters, where nothing else is known.
+        members: everybody who has a say in the shard, in the place of `ensemble`; a replica that is not among them is
+            NOT_MEMBER (S0.5).
         terms: index of the log as recovered; the replica keeps it for itself and changes it.
         term: the latest term that was promised, from the disk; 0 if none.
         voted_for: who got the vote in `term`, from the disk.
@@ -64,22 +68,24 @@ class ReplicaCore:
         make_term_start: Callable[[int, int], Entry],
         config: ReplicaConfig,
         damaged: bool = False,
+        members: Members | None = None,
     ) -> None:
         invariant(term >= terms.end.term, f"log of term {terms.end.term}, but only term {term} was promised")
         invariant(len(set(ensemble)) == len(ensemble), f"ensemble {ensemble} names a node twice")
         self.node_id = node_id
         self.shard = shard
-        self.ensemble: tuple[NodeId, ...] = tuple(ensemble)
+        self.members = members if members is not None else Members(tuple(ensemble))
         self.term = term
         self.voted_for = voted_for
         self.damaged = damaged
         self.failed = False
-        self.role = Role.FENCED if node_id in self.ensemble else Role.NOT_MEMBER
+        self.role = Role.FENCED if node_id in self.members.everybody else Role.NOT_MEMBER
         self._loaded_term = term  # may have been led before a restart, so must not be led again
         self._repair_floor = term  # of the terms up to this one, an older self may have been part
         self._log = LocalLog(terms, high_watermark)
         self._make_term_start = make_term_start
         self._config = config
+        self._rule = config.commit
         self._following: FollowerSide | None = None
         self._leading: LeaderSide | None = None
         self._held: deque[tuple[int, Send]] = deque()  # said when the write with this id is durable
@@ -94,6 +100,16 @@ class ReplicaCore:
         }
 
     # -- what the surroundings may look at ---------------------------------------------------------------------------
+
+    @property
+    def ensemble(self) -> tuple[NodeId, ...]:
+        """Everybody whose acknowledgement or vote counts somewhere, as far as this replica knows."""
+        return self.members.voting
+
+    @property
+    def commit_rule(self) -> CommitRule:
+        """By which an entry is committed, in terms that do not go by a live set."""
+        return self._rule
 
     @property
     def leader(self) -> NodeId | None:
@@ -246,22 +262,22 @@ class ReplicaCore:
         if leading is not None:
             leading.fail_reads(out)
 
-    def _lead(
-        self, ensemble: Sequence[NodeId], heads: Sequence[tuple[NodeId, EntryId]], out: list[Action]
-    ) -> None:
+    def _lead(self, members: Members, heads: Sequence[tuple[NodeId, EntryId]], out: list[Action]) -> None:
         """Begin to lead: append the term-start entry and feed those who promised (S0.9, S1.36)."""
         role = next_role(self.role, Event.BECOME_LEADER)
         invariant(role is Role.LEADER and self._log.is_term_durable, f"a {self.role} cannot lead")
-        self.role, self.ensemble, self._following = Role.LEADER, tuple(ensemble), None
+        self.role, self.members, self._following = Role.LEADER, members, None
         entry = self._make_term_start(self.term, self._log.terms.log_end)
         self._leading = LeaderSide(
             shard=self.shard,
             node_id=self.node_id,
             term=self.term,
-            ensemble=self.ensemble,
+            members=members,
+            rule=self._rule,
             log=self._log,
             config=self._config,
             on_ready=self._became_ready,
+            on_settled=self._members_settled,
         )
         out.append(RoleChanged(Role.LEADER, self.term, self.node_id))
         self._leading.start(entry, heads, out)
@@ -270,6 +286,9 @@ class ReplicaCore:
 
     def _became_ready(self, out: list[Action]) -> None:
         """The term-start entry is committed."""
+
+    def _members_settled(self, out: list[Action]) -> None:
+        """What was committed before a change of members that was to be watched is held by the new voters."""
 
     # -- events: the disk --------------------------------------------------------------------------------------------
 
@@ -379,6 +398,19 @@ class ReplicaCore:
             f"node {self.node_id} leads shard {self.shard} but its term {self.term} has no committed entry yet; retry",
             leader=self.node_id,
         )
+
+    def set_commit(self, rule: CommitRule) -> list[Action]:
+        """Commit by another rule from now on, in this term and in later ones that do not go by a live set (C1).
+
+        It is safe at any time: elections go by majorities whatever the rule. `live` takes effect with a term that is begun
+        with a live set; without one it counts as `quorum`.
+        """
+        out: list[Action] = []
+        if rule != self._rule:
+            self._rule = rule
+            if self._leading is not None:
+                self._leading.set_commit(rule, out)
+        return out
 
     # -- events: feeding, snapshots, connections, time -----------------------------------------------------------------
 

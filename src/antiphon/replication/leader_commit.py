@@ -1,0 +1,173 @@
+"""The half of leading that decides what is committed: who counts, by which rule, and how far they have come.
+
+`LeaderSide` feeds the followers and records what they acknowledge; here it is turned into a high watermark (S0.34), into
+the news that the term is ready (S1.36), into confirmed reads, and into the answer that a change of members is settled.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from antiphon.replication.actions import Action, Commit, LeaderReady, ReadReady
+from antiphon.replication.commit_rule import CommitRule
+from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.follower_cursor import FollowerCursor
+from antiphon.replication.local_log import LocalLog
+from antiphon.replication.members import Members
+from antiphon.replication.messages import NodeId, ShardId
+from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
+from antiphon.replication.read_index import ReadIndex
+
+
+class LeaderCommit(ABC):
+    """What is committed in one leadership. See `LeaderSide`, which is this and the feeding."""
+
+    def __init__(
+        self,
+        *,
+        shard: ShardId,
+        node_id: NodeId,
+        term: int,
+        members: Members,
+        rule: CommitRule,
+        log: LocalLog,
+        config: ReplicaConfig,
+        on_ready: Callable[[list[Action]], None],
+        on_settled: Callable[[list[Action]], None],
+    ) -> None:
+        self._shard = shard
+        self._node = node_id
+        self._term = term
+        self._log = log
+        self._config = config
+        self._on_ready = on_ready
+        self._on_settled = on_settled
+        self._unsettled: int | None = None  # end of what was committed when the members changed
+        self._round = 1
+        self._reads = ReadIndex(config.waiting_reads_max)
+        self.ready = False
+        self.members = members
+        self.rule = rule
+        self.cursors: dict[NodeId, FollowerCursor] = {}
+        self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
+        self._own_slot = self.tracker.own_slot
+        self.tracker.record(self._own_slot, log.durable_end)
+        self._count()
+
+    # -- who counts --------------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        self.tracker.go_by_sets(self.members, self.rule)
+
+    def set_commit(self, rule: CommitRule, out: list[Action]) -> None:
+        """Go by another rule from now on; what was committed stays so (C1)."""
+        self.rule = rule
+        self._recount(out)
+
+    def set_members(self, members: Members, out: list[Action]) -> None:
+        """These are the members from now on (S0.2).
+
+        Those that are none any longer are not fed any more. New ones are fed once `add_follower` says that they have
+        promised the term; as voters they count from now on all the same.
+        """
+        self.members = members
+        staying = members.everybody
+        for node in [node for node in self.cursors if node not in staying]:
+            del self.cursors[node]
+            self.tracker.drop(node)
+        self._recount(out)
+
+    def _recount(self, out: list[Action]) -> None:
+        self._count()
+        self._advance(out)
+        if self._reads.is_waiting:
+            self._confirm_reads(out)
+
+    def watch_settling(self, out: list[Action]) -> None:
+        """Call `on_settled` once all that was ever committed, before the members changed, is held by the new voters.
+
+        What earlier leaders have committed lies before this term's first entry, and what this one has, below its mark.
+        """
+        if self._unsettled is None:
+            self._unsettled = max(self._log.high_watermark, self.tracker.term_start)
+        self._check_settled(out)
+
+    def _check_settled(self, out: list[Action]) -> None:
+        mark = self._unsettled
+        if mark is not None and self.tracker.held_by_majority(self.members.voters, mark):
+            self._unsettled = None
+            self._on_settled(out)
+
+    # -- how far they have come --------------------------------------------------------------------------------------
+
+    def _advance(self, out: list[Action]) -> None:
+        log = self._log
+        high_watermark = self.tracker.commit_offset(log.high_watermark)
+        if high_watermark == log.high_watermark:
+            return
+        log.high_watermark = high_watermark
+        out.append(Commit(high_watermark))
+        if not self.ready:
+            self._became_ready(out)
+
+    def _became_ready(self, out: list[Action]) -> None:
+        self.ready = True
+        out.append(LeaderReady(self._term))
+        self._on_ready(out)
+
+    # -- reads -------------------------------------------------------------------------------------------------------
+
+    def request_read(self, token: int, out: list[Action]) -> None:
+        """Serve a read once it is confirmed, after now, that this replica leads."""
+        if self._confirms_alone():
+            out.append(ReadReady(token, self._log.high_watermark))
+        elif self._reads.add(token, self._log.high_watermark):
+            self._start_reads(out)
+
+    def _confirms_alone(self) -> bool:
+        values = [0] * len(self.tracker.acks)
+        values[self._own_slot] = 1
+        return self.tracker.confirmed(values) == 1
+
+    def _start_reads(self, out: list[Action]) -> None:
+        self._round += 1
+        self._reads.start(self._round)
+        counted = self.tracker.counted
+        for cursor in self.cursors.values():
+            if cursor.connected and cursor.slot in counted:
+                self._beat(cursor, out)
+
+    def _confirm_reads(self, out: list[Action]) -> None:
+        echoes = [0] * len(self.tracker.acks)
+        for cursor in self.cursors.values():
+            echoes[cursor.slot] = cursor.round_echoed
+        echoes[self._own_slot] = self._round
+        if self._reads.confirm(self.tracker.confirmed(echoes), out):
+            self._start_reads(out)
+
+    def fail_reads(self, out: list[Action]) -> None:
+        """Leadership ends."""
+        self._reads.fail(out)
+
+    @abstractmethod
+    def _beat(self, cursor: FollowerCursor, out: list[Action]) -> None:
+        """Send an empty Append, which the follower answers."""
+
+    # -- is anybody there --------------------------------------------------------------------------------------------
+
+    def heard_from_quorum(self) -> bool:
+        """Did enough answer, the leader included, since this was last asked, to say that nobody else leads?"""
+        heard = self._hears(without=None)
+        for cursor in self.cursors.values():
+            cursor.active = False
+        return heard
+
+    def hears_quorum_without(self, node: NodeId) -> bool:
+        """Would enough be there without `node`, going by who answered since `heard_from_quorum` was last asked?"""
+        return self._hears(without=node)
+
+    def _hears(self, without: NodeId | None) -> bool:
+        values = [0] * len(self.tracker.acks)
+        values[self._own_slot] = 1
+        for cursor in self.cursors.values():
+            values[cursor.slot] = cursor.active and cursor.node != without
+        return self.tracker.confirmed(values) == 1
