@@ -113,3 +113,9 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
 def as_alive(node: NodeMeta, alive: bool = True) -> NodeMeta:
     """The node's after-image with this aliveness."""
     return msgspec.structs.replace(node, alive=alive)
+
+
+def arrived(state: ClusterState, node: NodeMeta) -> NodeMeta:
+    """The after-image of a node that registers; what an operator has said of it stays."""
+    old = state.nodes.get(node.node_id)
+    return msgspec.structs.replace(node, alive=True, draining=old is not None and old.draining)

@@ -1,0 +1,294 @@
+"""How the members of a shard are changed, a step at a time: from the record and a few facts to the next step (S0.2).
+
+A change is one value in the shard's record, its `goal`: the voters that are wanted, the node that should lead first. Where
+the change stands is read off the record, never remembered elsewhere, so whoever coordinates goes on with it:
+
+    ensemble  outgoing  learners  goal
+    1 2 3                         1 2 4     asked for
+    1 2 3               4         1 2 4     FEEDING: node 4 is fed and does not count
+    1 2 4     1 2 3               1 2 4     JOINT: everything takes a majority of both
+    1 2 4                         1 2 4     CLOSING: the leader hears that it is over; leadership moves if it has to
+    1 2 4                                   done
+
+Two majorities of one set meet, and in the joint step every decision has one of each set; so no two decisions in a row are
+made by sets that do not meet. Where commits go by the live replica set, elections ask that set and not a majority of the
+members; there a node is added outright and one that goes leaves the live set in the record that drops it. Where replicas
+vote, the steps are entries of their own log, and the record follows what their leader reports.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from antiphon.coordination.state import has_leader, majority
+from antiphon.replication.members import Members
+from antiphon.replication.messages import NodeId
+from antiphon.wire.metadata import ShardMeta
+
+
+class Phase(Enum):
+    """Where a change stands, by the record alone."""
+
+    IDLE = "idle"
+    WAITING = "waiting"  # asked for, nothing done yet
+    FEEDING = "feeding"
+    JOINT = "joint"
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known beside the record; a new coordinator learns all of it anew.
+
+    Attributes:
+        caught_up: by the word of the leader of this term, itself included; learners too.
+        is_alive: is the node believed to be up?
+        told: the leader of this term has confirmed the members of this record.
+        has_turn: this change may go on now; few of a node's shards move at a time.
+        election: coordinator, manual or raft.
+        is_multi: each replica writes.
+        min_live: fewest live replicas that commit, where the live set does.
+        tried_to_hand_over: leadership was offered to the first of the goal already.
+        reported: where replicas vote, the members that are committed in their log.
+    """
+
+    caught_up: frozenset[NodeId]
+    is_alive: Callable[[NodeId], bool]
+    told: bool = False
+    has_turn: bool = True
+    election: str = "coordinator"
+    is_multi: bool = False
+    min_live: int = 1
+    tried_to_hand_over: bool = False
+    reported: Members | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The next after-image. `elect`: leadership cannot stay where it is, in the same batch a new term begins."""
+
+    meta: ShardMeta
+    elect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """These nodes have to be fed until they have caught up."""
+
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """A new term, led by `wanted` if it can."""
+
+    wanted: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Where replicas vote: the leader is to change to these members."""
+
+    members: Members
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Where replicas vote: the leader is to hand over to this node."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class TakeTurn:
+    """Go on when few enough shards of the nodes concerned are moving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until something happens; `reason` is for people."""
+
+    reason: str
+
+
+Step = Change | Feed | Elect | Ask | HandOver | TakeTurn | Wait
+
+
+def phase_of(meta: ShardMeta) -> Phase:
+    """Where the change of a shard's members stands."""
+    if meta.outgoing:
+        return Phase.JOINT
+    if meta.learners:
+        return Phase.FEEDING
+    if not meta.goal:
+        return Phase.IDLE
+    return Phase.CLOSING if set(meta.goal) == set(meta.ensemble) else Phase.WAITING
+
+
+def members_of(meta: ShardMeta) -> Members:
+    """The members as the record has them."""
+    return Members(meta.ensemble, meta.outgoing, meta.learners)
+
+
+def next_step(meta: ShardMeta, facts: Facts) -> Step:
+    """What is to be done now for a shard that is not IDLE; the same record and facts give the same step."""
+    if facts.is_multi:
+        return _among_writers(meta, facts)
+    if not has_leader(meta):
+        return Wait("the shard has no leader")
+    if facts.election == "raft":
+        return _by_votes(meta, facts)
+    if meta.outgoing:
+        return _settle(meta, facts)
+    if set(meta.aim) == set(meta.ensemble):
+        return _close(meta, facts)
+    if meta.fence == "live":
+        return _by_live_set(meta, facts)
+    if meta.fence != "majority":
+        return Wait("its commit rule is being changed")
+    return _by_majority(meta, facts)
+
+
+# -- where a coordinator elects -----------------------------------------------------------------------------------
+
+
+def _feed(meta: ShardMeta, facts: Facts) -> Step | None:
+    """Have the new nodes fed; None when all of them have caught up."""
+    wanted = tuple(node for node in meta.aim if node not in meta.ensemble)
+    if set(meta.learners) != set(wanted):
+        return _changed(meta, learners=wanted) if facts.has_turn else TakeTurn()
+    missing = tuple(node for node in wanted if node not in facts.caught_up or not facts.is_alive(node))
+    if missing:
+        return Feed(missing)
+    return None if facts.has_turn else TakeTurn()
+
+
+def _by_majority(meta: ShardMeta, facts: Facts) -> Step:
+    fed = _feed(meta, facts)
+    if fed is not None:
+        return fed
+    goal = meta.aim
+    if facts.election == "manual" and meta.leader not in goal:
+        return Wait(f"node {meta.leader} leads, and only an operator moves leadership here")
+    ready = [node for node in goal if node in facts.caught_up and facts.is_alive(node)]
+    if len(ready) < majority(goal):
+        return Wait(f"of {list(goal)} only {ready} keep up: no majority")
+    return _changed(meta, ensemble=goal, outgoing=meta.ensemble, learners=())
+
+
+def _settle(meta: ShardMeta, facts: Facts) -> Step:
+    """Joint: until the leader says that the new voters have all that was ever committed."""
+    if not facts.told:
+        return Wait(f"node {meta.leader} brings a majority of {list(meta.ensemble)} up to date")
+    elect = meta.leader not in meta.ensemble
+    if elect and facts.election == "manual":
+        return Wait(f"node {meta.leader} leads, and only an operator moves leadership here")
+    return _changed(meta, elect=elect, outgoing=())
+
+
+def _close(meta: ShardMeta, facts: Facts) -> Step:
+    """The voters are those that are wanted: the leader has to know, and perhaps another one should lead."""
+    if meta.learners:
+        return _changed(meta, learners=())
+    if not facts.told:
+        return Wait(f"node {meta.leader} takes over the members")
+    first = meta.aim[0]
+    if meta.leader not in meta.ensemble and facts.election != "manual":
+        return Elect(first)
+    may = facts.election != "manual" and not facts.tried_to_hand_over
+    if meta.leader != first and may and facts.is_alive(first) and first in facts.caught_up:
+        return Elect(first) if facts.has_turn else TakeTurn()
+    return Change(msgspec.structs.replace(meta, ensemble=meta.aim, goal=()))
+
+
+def _by_live_set(meta: ShardMeta, facts: Facts) -> Step:
+    """No joint step: whom an election must ask is the live set, which names no new node before its leader vouches for it."""
+    goal = meta.aim
+    if any(node not in meta.ensemble for node in goal):
+        fed = _feed(meta, facts)
+        if fed is not None:
+            return fed
+        new = tuple(node for node in goal if node not in meta.ensemble)
+        return _changed(meta, ensemble=(*meta.ensemble, *new), learners=())
+    if not facts.has_turn:
+        return TakeTurn()
+    if not facts.told:
+        return Wait(f"node {meta.leader} takes over the members")
+    late = [node for node in goal if facts.is_alive(node) and node not in meta.live]
+    if late:
+        return Wait(f"nodes {late} are not in the live set yet")
+    live = tuple(node for node in meta.live if node in goal)
+    if len(live) < max(1, facts.min_live):
+        return Wait(f"without the others only {list(live)} would be live, and {facts.min_live} must be")
+    if meta.leader not in goal:
+        if facts.election == "manual":
+            return Wait(f"node {meta.leader} leads, and only an operator moves leadership here")
+        return Elect(next(node for node in goal if node in live))
+    return _changed(meta, ensemble=goal, live=live, live_version=meta.live_version + 1)
+
+
+# -- where replicas vote ------------------------------------------------------------------------------------------
+
+
+def follow(meta: ShardMeta, reported: Members) -> ShardMeta:
+    """The record after a leader's report of the members in its log; whom the goal still brings keeps its replica."""
+    coming = tuple(
+        n for n in meta.learners if n in meta.goal and n not in reported.voting and n not in reported.learners
+    )
+    ensemble = meta.ensemble if set(meta.ensemble) == set(reported.voters) else reported.voters
+    learners = (*reported.learners, *coming)
+    outgoing = tuple(node for node in reported.outgoing if node not in ensemble)
+    return msgspec.structs.replace(meta, ensemble=ensemble, outgoing=outgoing, learners=learners)
+
+
+def _by_votes(meta: ShardMeta, facts: Facts) -> Step:
+    now = facts.reported
+    if now is None:
+        return Wait(f"node {meta.leader} has not reported its members")
+    goal = meta.aim
+    new = tuple(node for node in goal if node not in now.voting)
+    if not set(new) <= set(meta.learners):
+        return _changed(meta, learners=new) if facts.has_turn else TakeTurn()
+    if now.is_joint:
+        return Wait(f"node {meta.leader} brings a majority of {list(now.voters)} up to date")
+    if set(now.voters) == set(goal):
+        if now.learners:
+            return Ask(Members(now.voters))
+        first = goal[0]
+        if meta.leader != first and not facts.tried_to_hand_over and first in facts.caught_up:
+            return HandOver(first) if facts.has_turn else TakeTurn()
+        return Change(msgspec.structs.replace(meta, ensemble=goal, outgoing=(), learners=(), goal=()))
+    if not facts.has_turn:
+        return TakeTurn()
+    if set(new) != set(now.learners):
+        return Ask(Members(now.voters, learners=new))
+    if any(node not in facts.caught_up or not facts.is_alive(node) for node in new):
+        return Feed(tuple(node for node in new if node not in facts.caught_up or not facts.is_alive(node)))
+    return Ask(Members(goal))
+
+
+# -- where each replica writes ------------------------------------------------------------------------------------
+
+
+def _among_writers(meta: ShardMeta, facts: Facts) -> Step:
+    """Nobody is elected: a new writer is a member at once; one leaves when the others have what it wrote."""
+    goal = meta.aim
+    new = tuple(node for node in goal if node not in meta.ensemble)
+    if new:
+        return _changed(meta, ensemble=(*meta.ensemble, *new)) if facts.has_turn else TakeTurn()
+    going = [node for node in meta.ensemble if node not in goal]
+    if going and not facts.has_turn:
+        return TakeTurn()
+    if going and not facts.told:
+        return Wait(f"the others have not got everything that {going} wrote")
+    return _changed(meta, ensemble=goal, goal=())
+
+
+def _changed(meta: ShardMeta, *, elect: bool = False, **changes: Any) -> Change:
+    """The after-image of a change of the members, with the next number; who is live has to be a voter."""
+    after: ShardMeta = msgspec.structs.replace(meta, members_version=meta.members_version + 1, **changes)
+    live = tuple(node for node in after.live if node in after.ensemble or node in after.outgoing)
+    return Change(msgspec.structs.replace(after, live=live), elect)
