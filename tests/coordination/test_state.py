@@ -95,7 +95,10 @@ def test_records_are_written_as_documented() -> None:
             "topic/flights",
             f"98a7666c6967687473c410{ones}a5746f70696303a46f7869619081a5666c757368a6616c77617973c2",
         ),
-        ("shard/5", f"93c410{ones}9e0500930001020107a64f6e6c696e6592000100a86d616a6f7269747990900090909102"),
+        (
+            "shard/5",
+            f"94c410{ones}dc00110500930001020107a64f6e6c696e6592000100a86d616a6f726974799090009090c000909102ff",
+        ),
         ("counter/shard", "06"),
     ]
     state = ClusterState()

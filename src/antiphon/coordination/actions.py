@@ -43,4 +43,13 @@ class MetadataChanged:
     version: int
 
 
-Action = Propose | SendTo | Answer | MetadataChanged
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """A replica that may lack committed entries is about to lead, as the topic allows: tell operators (C10, S3.18)."""
+
+    shard_id: int
+    term: int
+    leader: NodeId
+
+
+Action = Propose | SendTo | Answer | MetadataChanged | UncleanElection

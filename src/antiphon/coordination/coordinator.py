@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from antiphon.coordination import topics
 from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
+from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
 from antiphon.coordination.membership import Arrival, Membership, Silence, as_alive, classify
 from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, ShardRecord, has_leader
+from antiphon.coordination.timers import Timers
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.errors import (
     AntiphonError,
@@ -31,7 +33,14 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.invariants import invariant
-from antiphon.replication.messages import AnyMessage, BecomeLeaderReply, NewTermReply, NodeId, StaleTerm
+from antiphon.replication.messages import (
+    AnyMessage,
+    BecomeLeaderReply,
+    NewTermReply,
+    NodeId,
+    StaleTerm,
+    TransferLeadership,
+)
 from antiphon.wire.cluster import (
     CommandDone,
     Heartbeat,
@@ -41,7 +50,7 @@ from antiphon.wire.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
-from antiphon.wire.metadata import Kind, ShardStatus
+from antiphon.wire.metadata import Kind, ShardMeta, ShardStatus
 from antiphon.wire.requests import AdminRequest, AlterTopic, CreateTopic, DeleteTopic, ElectLeader, SplitShard
 
 CommandRequest = AdminRequest | ReserveProducerIds
@@ -49,6 +58,8 @@ CommandRequest = AdminRequest | ReserveProducerIds
 PRODUCER_IDS_PER_BLOCK_MAX = 100_000
 PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
 COMMANDS_WAITING_MAX = 10_000
+TRANSFER_MS = 5_000  # for a leader to hand over
+TRANSFERS_PER_TICK = 1_000
 DEFAULT_TABLE = "default"
 DEFAULT_TABLE_SHARDS = 4
 
@@ -94,6 +105,9 @@ class Coordinator:
         )
         self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
         self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)
+        self._transfers: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted)
+        self._transfer_ends: Timers[tuple[int, int]] = Timers()  # (shard id, token)
+        self._now_ms = 0
         self._waiting = 0
         self._assembly_ends_ms: int | None = (
             None  # None: the cluster is assembled, or is not waited for any more
@@ -109,10 +123,16 @@ class Coordinator:
         """Shards whose election is going on."""
         return len(self._elections)
 
+    @property
+    def unclean_elections(self) -> int:
+        """Elections that may have lost committed entries, as their topics allow, since this coordinator began (C10)."""
+        return self._elections.unclean_elections
+
     # -- life -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int, lost: tuple[NodeId, ...] = ()) -> list[Action]:
         """Take over: elect what has no leader; `lost` are nodes that cannot be reached right now."""
+        self._now_ms = now_ms
         if self._model.cluster is None:
             self._ledger.put_cluster(ClusterRecord(self._config.cluster_id))
         found = self._model.cluster
@@ -131,11 +151,13 @@ class Coordinator:
 
     def tick(self, now_ms: int) -> list[Action]:
         """Time has passed; call every 50 ms or so. Costs what has changed."""
+        self._now_ms = now_ms
         if self._assembly_ends_ms is not None and now_ms >= self._assembly_ends_ms:
             self._assembly_ends_ms = None
         for node in self._members.silent(now_ms):
             self._lose(node, now_ms)
         self._elections.tick(now_ms)
+        self._end_transfers(now_ms)
         return self._ledger.flush()
 
     def committed(self, token: int, version: int, now_ms: int) -> list[Action]:
@@ -273,7 +295,10 @@ class Coordinator:
                 topic, shard_ids = topics.create(self._ledger, self._config.cluster_id, request)
                 self._begin_new(token, topic.topic_id, shard_ids)
             case AlterTopic():
+                before = self._model.topics.get(request.name)
                 topic, shard_ids = topics.alter(self._ledger, request)
+                if topic != before:
+                    self._elections.options_changed(topic)
                 self._begin_new(token, topic.topic_id, shard_ids)
             case DeleteTopic():
                 self._delete(token, request.name)
@@ -310,6 +335,7 @@ class Coordinator:
             self._elections.deleted(shard_id)
             self._splits.deleted(shard_id, gone)
             self._answer_elect(shard_id, lambda _: gone)
+            self._answer_transfers(shard_id, None, gone)
         for creation in self._creations.pop(topic.topic_id, []):
             self._answer_creation(creation, gone)
         self._ledger.drop_topic(name)
@@ -319,25 +345,70 @@ class Coordinator:
         record = self._model.shards.get(request.shard_id)
         if record is None:
             raise UnknownShardError(f"no shard {request.shard_id}")
+        options = self._elections.options_of(record)
+        if options.is_multi:
+            raise InvalidRequestError(f"shard {request.shard_id} has no leader: each of its replicas writes")
         meta = record.meta
         wanted = request.node
         if wanted >= 0:
-            if wanted not in meta.ensemble:
-                raise InvalidRequestError(
-                    f"node {wanted} has no replica of shard {meta.shard_id}; its ensemble is {list(meta.ensemble)}"
-                )
-            if not self._model.is_alive(wanted):
-                raise UnavailableError(f"node {wanted} is not alive")
+            self._check_wanted(meta, wanted)
             if has_leader(meta) and meta.leader == wanted:
                 self._ledger.answer_when_committed(token)
                 return
-        self._elections.begin(meta.shard_id, wanted=wanted if wanted >= 0 else None)
-        if self._model.shards[meta.shard_id].meta.status is ShardStatus.OFFLINE:
+        if options.election == "raft":
+            self._transfer(token, meta, wanted)
+            return
+        if wanted >= 0 and meta.fence == Fence.LIVE and wanted not in meta.live and not options.unclean:
             raise UnavailableError(
-                f"shard {meta.shard_id} has no majority of its ensemble {list(meta.ensemble)} alive"
+                f"node {wanted} is not in the live replica set {list(meta.live)} of shard {meta.shard_id}: "
+                "it may lack committed entries"
             )
+        self._elections.begin(meta.shard_id, wanted=wanted if wanted >= 0 else None, ordered=True)
+        meta = self._model.shards[meta.shard_id].meta
+        if meta.status is ShardStatus.OFFLINE:
+            raise _too_few(meta)
         self._waiting += 1
         self._elect_waiters.setdefault(meta.shard_id, []).append((token, wanted))
+
+    def _check_wanted(self, meta: ShardMeta, wanted: NodeId) -> None:
+        if wanted not in meta.ensemble:
+            raise InvalidRequestError(
+                f"node {wanted} has no replica of shard {meta.shard_id}; its ensemble is {list(meta.ensemble)}"
+            )
+        if not self._model.is_alive(wanted):
+            raise UnavailableError(f"node {wanted} is not alive")
+
+    def _transfer(self, token: int, meta: ShardMeta, wanted: NodeId) -> None:
+        """Ask the leader of a shard whose replicas vote to hand over; answered when `wanted` says that it leads."""
+        if not has_leader(meta):
+            raise UnavailableError(
+                f"shard {meta.shard_id} has no leader that could hand over: its replicas vote"
+            )
+        if wanted < 0:
+            others = [node for node in meta.live if node != meta.leader and node in meta.ensemble]
+            if not others:
+                raise UnavailableError(
+                    f"nobody keeps up with node {meta.leader}, which leads shard {meta.shard_id}"
+                )
+            wanted = min(others, key=lambda node: (self._model.led_by.get(node, 0), node))
+        self._ledger.send(meta.leader, TransferLeadership(meta.shard_id, meta.term, wanted))
+        self._waiting += 1
+        self._transfers.setdefault(meta.shard_id, []).append((token, wanted))
+        self._transfer_ends.add(self._now_ms + TRANSFER_MS, (meta.shard_id, token))
+
+    def _end_transfers(self, now_ms: int) -> None:
+        for shard_id, token in self._transfer_ends.due(now_ms, TRANSFERS_PER_TICK):
+            waiting = self._transfers.get(shard_id, [])
+            late = [one for one in waiting if one[0] == token]
+            if late:
+                self._transfers[shard_id] = [one for one in waiting if one[0] != token]
+                self._waiting -= 1
+                self._ledger.answer(
+                    token,
+                    UnavailableError(
+                        f"leadership of shard {shard_id} did not reach node {late[0][1]}: try again"
+                    ),
+                )
 
     def _reserve(self, token: int, count: int) -> None:
         if not 1 <= count <= PRODUCER_IDS_PER_BLOCK_MAX:
@@ -373,12 +444,11 @@ class Coordinator:
             )
 
         self._answer_elect(meta.shard_id, outcome)
+        self._answer_transfers(meta.shard_id, meta.leader, CommandDone(version))
 
     def _no_leader(self, shard: ShardRecord) -> None:
         meta = shard.meta
-        error = UnavailableError(
-            f"shard {meta.shard_id} has no majority of its ensemble {list(meta.ensemble)} alive"
-        )
+        error = _too_few(meta)
         self._answer_elect(meta.shard_id, lambda _: error)
 
     def _answer_creation(self, creation: _Creation, result: CommandDone | AntiphonError) -> None:
@@ -390,3 +460,27 @@ class Coordinator:
         for token, wanted in self._elect_waiters.pop(shard_id, []):
             self._waiting -= 1
             self._ledger.answer(token, outcome(wanted))
+
+    def _answer_transfers(
+        self, shard_id: int, leader: NodeId | None, result: CommandDone | AntiphonError
+    ) -> None:
+        """Answer who waits for this leader; None: everybody who waits."""
+        waiting = self._transfers.pop(shard_id, [])
+        left = [one for one in waiting if leader is not None and one[1] != leader]
+        if left:
+            self._transfers[shard_id] = left
+        for token, _ in (one for one in waiting if one not in left):
+            self._waiting -= 1
+            self._ledger.answer(token, result)
+
+
+def _too_few(meta: ShardMeta) -> UnavailableError:
+    """Why nobody can be elected."""
+    if meta.fence == Fence.LIVE:
+        return UnavailableError(
+            f"nobody of the live replica set {list(meta.live)} of shard {meta.shard_id} can lead now; others may lack "
+            "committed entries"
+        )
+    return UnavailableError(
+        f"shard {meta.shard_id} has no majority of its ensemble {list(meta.ensemble)} alive"
+    )

@@ -1,21 +1,22 @@
 """One election of one shard: who has promised the term, and who may lead.
 
 A majority of the ensemble that has durably promised the term intersects every set that could have committed an entry in an
-earlier one, so the best log among its promises has every committed entry (S0.17). Two kinds of promise are no evidence of
-what was committed and are not counted in that majority: a damaged log's, and that of a member whose disk was replaced.
+earlier one, so the best log among its promises has every committed entry (S0.17); where commits go by the live replica
+set, each of its members has (S3.24). `fences` says which promises are enough. Two kinds of promise are no evidence of what
+was committed and are not counted: a damaged log's, and that of a member whose disk was replaced.
 
-More generally a member may lead when a majority of the counted promises, its own included, have no better log than it has:
-those alone would have voted for it (S1.27). The best log always qualifies; others are chosen only when an operator
-names one, or when the best has just failed to lead.
+Of those that may lead the longest log is asked first (smallest lag, S3.9). Whoever does not lead when asked is not asked
+again in this series (S3.15); an operator may name somebody else.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from antiphon.coordination.fences import electable, voting
+from antiphon.coordination.fences import Fence, electable, voting
 from antiphon.coordination.state import ShardRecord
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import NewTermReply, NodeId
+from antiphon.wire.metadata import ShardMeta
 
 
 @dataclass(slots=True, eq=False)
@@ -25,11 +26,14 @@ class Election:
     shard_id: int
     term: int
     wanted: NodeId | None = None  # named by an operator
-    avoid: NodeId | None = None  # failed to lead the last time
+    only: NodeId | None = None  # nobody else may lead, where leaders are appointed
+    failed: frozenset[NodeId] = frozenset()  # did not lead when they were asked, in this series (S3.15)
+    unclean: bool = False  # nobody who has everything is left: take the best of what there is (S3.18)
+    by_live: bool = False  # the term that is about to begin commits by the live replica set
     spoken: bool = False  # the term is committed and NewTerm was sent
     promoted: bool = False  # the candidate is committed and BecomeLeader was sent
     candidate: NodeId | None = None
-    grace: bool = False  # there is a majority, the others are waited for
+    grace: bool = False  # there are enough, the others are waited for
     grace_over: bool = False
     resends: int = 0
     replies: dict[NodeId, NewTermReply] = field(default_factory=dict)
@@ -41,9 +45,22 @@ class Election:
             for node in voting(record.meta)
             if node in self.replies
             and is_alive(node)
-            and node not in record.untrusted
+            and (self.unclean or node not in record.untrusted)
             and not self.replies[node].damaged
         }
+
+    def able(self, record: ShardRecord, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
+        """Those who may lead by these votes, whether or not they failed to before."""
+        found = list(votes) if self.unclean else electable(record.meta, votes)
+        return found if self.only is None else [node for node in found if node == self.only]
+
+    def awaited(self, meta: ShardMeta) -> tuple[NodeId, ...]:
+        """Whose promises could still matter."""
+        return meta.live if meta.fence == Fence.LIVE and not self.unclean else voting(meta)
+
+    def damaged(self) -> set[NodeId]:
+        """Members that promised and said that their log has lost something."""
+        return {node for node, reply in self.replies.items() if reply.damaged}
 
     def heads(self, record: ShardRecord) -> tuple[tuple[NodeId, EntryId], ...]:
         """What the candidate is told about the others that promised, in the order of the ensemble.
@@ -68,20 +85,21 @@ def choose_leader(
     record: ShardRecord,
     votes: Mapping[NodeId, EntryId],
     led_by: Callable[[NodeId], int],
-) -> NodeId:
-    """The member to promote; by `votes` somebody is electable.
+) -> NodeId | None:
+    """The member to promote, or None when all that may lead have failed to.
 
     Ties go to the preferred leader while the shard is empty, and to whoever leads least after that.
     """
     ensemble = voting(record.meta)
-    best = max(votes.values())
-    able = electable(record.meta, votes)
+    able = election.able(record, votes)
     if election.wanted in able:
         return election.wanted
-    willing = [node for node in able if node != election.avoid] or able
-    longest = max(votes[node] for node in willing)
-    if best == EMPTY and ensemble[0] in willing:
+    willing = [node for node in able if node not in election.failed]
+    if not willing:
+        return None
+    if max(votes.values()) == EMPTY and ensemble[0] in willing:
         return ensemble[0]
+    longest = max(votes[node] for node in willing)
     return _least_loaded((node for node in willing if votes[node] == longest), ensemble, led_by)
 
 

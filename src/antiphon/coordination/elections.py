@@ -1,37 +1,50 @@
 """All elections that are going on: from a lost leader to a new one that answers, a shard at a time, any number at once.
 
-    Online --leader lost--> Election --majority promised, best chosen--> CandidateFound --it leads--> Online     (S3.8-S3.14)
-       every state --majority of the ensemble gone--> Offline --enough back--> Election
+    Online --leader lost--> Election --fence met, best chosen--> CandidateFound --it leads--> Online             (S3.8-S3.14)
+       every state --too few left to meet the fence--> Offline --enough back--> Election
+    CandidateFound --no answer--> Election, the next candidate; none left --> Offline for a while                     (S3.15)
 
 Each arrow is a record of `__cluster` first; only when that is committed is it spoken (`Elections.committed`). So a
 coordinator that dies at any point leaves behind a term that nobody leads in yet, or a leader that the log names, and its
 successor can always go on by electing in a higher term.
+
+What a fence is and whom it lets lead is in `fences`, the recorded live sets are in `live_sets`; shards that choose for
+themselves, by vote or because every replica writes, are handed on to `self_led`.
 """
 
 from typing import Literal
 
 import msgspec
 
+from antiphon.coordination import live_sets
+from antiphon.coordination.actions import UncleanElection
 from antiphon.coordination.election import Election, choose_leader
-from antiphon.coordination.fences import can_be_met, electable, in_order, voting
+from antiphon.coordination.fences import Fence, can_be_met, in_order, voting, voting_sets
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.ledger import Ledger
-from antiphon.coordination.state import ShardRecord, has_leader
+from antiphon.coordination.profiles import Options, Replication
+from antiphon.coordination.rule_changes import RuleChanges
+from antiphon.coordination.self_led import SelfLed, is_self_led
+from antiphon.coordination.state import ShardRecord, has_leader, majority
 from antiphon.coordination.timers import Timers
+from antiphon.coordination.topic_rules import acknowledgements
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import BecomeLeader, BecomeLeaderReply, NewTerm, NewTermReply, NodeId
 from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus
+from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 
 RESEND_MS = 200
 RESEND_MS_MAX = 5_000
-GRACE_MS = 250  # for the promises of members that are alive, once there is a majority
+GRACE_MS = 250  # for the promises of members that are alive, once there are enough
 PROMOTE_MS = 1_500
 PROMOTE_MS_MAX = 60_000
 STRANGER_MS = 1_000  # a member that the leader was not told of is fenced and added after this
 REFUSALS_AT_ONCE = 3  # candidates that refuse are asked in a new term at once, so many times in a row
+PAUSE_MS = 1_000  # Offline, after every candidate has failed
+UNCLEAN_AFTER_MS = 3_000  # a live member may come back for so long before one that is not live is elected
 TIMERS_PER_TICK = 5_000
 
-_Kind = Literal["resend", "grace", "promote"]
+_Kind = Literal["resend", "grace", "promote", "pause"]
 
 
 class Elections:
@@ -39,33 +52,81 @@ class Elections:
 
     def __init__(self, ledger: Ledger) -> None:
         self.followers = Followers(ledger)
+        self.unclean_elections = 0  # since this coordinator began (C10)
         self._ledger = ledger
         self._model = ledger.model
+        self._options = Options(ledger.model.topics, ledger.model.names)
+        self._self_led = SelfLed(ledger)
+        self._rules = RuleChanges(self._options, ledger.model)
         self._open: dict[int, Election] = {}
         self._failures: dict[int, int] = {}  # shard -> promotions in a row that were not answered
-        self._promised_to_lead: dict[
-            NodeId, int
-        ] = {}  # candidates that have not answered yet, for an even spread
+        self._failed: dict[int, frozenset[NodeId]] = {}  # shard -> who was asked in this series (S3.15)
+        self._pauses: dict[int, Election] = {}  # shard -> what marks the timer of its pause
+        self._promised_to_lead: dict[NodeId, int] = {}  # candidates without an answer yet, for an even spread
         self._timers: Timers[tuple[_Kind, Election]] = Timers()
+        self._now_ms = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def options_of(self, record: ShardRecord) -> Replication:
+        """How the shard's topic is replicated."""
+        return self._options.of(record.topic_id)
+
     # -- decisions ----------------------------------------------------------------------------------------------
 
     def begin(
-        self, shard_id: int, *, wanted: NodeId | None = None, avoid: NodeId | None = None, above: int = 0
+        self,
+        shard_id: int,
+        *,
+        wanted: NodeId | None = None,
+        above: int = 0,
+        ordered: bool = False,
+        waited: bool = False,
     ) -> None:
-        """Elect in a new term (above `above`), or take the shard offline when too few members are there to ask."""
+        """Elect in a new term, or take the shard offline when too few members are there to ask.
+
+        Args:
+            shard_id: which.
+            wanted: who is to lead, if the promises allow it.
+            above: the term will be above this one.
+            ordered: an operator asks: where leaders are appointed, anybody may be (C4); unclean needs no waiting.
+            waited: live members had their time to come back (C10).
+        """
         record = self._model.shards[shard_id]
+        options = self.options_of(record)
         self.forget(shard_id)
-        there = [n for n in voting(record.meta) if self._model.is_alive(n) and n not in record.untrusted]
-        if not can_be_met(record.meta, there):
-            self._take_offline(record)
+        if is_self_led(options):
+            self._self_led.begin(record, options)
             return
-        term = max(record.meta.term, above) + 1
-        self._open[shard_id] = Election(shard_id, term, wanted=wanted, avoid=avoid)
-        self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE)
+        meta = record.meta
+        if meta.fence == Fence.LIVE and not options.is_live:
+            meta = msgspec.structs.replace(meta, fence=Fence.BOTH)
+        there = [n for n in voting(meta) if self._model.is_alive(n) and n not in record.untrusted]
+        only = _appointed(record, wanted) if options.election == "manual" and not ordered else None
+        enough = can_be_met(meta, there) and (only is None or only in there)
+        unclean = not enough and self._may_be_unclean(meta, options, only)
+        if unclean and not (ordered or waited):
+            self._pause(shard_id, UNCLEAN_AFTER_MS)
+        if not enough and not (unclean and (ordered or waited)):
+            self._take_offline(record, fence=meta.fence)
+            return
+        self._pauses.pop(shard_id, None)
+        term = max(meta.term, above) + 1
+        failed = self._failed.get(shard_id, frozenset())
+        self._open[shard_id] = Election(
+            shard_id, term, wanted=wanted, only=only, failed=failed, unclean=unclean
+        )
+        self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE, fence=meta.fence)
+
+    def _may_be_unclean(self, meta: ShardMeta, options: Replication, only: NodeId | None) -> bool:
+        """Is anybody there, with leave to lead without all that was committed (S3.18)?"""
+        able = meta.ensemble if only is None else (only,)
+        return (
+            options.unclean
+            and meta.fence != Fence.MAJORITY
+            and any(self._model.is_alive(node) for node in able)
+        )
 
     def forget(self, shard_id: int) -> None:
         """Drop what is going on for the shard."""
@@ -80,35 +141,73 @@ class Elections:
         """The shard is about to be deleted."""
         self.forget(shard_id)
         self._failures.pop(shard_id, None)
+        self._failed.pop(shard_id, None)
+        self._pauses.pop(shard_id, None)
 
     def resume(self, now_ms: int) -> None:
         """Take over from a coordinator that is gone: finish what it left open, leave alone what works."""
+        self._now_ms = now_ms
         for shard_id, record in list(self._model.shards.items()):
             meta = record.meta
-            if has_leader(meta) and self._model.is_alive(meta.leader):
+            options = self.options_of(record)
+            if is_self_led(options):
+                self._self_led.resume(record, options)
+            elif has_leader(meta) and self._model.is_alive(meta.leader):
+                self._rules.check(record)
                 for node in meta.everybody:
                     if node not in meta.live and self._model.is_alive(node):
                         self.followers.bring_back(shard_id, node, meta.leader, now_ms, STRANGER_MS)
             else:
                 self.begin(shard_id)
 
+    def options_changed(self, topic: TopicMeta) -> None:
+        """A topic's settings were changed: shards whose terms go by the wrong rule now get a new one, a few at a time."""
+        for shard_id in list(self._model.shards_of[topic.topic_id]):
+            record = self._model.shards[shard_id]
+            if is_self_led(self.options_of(record)):
+                continue
+            if record.meta.status == ShardStatus.OFFLINE:
+                self.begin(shard_id)  # what was not allowed may be now
+            else:
+                self._rules.check(record)
+
     def node_lost(self, node: NodeId, now_ms: int) -> None:
         """The node was just marked as not alive: elect wherever it led, do without it elsewhere (S3.7)."""
+        self._now_ms = now_ms
         for shard_id in list(self._model.shards_on.get(node, ())):
             record = self._model.shards[shard_id]
-            meta = record.meta
-            election = self._open.get(shard_id)
+            options = self.options_of(record)
             self.followers.arrived(shard_id, node)
-            alive = [member for member in voting(meta) if self._model.is_alive(member)]
-            if meta.status == ShardStatus.OFFLINE:
-                continue
-            leads = meta.leader == node or (election is not None and election.candidate == node)
-            if leads or not can_be_met(meta, alive):
-                self.begin(shard_id)
-            elif election is not None and election.candidate is None:
-                self._decide(election, now_ms)
-            elif node in meta.live:
-                self._set(record, live=tuple(member for member in meta.live if member != node))
+            if is_self_led(options):
+                self._self_led.node_lost(record, options, node)
+            elif record.meta.status != ShardStatus.OFFLINE:
+                self._member_lost(record, options, node, now_ms)
+
+    def _member_lost(self, record: ShardRecord, options: Replication, node: NodeId, now_ms: int) -> None:
+        meta = record.meta
+        election = self._open.get(meta.shard_id)
+        leads = meta.leader == node or (election is not None and election.candidate == node)
+        if leads or not self._can_go_on(meta, options, election):
+            self.begin(meta.shard_id)
+        elif election is not None and election.candidate is None:
+            self._decide(election, now_ms)
+        elif self._goes_by_live(meta, election):
+            self._put(record, live_sets.without(meta, (node,)))
+        elif meta.fence == Fence.MAJORITY and node in meta.live:
+            self._set(record, live=tuple(member for member in meta.live if member != node))
+
+    def _can_go_on(self, meta: ShardMeta, options: Replication, election: Election | None) -> bool:
+        """Is there any use in the election, or in the leader, with the members that are alive?"""
+        alive = [node for node in voting(meta) if self._model.is_alive(node)]
+        if election is not None and election.candidate is None:
+            return election.unclean or can_be_met(meta, alive)
+        if self._goes_by_live(meta, election):
+            return True  # the leader is alive, and live: it goes on by itself if it must
+        return all(
+            sum(node in alive for node in each)
+            >= min(majority(each), acknowledgements(options.commit, len(each)))
+            for each in voting_sets(meta)
+        )
 
     def node_returned(self, node: NodeId, *, restarted: bool, disk_replaced: bool) -> None:
         """The node was just marked as alive, or has a new process: elect what waited for it, or what it no longer leads.
@@ -117,22 +216,49 @@ class Elections:
         """
         for shard_id in list(self._model.shards_on.get(node, ())):
             record = self._model.shards[shard_id]
-            if disk_replaced and node not in record.untrusted:
-                record = self._set(record, untrusted=(*record.untrusted, node))
-            election = self._open.get(shard_id)
-            leads = record.meta.leader == node or (election is not None and election.candidate == node)
-            if record.meta.status == ShardStatus.OFFLINE or (restarted and leads) or disk_replaced:
-                self.begin(shard_id)
-            elif restarted and node in record.meta.live:
-                # The leader must see it again before it counts as keeping up.
-                self._set(record, live=tuple(member for member in record.meta.live if member != node))
+            options = self.options_of(record)
+            if is_self_led(options):
+                self._self_led.node_returned(record, options, node, restarted=restarted)
+            else:
+                self._member_returned(record, node, restarted=restarted, disk_replaced=disk_replaced)
+
+    def _member_returned(
+        self, record: ShardRecord, node: NodeId, *, restarted: bool, disk_replaced: bool
+    ) -> None:
+        shard_id = record.meta.shard_id
+        if node in self._failed.get(shard_id, ()):
+            self._failed[shard_id] -= {node}
+        if disk_replaced:
+            record = self._distrust(record, node)
+        meta = record.meta
+        election = self._open.get(shard_id)
+        leads = meta.leader == node or (election is not None and election.candidate == node)
+        if meta.status == ShardStatus.OFFLINE or (restarted and leads) or disk_replaced:
+            self.begin(shard_id)
+        elif restarted and node in meta.live and meta.fence == Fence.MAJORITY:
+            # The leader must see it again before it counts as keeping up. (Where commits go by the live set it stays:
+            # all that it ever acknowledged is on its disk.)
+            self._set(record, live=tuple(member for member in meta.live if member != node))
+
+    def _distrust(self, record: ShardRecord, node: NodeId) -> ShardRecord:
+        """What the member held and promised is gone with its disk."""
+        meta = record.meta
+        if meta.fence != Fence.MAJORITY:
+            meta = live_sets.without(meta, (node,))
+        untrusted = record.untrusted
+        if node not in untrusted and node in voting(meta):
+            untrusted = (*untrusted, node)
+        return self._put(record, meta, untrusted=untrusted)
 
     # -- what is committed may be spoken -------------------------------------------------------------------------
 
     def node_joined(self, node: NodeId, now_ms: int) -> None:
         """The node's return is committed: bring it back into every shard that it belongs to."""
         for shard_id in self._model.shards_on.get(node, ()):
-            meta = self._model.shards[shard_id].meta
+            record = self._model.shards[shard_id]
+            meta = record.meta
+            if is_self_led(self.options_of(record)):
+                continue
             election = self._open.get(shard_id)
             if election is None:
                 if has_leader(meta):
@@ -146,13 +272,18 @@ class Elections:
         """A shard's after-image is committed: say what follows from it, unless it is out of date already."""
         shard_id = record.meta.shard_id
         election = self._open.get(shard_id)
-        if election is None or election.term != record.meta.term:
+        if election is None:
+            newest = self._model.shards.get(shard_id)
+            if newest is not None and has_leader(newest.meta):
+                self._rules.check(newest)
+            return
+        if election.term != record.meta.term:
             return
         if record.meta.status == ShardStatus.ELECTION and not election.spoken:
             election.spoken = True
             self._send_new_term(election, now_ms)
         elif record.meta.status == ShardStatus.CANDIDATE_FOUND and not election.promoted:
-            self._send_become_leader(election, now_ms)
+            self._send_become_leader(election, record, now_ms)
 
     def _send_new_term(self, election: Election, now_ms: int) -> None:
         for node in self._model.shards[election.shard_id].meta.everybody:
@@ -162,18 +293,23 @@ class Elections:
         election.resends += 1
         self._timers.add(now_ms + wait_ms, ("resend", election))
 
-    def _send_become_leader(self, election: Election, now_ms: int) -> None:
-        record = self._model.shards[election.shard_id]
+    def _send_become_leader(self, election: Election, record: ShardRecord, now_ms: int) -> None:
+        """Tell the candidate to lead with what is committed in `record`; later changes reach it as any leader."""
         candidate = election.candidate
         if candidate is None:
             return
         election.promoted = True
+        if election.unclean:
+            self.unclean_elections += 1
+            self._ledger.act(UncleanElection(election.shard_id, election.term, candidate))
         meta = record.meta
         message = BecomeLeader(
             election.shard_id,
             election.term,
             ensemble=meta.ensemble,
             heads=election.heads(record),
+            live=meta.live if election.by_live else (),
+            live_version=meta.live_version,
             outgoing=meta.outgoing,
             learners=meta.learners,
             members_version=meta.members_version,
@@ -197,24 +333,26 @@ class Elections:
         record = self._model.shards.get(reply.shard)
         if record is None or sender not in record.meta.everybody or not self._model.is_alive(sender):
             return
-        if reply.term != record.meta.term:
+        if reply.term != record.meta.term or is_self_led(self.options_of(record)):
             return
         election = self._open.get(reply.shard)
-        if election is None:
-            if has_leader(record.meta):
-                self.followers.promised(
-                    sender, reply, record.meta.leader, now_ms, known=sender in record.meta.live
-                )
-        elif election.promoted and election.candidate is not None:
-            known = sender in election.replies
-            self.followers.promised(sender, reply, election.candidate, now_ms, known=known)
-        else:
+        leader = record.meta.leader if has_leader(record.meta) else ABSENT_NODE
+        if election is not None and election.promoted and election.candidate is not None:
+            leader = election.candidate
+        elif election is not None:
             election.replies[sender] = reply
             if election.candidate is None:
                 self._decide(election, now_ms)
+            return
+        if leader == ABSENT_NODE:
+            return
+        if reply.damaged and self._goes_by_live(record.meta, election):
+            self._put(record, live_sets.without(record.meta, (sender,)))
+        known = sender in (record.meta.live if election is None else election.replies)
+        self.followers.promised(sender, reply, leader, now_ms, known=known)
 
     def leads(self, sender: NodeId, reply: BecomeLeaderReply) -> None:
-        """The candidate leads: its term's first entry is committed by a majority (S3.14)."""
+        """The candidate leads: its term's first entry is committed by the rule that the term goes by (S3.14)."""
         election = self._open.get(reply.shard)
         if (
             election is None
@@ -224,18 +362,21 @@ class Elections:
         ):
             return
         record = self._model.shards[reply.shard]
-        told = {node for node, _ in election.heads(record)}
-        live = in_order(
-            record.meta,
-            [
-                sender,
-                *(n for n in told if n not in record.untrusted and self._model.is_alive(n)),
-            ],
-        )
+        meta = record.meta
         del self._open[reply.shard]
         self._promised_to_lead[sender] -= 1
         self._failures.pop(reply.shard, None)
-        self._set(record, status=ShardStatus.ONLINE, leader=sender, live=live)
+        self._failed.pop(reply.shard, None)
+        live, fence = meta.live, Fence.LIVE
+        if not election.by_live:
+            told = {node for node, _ in election.heads(record)}
+            caught_up = (n for n in told if n not in record.untrusted and self._model.is_alive(n))
+            live, fence = in_order(meta, (sender, *caught_up)), Fence.MAJORITY
+        changed = msgspec.structs.replace(
+            meta, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence
+        )
+        manual = self.options_of(record).election == "manual"
+        self._put(record, changed, appointed=sender if manual else record.appointed)
 
     def stale(self, sender: NodeId, shard_id: int, term: int) -> None:
         """A replica refused something: it knows a higher term than was ever decided here, or it does not (any more) lead.
@@ -244,7 +385,7 @@ class Elections:
         new term at once, but who keeps refusing waits for the time-out.
         """
         record = self._model.shards.get(shard_id)
-        if record is None or term < record.meta.term:
+        if record is None or term < record.meta.term or is_self_led(self.options_of(record)):
             return
         if term > record.meta.term:
             self.begin(shard_id, above=term)
@@ -257,21 +398,34 @@ class Elections:
                 self.begin(shard_id)
 
     def live_set(self, sender: NodeId, report: LiveSet, now_ms: int) -> None:
-        """A leader's word on its followers: who keeps up is trusted again, whom it does not know is brought back."""
+        """A leader's word on its followers: who keeps up is trusted again, whom it does not know is brought back.
+
+        Where commits go by the live set it is a proposal, and may come from a candidate: it becomes ready only when enough
+        are live.
+        """
         record = self._model.shards.get(report.shard_id)
-        if record is None or not has_leader(record.meta):
+        if record is None:
+            return
+        options = self.options_of(record)
+        if is_self_led(options):
+            self._self_led.report(record, options, sender, report)
             return
         meta = record.meta
-        if meta.leader != sender or meta.term != report.term:
+        election = self._open.get(meta.shard_id)
+        leads = meta.leader == sender and has_leader(meta)
+        if election is not None and election.promoted and election.by_live and election.candidate == sender:
+            leads = True
+        if not leads or meta.term != report.term:
             return
-        live = tuple(
-            n for n in meta.everybody if n == sender or (n in report.live and self._model.is_alive(n))
-        )
-        untrusted = tuple(n for n in record.untrusted if n not in live)
-        if live != meta.live or untrusted != record.untrusted:
-            self._set(record, live=live, untrusted=untrusted)
+        if self._goes_by_live(meta, election):
+            changed = live_sets.accept(meta, report, sender, self._model.is_alive)
+        else:
+            keeping_up = (n for n in report.live if self._model.is_alive(n))
+            changed = msgspec.structs.replace(meta, live=in_order(meta, (sender, *keeping_up)))
+        untrusted = tuple(n for n in record.untrusted if n not in changed.live)
+        self._put(record, changed, untrusted=untrusted)
         for node in meta.everybody:
-            if node in live or node in report.lagging:
+            if node in report.live or node in report.lagging or node == sender:
                 self.followers.arrived(meta.shard_id, node)
             elif self._model.is_alive(node) and not self.followers.is_returning(meta.shard_id, node):
                 self.followers.bring_back(meta.shard_id, node, sender, now_ms, delay_ms=STRANGER_MS)
@@ -280,34 +434,49 @@ class Elections:
 
     def tick(self, now_ms: int) -> None:
         """Repeat, decide without those who are late, and give up on candidates that do not answer (S3.15)."""
+        self._now_ms = now_ms
         for kind, election in self._timers.due(now_ms, TIMERS_PER_TICK):
-            if self._open.get(election.shard_id) is not election:
+            shard_id = election.shard_id
+            if kind == "pause":
+                if self._pauses.get(shard_id) is election:
+                    del self._pauses[shard_id]
+                    self.begin(shard_id, waited=True)
                 continue
-            if kind == "promote":
-                failures = self._failures.get(election.shard_id, 0) + 1
-                self._failures[election.shard_id] = failures
-                self.begin(election.shard_id, avoid=election.candidate)
+            if self._open.get(shard_id) is not election:
+                continue
+            if kind == "promote" and election.candidate is not None:
+                self._failures[shard_id] = self._failures.get(shard_id, 0) + 1
+                self._failed[shard_id] = election.failed | {election.candidate}
+                self.begin(shard_id)
             elif election.candidate is None:
                 if kind == "grace":
                     election.grace_over = True
                     self._decide(election, now_ms)
                 else:
                     self._send_new_term(election, now_ms)
+        for shard_id, leader in self._rules.due(self._open):
+            self.begin(shard_id, wanted=leader)
         self.followers.tick(now_ms)
+
+    def _pause(self, shard_id: int, wait_ms: int) -> None:
+        """Try again after a while, if nothing happens before."""
+        if shard_id not in self._pauses:
+            mark = self._pauses[shard_id] = Election(shard_id, 0)
+            self._timers.add(self._now_ms + wait_ms, ("pause", mark))
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _decide(self, election: Election, now_ms: int) -> None:
-        """Choose when all that are alive have promised, or a majority has and the others had their time."""
+        """Choose when all that are alive have promised, or enough have and the others had their time."""
         record = self._model.shards[election.shard_id]
-        votes = election.votes(record, self._model.is_alive)
+        votes = self._votes(election, record)
         waiting = any(
-            self._model.is_alive(node) and node not in election.replies for node in voting(record.meta)
+            self._model.is_alive(node) and node not in election.replies
+            for node in election.awaited(record.meta)
         )
-        if not electable(record.meta, votes):
+        if not election.able(record, votes):
             if not waiting:
-                self.forget(election.shard_id)  # everybody answered, and too few remember everything
-                self._take_offline(record)
+                self._nobody(election, record)
             return
         if waiting and not election.grace_over:
             if not election.grace:
@@ -315,22 +484,75 @@ class Elections:
                 self._timers.add(now_ms + GRACE_MS, ("grace", election))
             return
         candidate = choose_leader(election, record, votes, self._leadership)
+        if candidate is None:  # exhausted (S3.15)
+            self.forget(election.shard_id)
+            self._failed.pop(election.shard_id, None)
+            self._take_offline(record)
+            self._pause(election.shard_id, PAUSE_MS)
+            return
+        self._found(election, record, votes, candidate)
+
+    def _votes(self, election: Election, record: ShardRecord) -> dict[NodeId, EntryId]:
+        """The promises that count; an unclean election becomes a clean one when a live member has come back in time."""
+        was_unclean, election.unclean = election.unclean, False
+        votes = election.votes(record, self._model.is_alive)
+        if not was_unclean or election.able(record, votes):
+            return votes
+        election.unclean = True
+        return election.votes(record, self._model.is_alive)
+
+    def _found(
+        self, election: Election, record: ShardRecord, votes: dict[NodeId, EntryId], candidate: NodeId
+    ) -> None:
+        """Record the candidate, and with it the live set that its term begins with."""
+        meta = record.meta
+        wants_live = self.options_of(record).is_live and not meta.outgoing
+        election.by_live = meta.fence == Fence.LIVE or wants_live
         election.candidate = candidate
         self._promised_to_lead[candidate] = self._promised_to_lead.get(candidate, 0) + 1
-        self._set(record, status=ShardStatus.CANDIDATE_FOUND)
+        changed = live_sets.of_new_term(election, record, votes, candidate)
+        self._put(record, msgspec.structs.replace(changed, status=ShardStatus.CANDIDATE_FOUND))
+
+    def _nobody(self, election: Election, record: ShardRecord) -> None:
+        """Everybody answered, and nobody may lead: too few remember everything."""
+        self.forget(election.shard_id)
+        if record.meta.fence != Fence.MAJORITY:
+            kept = live_sets.without(record.meta, election.damaged())
+            if kept is not record.meta:
+                self._put(record, kept)  # a damaged log holds no longer all that was committed
+                self.begin(election.shard_id)
+                return
+        self._take_offline(record)
 
     def _leadership(self, node: NodeId) -> int:
         return self._model.led_by.get(node, 0) + self._promised_to_lead.get(node, 0)
 
-    def _take_offline(self, record: ShardRecord) -> None:
-        if record.meta.status != ShardStatus.OFFLINE or record.meta.leader != ABSENT_NODE:
-            self._set(record, status=ShardStatus.OFFLINE, leader=ABSENT_NODE, live=())
+    def _goes_by_live(self, meta: ShardMeta, election: Election | None) -> bool:
+        """Does the term that is led, or is about to be, commit by the live replica set?"""
+        if election is None:
+            return meta.fence == Fence.LIVE and has_leader(meta)
+        return election.by_live and election.candidate is not None
 
-    def _set(
-        self, record: ShardRecord, *, untrusted: tuple[int, ...] | None = None, **changes: object
-    ) -> ShardRecord:
-        meta: ShardMeta = msgspec.structs.replace(record.meta, **changes)
-        kept = record.untrusted if untrusted is None else untrusted
-        changed = msgspec.structs.replace(record, meta=meta, untrusted=kept)
-        self._ledger.put_shard(changed)
+    def _take_offline(self, record: ShardRecord, fence: str | None = None) -> None:
+        """Nobody leads. A live set that elections must go by stays as it is."""
+        fence = record.meta.fence if fence is None else fence
+        live = () if fence == Fence.MAJORITY else record.meta.live
+        self._set(record, status=ShardStatus.OFFLINE, leader=ABSENT_NODE, live=live, fence=fence)
+
+    def _set(self, record: ShardRecord, **changes: object) -> ShardRecord:
+        return self._put(record, msgspec.structs.replace(record.meta, **changes))
+
+    def _put(self, record: ShardRecord, meta: ShardMeta, **changes: object) -> ShardRecord:
+        """Write what has changed, if anything has."""
+        changed = msgspec.structs.replace(record, meta=meta, **changes)
+        if changed != record:
+            self._ledger.put_shard(changed)
         return changed
+
+
+def _appointed(record: ShardRecord, wanted: NodeId | None) -> NodeId:
+    """Who is to lead where leaders are appointed by hand: the last one that was, at first the first of the ensemble."""
+    if wanted is not None:
+        return wanted
+    last = record.appointed
+    return last if last in voting(record.meta) else record.meta.ensemble[0]

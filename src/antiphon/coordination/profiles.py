@@ -11,7 +11,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.commit_rule import CommitKind, CommitRule
-from antiphon.wire.metadata import Kind
+from antiphon.wire.metadata import Kind, TopicMeta
 
 ELECTIONS: Final = ("coordinator", "raft", "manual")
 WRITERS: Final = ("single", "multi")
@@ -119,6 +119,26 @@ def replication_of(profile: str, config: Mapping[str, str]) -> Replication:
         on_not_leader=_one_of("on.not.leader", values["on.not.leader"], ("reject", "forward")),
         conflict=values["conflict"],
     )
+
+
+class Options:
+    """The options of each topic of a cluster, read again when its settings have changed."""
+
+    def __init__(self, topics: Mapping[str, TopicMeta], names: Mapping[bytes, str]) -> None:
+        self._topics, self._names = topics, names
+        self._known: dict[bytes, tuple[TopicMeta, Replication]] = {}
+
+    def of(self, topic_id: bytes) -> Replication:
+        """The options of a topic that exists."""
+        topic = self._topics[self._names[topic_id]]
+        known = self._known.get(topic_id)
+        if known is not None and known[0] is topic:
+            return known[1]
+        if len(self._known) > 2 * len(self._topics):
+            self._known.clear()  # most are of topics that are gone
+        found = replication_of(topic.profile, topic.config)
+        self._known[topic_id] = (topic, found)
+        return found
 
 
 def check(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) -> Replication:

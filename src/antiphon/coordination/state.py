@@ -37,12 +37,14 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
     """A shard and what only the coordinator needs to know of it.
 
     `untrusted` members came back with an empty disk in place of one that may have held committed entries: their promise is
-    no evidence of what was committed until they have caught up with a leader again.
+    no evidence of what was committed until they have caught up with a leader again. `appointed` was the last to lead, where
+    leaders are appointed by hand.
     """
 
     topic_id: bytes
     meta: ShardMeta
     untrusted: tuple[int, ...] = ()
+    appointed: int = ABSENT_NODE
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -61,6 +63,11 @@ def cluster_record(cluster: ClusterRecord) -> Record:
 def node_record(node: NodeMeta) -> Record:
     """The after-image of a node."""
     return b"node/%d" % node.node_id, _encode(node)
+
+
+def node_gone(node_id: int) -> Record:
+    """The tombstone of a node."""
+    return b"node/%d" % node_id, None
 
 
 def topic_record(topic: TopicMeta) -> Record:

@@ -69,7 +69,7 @@ def _lead_again(self: Replica, message: BecomeLeader) -> bool:
 
 
 def _begin_in_same_term(
-    self: Elections, shard_id: int, *, wanted: Any = None, avoid: Any = None, above: int = 0
+    self: Elections, shard_id: int, *, wanted: Any = None, above: int = 0, **_: bool
 ) -> None:
     """Takes a new term only when the last one was led."""
     record = self._model.shards[shard_id]
@@ -77,7 +77,7 @@ def _begin_in_same_term(
     term = max(record.meta.term, above, 1)
     if record.meta.status == ShardStatus.ONLINE:
         term += 1
-    self._open[shard_id] = Election(shard_id, term, wanted=wanted, avoid=avoid)
+    self._open[shard_id] = Election(shard_id, term, wanted=wanted)
     self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE)
 
 

@@ -1,0 +1,72 @@
+"""The recorded live replica set of a shard whose commits go by it: who writes it, and when (S3.6, S3.24-S3.29).
+
+A leader's voting set in effect is what is recorded together with what it has proposed, so it is never smaller than any set
+that may be recorded by now, and nothing is committed without a member that an election could still rely on. Three
+things keep that true here:
+
+* a proposal is taken only if it was made on top of the set that is recorded (`LiveSet.version` is `ShardMeta.live_version`):
+  compare-and-set. Each one that is taken raises the version, and reaches the leader as metadata;
+* the coordinator by itself only ever takes members out: those that are dead, damaged, or back on another disk;
+* in an election the new set is recorded with the candidate, before anybody is told to lead: of those that were live,
+  the ones that promised the term.
+
+All functions are pure.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
+
+from antiphon.coordination.election import Election
+from antiphon.coordination.fences import Fence, in_order
+from antiphon.coordination.state import ShardRecord
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.messages import NodeId
+from antiphon.wire.cluster import LiveSet
+from antiphon.wire.metadata import ShardMeta
+
+
+def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[[NodeId], bool]) -> ShardMeta:
+    """The shard with the leader's proposal, less whom the coordinator knows to be dead; the same object if there is none.
+
+    What is recorded may be smaller than what was proposed: the leader waits for all that it proposed until it is told.
+    """
+    if report.version != meta.live_version:
+        return meta
+    wanted = _members(meta, (sender, *report.live))
+    if wanted == meta.live:
+        return meta
+    kept = _members(meta, (node for node in wanted if node == sender or is_alive(node)))
+    return _numbered(meta, kept)
+
+
+def without(meta: ShardMeta, gone: Collection[NodeId]) -> ShardMeta:
+    """The shard without these live members; the same object if none of them is one."""
+    kept = tuple(node for node in meta.live if node not in gone)
+    return meta if kept == meta.live else _numbered(meta, kept)
+
+
+def of_new_term(
+    election: Election, record: ShardRecord, votes: Mapping[NodeId, EntryId], candidate: NodeId
+) -> ShardMeta:
+    """The fence and the live set to be recorded with the candidate of an election.
+
+    What the old set is evidence of stays in force: members of the new one were in it, or the candidate has what they have.
+    The first term that goes by the live set starts from all that promised, and by majorities as well until it is ready.
+    """
+    meta = record.meta
+    if not election.by_live:
+        return meta if meta.fence == Fence.MAJORITY else without(meta, election.damaged())
+    if election.unclean:
+        return msgspec.structs.replace(_numbered(meta, (candidate,)), fence=Fence.LIVE)
+    if meta.fence == Fence.MAJORITY:
+        return msgspec.structs.replace(_numbered(meta, _members(meta, votes)), fence=Fence.BOTH)
+    return _numbered(meta, _members(meta, (candidate, *(node for node in votes if node in meta.live))))
+
+
+def _members(meta: ShardMeta, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    return in_order(meta, nodes)
+
+
+def _numbered(meta: ShardMeta, live: tuple[NodeId, ...]) -> ShardMeta:
+    return msgspec.structs.replace(meta, live=live, live_version=meta.live_version + 1)

@@ -1,0 +1,99 @@
+"""Shards that need no coordinator to have a leader: those whose replicas vote, and those where every replica writes.
+
+Where replicas vote (`election=raft`) they open, elect, change members and serve with no coordinator in reach. What is
+recorded here is what they say: a leader's node reports the shard with its term (`LiveSet`), and that is how clients find
+it. When that node is lost the shard is in Election until somebody reports; Offline says that too few members are alive to
+vote. Nobody here ever fences such a shard: a term of the coordinator's would only depose a leader that works.
+
+Where every replica writes (`writers=multi`) there is nothing to elect. The leader in the metadata is the first member of the
+ensemble that is alive: where clients go that do not care where they write.
+"""
+
+import msgspec
+
+from antiphon.coordination.fences import has_majorities, in_order, voting
+from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.profiles import Replication
+from antiphon.coordination.state import ShardRecord
+from antiphon.replication.messages import NodeId
+from antiphon.wire.cluster import LiveSet
+from antiphon.wire.metadata import ABSENT_NODE, ShardStatus
+
+MULTI_TERM = 1  # of every shard that every replica writes
+
+
+def is_self_led(options: Replication) -> bool:
+    """Does the coordinator leave the shards of such a topic to themselves?"""
+    return options.election == "raft" or options.is_multi
+
+
+class SelfLed:
+    """Records what is known of who leads such shards; decides nothing."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._is_alive = ledger.model.is_alive
+
+    def begin(self, record: ShardRecord, options: Replication) -> None:
+        """The shard is new, or nobody is known to lead it."""
+        if options.is_multi:
+            self._choose_home(record)
+        else:
+            self._leaderless(record)
+
+    def resume(self, record: ShardRecord, options: Replication) -> None:
+        """A new coordinator finds the shard in the records."""
+        if options.is_multi or record.meta.leader == ABSENT_NODE or not self._is_alive(record.meta.leader):
+            self.begin(record, options)
+
+    def node_lost(self, record: ShardRecord, options: Replication, node: NodeId) -> None:
+        """A member was just marked as dead."""
+        meta = record.meta
+        if options.is_multi:
+            self._choose_home(record)
+        elif meta.leader == node or not self._may_vote(record):
+            self._leaderless(record)
+        elif node in meta.live:
+            self._set(record, live=tuple(member for member in meta.live if member != node))
+
+    def node_returned(
+        self, record: ShardRecord, options: Replication, node: NodeId, *, restarted: bool
+    ) -> None:
+        """A member was just marked as alive, or has a new process."""
+        if options.is_multi:
+            self._choose_home(record)
+        elif record.meta.leader == node:
+            if restarted:
+                self._leaderless(record)
+        elif record.meta.status == ShardStatus.OFFLINE:
+            self._leaderless(record)
+
+    def report(self, record: ShardRecord, options: Replication, sender: NodeId, report: LiveSet) -> None:
+        """The sender says that it leads; the members that it names are recorded by whoever changes them."""
+        meta = record.meta
+        if options.is_multi or report.term < meta.term or sender not in meta.everybody:
+            return
+        if not self._is_alive(sender) or not (
+            has_majorities(meta, (sender, *report.live)) or self._may_vote(record)
+        ):
+            return  # on its way down, and does not know it yet
+        live = in_order(meta, (sender, *(node for node in report.live if self._is_alive(node))))
+        self._set(record, term=report.term, status=ShardStatus.ONLINE, leader=sender, live=live)
+
+    def _may_vote(self, record: ShardRecord) -> bool:
+        return has_majorities(record.meta, [n for n in voting(record.meta) if self._is_alive(n)])
+
+    def _leaderless(self, record: ShardRecord) -> None:
+        status = ShardStatus.ELECTION if self._may_vote(record) else ShardStatus.OFFLINE
+        self._set(record, status=status, leader=ABSENT_NODE, live=())
+
+    def _choose_home(self, record: ShardRecord) -> None:
+        alive = tuple(node for node in record.meta.ensemble if self._is_alive(node))
+        status = ShardStatus.ONLINE if alive else ShardStatus.OFFLINE
+        leader = alive[0] if alive else ABSENT_NODE
+        self._set(record, term=MULTI_TERM, status=status, leader=leader, live=alive)
+
+    def _set(self, record: ShardRecord, **changes: object) -> None:
+        meta = msgspec.structs.replace(record.meta, **changes)
+        if meta != record.meta:
+            self._ledger.put_shard(msgspec.structs.replace(record, meta=meta))
