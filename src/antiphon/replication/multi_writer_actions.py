@@ -1,0 +1,67 @@
+"""What a replica of a shard that every replica writes asks its surroundings to do.
+
+As in `actions`: storage actions carry a `write_id` that rises by one, are carried out in that order, and `persisted(id)`
+tells when they are durable. The log is only ever appended to; nothing is cut.
+"""
+
+from dataclasses import dataclass
+
+from antiphon.replication.actions import Commit, ReadReady, Repaired
+from antiphon.replication.messages import NodeId
+from antiphon.replication.multi_messages import MultiMessage
+from antiphon.replication.origin_history import Mark, OriginEntry
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEntries:
+    """Append the entries, whose offsets are set, to the local log; the batches of others must be stamped with them."""
+
+    write_id: int
+    entries: tuple[OriginEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptBase:
+    """Note, durably, that this empty log begins with the clock of `mark`: what came before was trimmed everywhere else."""
+
+    write_id: int
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send to a node; lost messages are made good by later ticks."""
+
+    to: NodeId
+    message: MultiMessage
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRelay:
+    """Read whole entries from `from_offset`, none beyond `to_offset`, about `max_bytes`, and give them to `fed()`."""
+
+    to: NodeId
+    from_offset: int
+    to_offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBrain:
+    """`peer` has another history of `origin` than this replica, at `lsn` or before: the link to it is stopped."""
+
+    peer: NodeId
+    origin: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedAway:
+    """`peer` no longer has what this replica lacks, and this replica's log is not empty: it has to be made anew."""
+
+    peer: NodeId
+
+
+MultiAction = (
+    AppendEntries | AdoptBase | Tell | FeedRelay | Commit | ReadReady | Repaired | SplitBrain | TrimmedAway
+)

@@ -1,0 +1,296 @@
+"""The sending half of a replica where every replica writes: one relay per peer (S4.15, S4.19).
+
+A peer subscribes with its vector clock. Its relay finds the place in the local log up to which the peer has everything (a
+binary search in the index), reads the log from there for ever, leaves out what the peer has or gets first-hand, and passes
+the rest on under its own origin and LSN (S4.24). Only what is durable here is relayed: after a crash nobody else can have
+an entry that its origin has lost and would number again.
+
+What is underway is bounded by a window of bytes; at least one message always may be. An acknowledgement of the last message
+that does not cover what was sent shows that something was lost, and the relay goes back to what was acknowledged. When no
+acknowledgement comes, ticks ask for one.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from antiphon.replication.messages import NodeId, ShardId
+from antiphon.replication.multi_messages import Relay, RelayAck, RelayBase, Subscribe
+from antiphon.replication.multi_writer_actions import FeedRelay, MultiAction, Tell
+from antiphon.replication.multi_writer_config import MultiWriterConfig
+from antiphon.replication.origin_history import History, Mark, OriginEntry
+from antiphon.replication.origin_log import OriginLog
+from antiphon.replication.vclock import LOCAL, NOTHING, ORIGINS_MAX, Vclock, covers, join, lag, meet
+
+TERM: Final = 1  # there are no elections, so there is one term
+
+
+class Split(Exception):  # noqa: N818 - a finding, caught one floor up
+    """Two histories of `origin` differ at `lsn` or before."""
+
+    def __init__(self, origin: int, lsn: int) -> None:
+        super().__init__(f"histories of origin {origin} differ at {lsn} or before")
+        self.origin = origin
+        self.lsn = lsn
+
+
+class RelayCursor:
+    """How far one peer has been sent this log."""
+
+    __slots__ = (
+        "acked", "connected", "feeding", "halted", "has", "history", "in_flight", "in_flight_bytes", "node", "owes_hint",
+        "quiet_ticks", "seq", "session", "skip", "stalled",
+    )  # fmt: skip
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self.connected = True
+        self.halted = False  # a split brain was found on this link
+        self.session = 0  # 0: the peer has not subscribed
+        self.history = History()  # of this log, where the relay reads
+        self.has = History().lsns  # of each origin: what the peer has, once it has all that was sent
+        self.skip: frozenset[int] = frozenset()
+        self.acked: Vclock = NOTHING  # what the peer has durably
+        self.seq = 0
+        self.in_flight: deque[tuple[int, int]] = deque()  # (seq, bytes)
+        self.in_flight_bytes = 0
+        self.feeding = False
+        self.stalled = False  # the log could not be read
+        self.owes_hint = False  # the peer does not know how far this replica has come with what is left out
+        self.quiet_ticks = 0
+
+    def begin(self, mark: Mark, clock: Vclock) -> None:
+        """Read from `mark` for a peer that has `clock`."""
+        self.history = History(mark)
+        self.has = History(Mark(0, clock, ())).lsns
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self.feeding = self.stalled = self.owes_hint = False
+        self.quiet_ticks = 0
+
+    def knows(self, clock: Vclock) -> None:
+        """The peer has `clock` durably."""
+        self.acked = join(self.acked, clock)
+        has = self.has
+        for origin, lsn in enumerate(clock):
+            if lsn > has[origin]:
+                has[origin] = lsn
+
+    @property
+    def waits(self) -> bool:
+        """Is anything outstanding that only a tick can mend?"""
+        return self.connected and self.session > 0 and (bool(self.in_flight) or self.stalled)
+
+
+class RelaySide:
+    """The relays of one replica."""
+
+    def __init__(self, shard: ShardId, log: OriginLog, config: MultiWriterConfig) -> None:
+        self._shard = shard
+        self._log = log
+        self._config = config
+        self.cursors: dict[NodeId, RelayCursor] = {}
+
+    # -- peers --------------------------------------------------------------------------------------------------
+
+    def set_peers(self, peers: Sequence[NodeId]) -> None:
+        """These are the other members now."""
+        self.cursors = {node: self.cursors.get(node) or RelayCursor(node) for node in peers}
+
+    def peer_connected(self, node: NodeId, out: list[MultiAction]) -> None:
+        """A new connection: whatever was underway on an old one may be lost."""
+        cursor = self.cursors.get(node)
+        if cursor is None:
+            return
+        cursor.connected = True
+        if cursor.session:
+            self._go_back(cursor)
+            self._say(cursor, (), (), 0, out)
+            self.pump(cursor, out)
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Nothing is sent there until `peer_connected`."""
+        cursor = self.cursors.get(node)
+        if cursor is not None:
+            cursor.connected = False
+
+    def halt(self, node: NodeId) -> None:
+        """Nothing more is relayed to this peer."""
+        cursor = self.cursors.get(node)
+        if cursor is not None:
+            cursor.halted = True
+            cursor.session = 0
+
+    def resume(self, node: NodeId) -> None:
+        """Try a halted link again."""
+        self.cursors[node].halted = False
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def on_subscribe(self, sender: NodeId, message: Subscribe, out: list[MultiAction]) -> None:
+        """A peer wants everything beyond its clock. Raises `Split` where its history is another one."""
+        cursor = self.cursors[sender]
+        self._compare(message)
+        cursor.acked = meet(cursor.acked, message.vclock)  # its disk may be another one
+        mark = self._log.index.covered_by(message.vclock)
+        if mark is None:
+            base = self._log.index.base
+            cursor.session = 0
+            out.append(Tell(sender, RelayBase(self._shard, TERM, message.session, base.clock, base.chains)))
+            return
+        if cursor.session != message.session:
+            cursor.session, cursor.seq = message.session, 0
+        cursor.skip = frozenset(message.skip)
+        cursor.begin(mark, message.vclock)
+        self._say(cursor, (), (), 0, out)
+        self.pump(cursor, out)
+
+    def _compare(self, message: Subscribe) -> None:
+        """Equal LSNs must have equal chains; where one is behind, the first entry that it gets tells."""
+        history = self._log.history
+        for origin in range(LOCAL + 1, min(len(message.vclock), len(message.chains), ORIGINS_MAX + 1)):
+            lsn = message.vclock[origin]
+            if lsn and lsn == history.lsns[origin] and message.chains[origin] != history.chains[origin]:
+                raise Split(origin, lsn)
+
+    def on_ack(self, sender: NodeId, message: RelayAck, out: list[MultiAction]) -> None:
+        """The peer has more, durably."""
+        cursor = self.cursors[sender]
+        if message.session != cursor.session:
+            return
+        cursor.knows(message.vclock)
+        cursor.quiet_ticks = 0
+        in_flight = cursor.in_flight
+        while in_flight and in_flight[0][0] <= message.seq:
+            cursor.in_flight_bytes -= in_flight.popleft()[1]
+        if not in_flight and message.seq == cursor.seq and not _covers_replicated(cursor.acked, cursor.has):
+            self._go_back(cursor)
+        self.pump(cursor, out)
+
+    def heard(self, sender: NodeId, clock: Vclock) -> None:
+        """A peer said what it has durably."""
+        self.cursors[sender].knows(clock)
+
+    def _go_back(self, cursor: RelayCursor) -> None:
+        mark = self._log.index.covered_by(cursor.acked)
+        if mark is None:  # trimmed meanwhile: the peer hears of it when it subscribes again
+            cursor.session = 0
+        else:
+            cursor.begin(mark, cursor.acked)
+
+    # -- feeding ------------------------------------------------------------------------------------------------
+
+    def pump_all(self, out: list[MultiAction]) -> None:
+        """More of the log is durable."""
+        for cursor in self.cursors.values():
+            self.pump(cursor, out)
+
+    def pump(self, cursor: RelayCursor, out: list[MultiAction]) -> None:
+        """Ask for what is to be sent next, if anything may be."""
+        at, end = cursor.history.offset, self._log.durable_end
+        if not cursor.session or not cursor.connected or cursor.feeding:
+            return
+        if at >= end:
+            if cursor.owes_hint and not cursor.in_flight:
+                self._say(cursor, (), (), 0, out)
+            return
+        room = self._config.window_bytes - cursor.in_flight_bytes
+        if room > 0 or not cursor.in_flight:
+            cursor.feeding = True
+            out.append(FeedRelay(cursor.node, at, end, max(1, min(room, self._config.feed_bytes_max))))
+
+    def fed(
+        self, to: NodeId, from_offset: int, entries: Sequence[OriginEntry], out: list[MultiAction]
+    ) -> None:
+        """What a `FeedRelay` asked for, or nothing when it cannot be read now; any time later."""
+        cursor = self.cursors.get(to)
+        if cursor is None or not cursor.feeding or from_offset != cursor.history.offset:
+            return
+        cursor.feeding = False
+        cursor.stalled = not entries
+        if not entries or not cursor.session:
+            return
+        chosen: list[OriginEntry] = []
+        chains: list[int] = []
+        size_bytes = 0
+        history, has = cursor.history, cursor.has
+        for entry in entries:
+            origin, before = entry.origin, history.chains[entry.origin]
+            history.take(entry)
+            if origin == LOCAL or entry.lsn <= has[origin]:
+                continue
+            if origin in cursor.skip:
+                cursor.owes_hint = True
+                continue
+            has[origin] = entry.lsn
+            chosen.append(entry)
+            chains.append(before)
+            size_bytes += entry.size_bytes
+        if chosen:
+            self._say(cursor, tuple(chains), tuple(chosen), size_bytes, out)
+        self.pump(cursor, out)
+
+    def _say(
+        self,
+        cursor: RelayCursor,
+        chains: tuple[int, ...],
+        entries: tuple[OriginEntry, ...],
+        size_bytes: int,
+        out: list[MultiAction],
+    ) -> None:
+        cursor.seq += 1
+        cursor.in_flight.append((cursor.seq, size_bytes))
+        cursor.in_flight_bytes += size_bytes
+        cursor.owes_hint = False
+        message = Relay(
+            self._shard, TERM, cursor.session, cursor.seq, self._log.durable_clock, chains, entries
+        )
+        out.append(Tell(cursor.node, message))
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    @property
+    def needs_tick(self) -> bool:
+        """Does any peer owe an answer?"""
+        return any(cursor.waits for cursor in self.cursors.values())
+
+    def tick(self, out: list[MultiAction]) -> None:
+        """Ask again where no acknowledgement came."""
+        for cursor in self.cursors.values():
+            if not cursor.waits:
+                continue
+            cursor.quiet_ticks += 1
+            if cursor.quiet_ticks < self._config.resend_ticks:
+                continue
+            cursor.quiet_ticks = 0
+            if cursor.stalled:
+                cursor.stalled = False
+                self.pump(cursor, out)
+            if cursor.in_flight:
+                if cursor.in_flight[-1][1] == 0:  # the last one was a question too: the same again
+                    cursor.in_flight.pop()
+                    cursor.seq -= 1
+                self._say(cursor, (), (), 0, out)
+
+    # -- what is known of the others ----------------------------------------------------------------------------
+
+    def stable_clock(self) -> Vclock:
+        """What every member has durably, as far as they said."""
+        clock = self._log.durable_clock
+        for cursor in self.cursors.values():
+            clock = meet(clock, cursor.acked)
+        return clock
+
+    def common_offset(self) -> int:
+        """Everything in the log before this offset is durable at every member: it may be trimmed."""
+        mark = self._log.index.covered_by(self.stable_clock())
+        return self._log.log_start if mark is None else mark.offset
+
+    def lags(self) -> Mapping[NodeId, int]:
+        """How many entries each peer lacks of those that are durable here (S4.23)."""
+        clock = self._log.durable_clock
+        return {node: lag(clock, cursor.acked) for node, cursor in self.cursors.items()}
+
+
+def _covers_replicated(clock: Vclock, lsns: Sequence[int]) -> bool:
+    return covers(clock + (0,) * (len(lsns) - len(clock)), (0, *lsns[LOCAL + 1 :]))
