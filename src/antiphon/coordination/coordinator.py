@@ -18,7 +18,9 @@ from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
-from antiphon.coordination.membership import Arrival, Membership, Silence, as_alive, classify
+from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_alive, classify
+from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
+from antiphon.coordination.reconfiguration_commands import MemberCommands
 from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, ShardRecord, has_leader
 from antiphon.coordination.timers import Timers
@@ -36,6 +38,7 @@ from antiphon.invariants import invariant
 from antiphon.replication.messages import (
     AnyMessage,
     BecomeLeaderReply,
+    MembersSettled,
     NewTermReply,
     NodeId,
     StaleTerm,
@@ -50,8 +53,19 @@ from antiphon.wire.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
-from antiphon.wire.metadata import Kind, ShardMeta, ShardStatus
-from antiphon.wire.requests import AdminRequest, AlterTopic, CreateTopic, DeleteTopic, ElectLeader, SplitShard
+from antiphon.wire.metadata import Kind, ShardMeta, ShardStatus, TopicMeta
+from antiphon.wire.requests import (
+    AdminRequest,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    DrainNode,
+    ElectLeader,
+    MoveReplica,
+    Rebalance,
+    RemoveNode,
+    SplitShard,
+)
 
 CommandRequest = AdminRequest | ReserveProducerIds
 
@@ -73,12 +87,16 @@ class CoordinatorConfig:
         initial_nodes: a fresh cluster gets its first table when this many nodes are alive.
         silence: when a node is taken for dead.
         assembly_ms: how long a fresh cluster waits for those nodes before topics may be made without them.
+        voters: the nodes that hold `__cluster`.
+        moves_per_node: shards of a node whose members change at a time; the others wait for their turn.
     """
 
     cluster_id: str
     initial_nodes: int = 1
     silence: Silence = field(default_factory=Silence)
     assembly_ms: int = 0
+    voters: tuple[NodeId, ...] = ()
+    moves_per_node: int = MOVES_PER_NODE
 
 
 @dataclass(slots=True)
@@ -103,6 +121,8 @@ class Coordinator:
             lambda shard_id, node: self._elections.begin(shard_id, wanted=node),
             self._elections.deleted,
         )
+        self._changes = Reconfigurations(self._ledger, self._elections, config.moves_per_node)
+        self._member_commands = MemberCommands(self._ledger, self._changes, config.voters)
         self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
         self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)
         self._transfers: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted)
@@ -122,6 +142,11 @@ class Coordinator:
     def elections_open(self) -> int:
         """Shards whose election is going on."""
         return len(self._elections)
+
+    @property
+    def changes(self) -> Reconfigurations:
+        """Changes of members that are under way."""
+        return self._changes
 
     @property
     def unclean_elections(self) -> int:
@@ -146,6 +171,7 @@ class Coordinator:
         for node in lost:
             self._mark_dead(node)
         self._elections.resume(now_ms)
+        self._changes.resume(now_ms)
         self._ledger.act(MetadataChanged(self._model.version))
         return self._ledger.flush()
 
@@ -157,6 +183,7 @@ class Coordinator:
         for node in self._members.silent(now_ms):
             self._lose(node, now_ms)
         self._elections.tick(now_ms)
+        self._changes.tick(now_ms)
         self._end_transfers(now_ms)
         return self._ledger.flush()
 
@@ -171,9 +198,11 @@ class Coordinator:
     def _speak(self, batch: Batch, version: int, now_ms: int) -> None:
         for node in batch.nodes:
             self._elections.node_joined(node, now_ms)
+            self._changes.node_joined(node, now_ms)
         for shard in batch.shards.values():
             self._elections.committed(shard, now_ms)
             self._splits.committed(shard)
+            self._changes.committed(shard, now_ms)
             newest = self._model.shards.get(shard.meta.shard_id)
             if newest is None or (newest.meta.term, newest.meta.status) != (
                 shard.meta.term,
@@ -196,14 +225,16 @@ class Coordinator:
             self._ledger.answer(token, error)
             return self._ledger.flush()
         self._members.heard(node.node_id, now_ms)
-        if arrival is not Arrival.SAME or self._model.nodes[node.node_id] != as_alive(node):
-            self._ledger.put_node(as_alive(node), joined=arrival is not Arrival.SAME)
+        after = arrived(self._model, node)
+        if arrival is not Arrival.SAME or self._model.nodes[node.node_id] != after:
+            self._ledger.put_node(after, joined=arrival is not Arrival.SAME)
         if arrival not in {Arrival.NEW, Arrival.SAME}:
             self._elections.node_returned(
                 node.node_id,
                 restarted=arrival is not Arrival.BACK,
                 disk_replaced=arrival is Arrival.REPLACED,
             )
+            self._changes.node_gone(node.node_id, now_ms)
         self._bootstrap()
         self._ledger.answer_when_committed(token)
         return self._ledger.flush()
@@ -220,6 +251,7 @@ class Coordinator:
         """What a leader's node says about the followers of its shards."""
         for report in reports:
             self._elections.live_set(sender, report, now_ms)
+            self._changes.live_set(sender, report, now_ms)
         return self._ledger.flush()
 
     def split_report(self, sender: NodeId, report: SplitReport) -> list[Action]:
@@ -235,6 +267,7 @@ class Coordinator:
     def _lose(self, node: NodeId, now_ms: int) -> None:
         if self._mark_dead(node):
             self._elections.node_lost(node, now_ms)
+            self._changes.node_gone(node, now_ms)
 
     def _mark_dead(self, node: NodeId) -> bool:
         self._members.lost(node)
@@ -269,7 +302,12 @@ class Coordinator:
             case NewTermReply():
                 self._elections.promise(sender, message, now_ms)
             case BecomeLeaderReply():
+                before = self._model.shards.get(message.shard)
                 self._elections.leads(sender, message)
+                if self._model.shards.get(message.shard) is not before:
+                    self._changes.led(message.shard, now_ms)
+            case MembersSettled():
+                self._changes.settled(sender, message, now_ms)
             case StaleTerm():
                 self._elections.stale(sender, message.shard, message.term)
             case _:
@@ -296,7 +334,7 @@ class Coordinator:
                 self._begin_new(token, topic.topic_id, shard_ids)
             case AlterTopic():
                 before = self._model.topics.get(request.name)
-                topic, shard_ids = topics.alter(self._ledger, request)
+                topic, shard_ids = self._alter(request)
                 if topic != before:
                     self._elections.options_changed(topic)
                 self._begin_new(token, topic.topic_id, shard_ids)
@@ -306,10 +344,23 @@ class Coordinator:
                 self._elect(token, request)
             case SplitShard():
                 self._splits.split(token, request)
+            case MoveReplica() | DrainNode() | RemoveNode() | Rebalance():
+                self._member_commands.carry_out(request)
+                self._ledger.answer_when_committed(token)
             case ReserveProducerIds():
                 self._reserve(token, request.count)
             case _:
                 raise InvalidRequestError(f"{type(request).__name__} is not offered")
+
+    def _alter(self, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
+        if request.replicas is None:
+            return topics.alter(self._ledger, request)
+        topic = topics.find(self._model, request.name)
+        if request.shards is not None:
+            raise InvalidRequestError("change the shards and the replicas of a topic one after the other")
+        goals = self._member_commands.plan_replicas(topic, request.replicas)
+        altered, _ = topics.alter(self._ledger, request)
+        return self._member_commands.set_replicas(altered, request.replicas, goals), []
 
     def _check_assembled(self) -> None:
         """A topic that is made while the first nodes are still arriving would be stuck with fewer replicas than meant."""
@@ -333,6 +384,7 @@ class Coordinator:
         gone = UnknownTopicError(f"{topic.kind.value} {name!r} was deleted meanwhile", name=name)
         for shard_id in self._model.shards_of[topic.topic_id]:
             self._elections.deleted(shard_id)
+            self._changes.deleted(shard_id)
             self._splits.deleted(shard_id, gone)
             self._answer_elect(shard_id, lambda _: gone)
             self._answer_transfers(shard_id, None, gone)

@@ -16,6 +16,7 @@ from antiphon.coordination.state import (
     ShardRecord,
     cluster_record,
     counter_record,
+    node_gone,
     node_record,
     shard_gone,
     shard_record,
@@ -65,6 +66,12 @@ class Ledger:
         self._write(node_record(node))
         if joined:
             self._gathering.nodes[node.node_id] = None
+
+    def drop_node(self, node: NodeId) -> None:
+        """Forget a node."""
+        del self.model.nodes[node]
+        self._write(node_gone(node))
+        self._gathering.nodes.pop(node, None)
 
     def put_topic(self, topic: TopicMeta) -> None:
         """Create a topic or change its settings."""
