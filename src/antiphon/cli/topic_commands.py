@@ -8,6 +8,17 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.topic_options import (
+    CommitOption,
+    ElectionOption,
+    ProfileOption,
+    SplitBrainOption,
+    WritersOption,
+    caveats,
+    in_force,
+    with_options,
+)
+from antiphon.coordination.profiles import normal_name
 from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.wire.requests import ReplicaStatus
@@ -28,6 +39,7 @@ SHARD_HEADINGS = (
     "FOLLOWERS",
     "SIZE",
 )
+JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING")
 
 
 def mount(app: typer.Typer) -> None:
@@ -49,15 +61,23 @@ def _app_for(kind: Kind) -> typer.Typer:
         rich_markup_mode=None,
     )
     commands: tuple[tuple[str, Callable[..., None], str], ...] = (
-        ("create", _create(kind), "flights --shards 4 --replicas 3"),
+        ("create", _create(kind), _create_example(kind)),
         ("list", _list(kind), "--json"),
         ("describe", _describe(kind), "flights"),
-        ("alter", _alter(kind), "flights --config retention.ms=86400000"),
+        ("alter", _alter(kind), "flights --commit quorum --config retention.ms=86400000"),
         ("delete", _delete(kind), "flights"),
     )
     for name, command, example in commands:
         app.command(name, epilog=f"Example: antiphon {kind.value} {name} {example}")(command)
     return app
+
+
+def _create_example(kind: Kind) -> str:
+    if kind is Kind.TABLE:
+        return "aircraft --shards 4 --replicas 3 · antiphon table create sites --writers multi --replicas 3"
+    return (
+        "flights --shards 4 --replicas 3 · antiphon topic create metrics --profile fluvio --config min.live=2"
+    )
 
 
 def parse_config(pairs: list[str] | None) -> dict[str, str]:
@@ -77,19 +97,23 @@ def _create(kind: Kind) -> Callable[..., None]:
         name: Annotated[str, typer.Argument(help="Its name: letters, digits, dot, dash, underscore.")],
         shards: Annotated[int, typer.Option(help="How many shards.")] = 1,
         replicas: Annotated[int, typer.Option(help="Copies of each shard; 0: one a node, at most 3.")] = 0,
-        profile: Annotated[str, typer.Option(help="How it is replicated.")] = "oxia",
-        commit: Annotated[str | None, typer.Option(help="When an entry is committed: quorum.")] = None,
-        election: Annotated[str | None, typer.Option(help="Who chooses leaders: coordinator.")] = None,
-        writers: Annotated[str | None, typer.Option(help="Who may write: single.")] = None,
+        profile: ProfileOption = "oxia",
+        commit: CommitOption = None,
+        election: ElectionOption = None,
+        writers: WritersOption = None,
+        accept_split_brain: SplitBrainOption = False,
         config: ConfigOption = None,
         servers: ServersOption = None,
         directory: DirOption = DEFAULT_DIR,
         as_json: JsonOption = False,
     ) -> None:
-        settings = parse_config(config)
-        for option, value in (("commit", commit), ("election", election), ("writers", writers)):
-            if value is not None:
-                settings[option] = value
+        settings = with_options(
+            parse_config(config),
+            commit=commit,
+            election=election,
+            writers=writers,
+            accept_split_brain=accept_split_brain,
+        )
         with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"creating {name}"):
             make = db.create_topic if kind is Kind.TOPIC else db.create_table
             make(name, shards=shards, replicas=replicas, profile=profile, config=settings)
@@ -100,6 +124,7 @@ def _create(kind: Kind) -> Callable[..., None]:
             typer.echo(
                 f"Created {kind.value} {name}: {len(topic.shards)} shards x {topic.replicas} replicas, {topic.profile}"
             )
+        _warn(topic)
 
     create.__doc__ = f"Create a {kind.value}."
     return create
@@ -148,14 +173,20 @@ def _describe(kind: Kind) -> Callable[..., None]:
             topic = _find(cluster, name, kind)
             rows = _shard_rows(db, [topic])
         if as_json:
-            headings = [heading.lower() for heading in SHARD_HEADINGS]
-            print_json(_as_json(topic) | {"shards": [dict(zip(headings, row, strict=True)) for row in rows]})
+            headings = [heading.lower() for heading in JSON_HEADINGS]
+            options = {option: value for option, value, _ in in_force(topic)}
+            shards = [dict(zip(headings, row, strict=True)) for row in rows]
+            print_json(_as_json(topic) | {"options": options, "shards": shards})
             return
         typer.echo(
             f"{kind.value} {name}  id {topic.topic_id.hex()}  profile {topic.profile}  replicas {topic.replicas}"
         )
+        for option, value, whence in in_force(topic):
+            typer.echo(f"  {option} = {value}  ({whence})")
+        shown = {option for option, _, _ in in_force(topic)}
         for setting, value in sorted(topic.config.items()):
-            typer.echo(f"  {setting} = {value}")
+            if normal_name(setting) not in shown:
+                typer.echo(f"  {setting} = {value}  (set)")
         print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
 
     describe.__doc__ = f"Show a {kind.value} with its settings and shards."
@@ -166,6 +197,8 @@ def _alter(kind: Kind) -> Callable[..., None]:
     @reports_errors
     def alter(
         name: Annotated[str, typer.Argument(help="Its name.")],
+        commit: CommitOption = None,
+        accept_split_brain: SplitBrainOption = False,
         config: ConfigOption = None,
         reset: Annotated[
             list[str] | None, typer.Option("--reset", help="A setting to put back to its default.")
@@ -176,14 +209,17 @@ def _alter(kind: Kind) -> Callable[..., None]:
         servers: ServersOption = None,
         directory: DirOption = DEFAULT_DIR,
     ) -> None:
-        settings: dict[str, str | None] = dict(parse_config(config))
-        settings.update(dict.fromkeys(reset or []))
+        chosen = with_options(parse_config(config), commit=commit, accept_split_brain=accept_split_brain)
+        settings: dict[str, str | None] = {**chosen, **dict.fromkeys(reset or [])}
         if not settings and shards is None:
-            usage("nothing to change: give --config, --reset or --shards")
+            usage("nothing to change: give --commit, --config, --reset or --shards")
         with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"altering {name}"):
             _find(db.metadata(), name, kind)
             db.alter_topic(name, config=settings, shards=shards)
+            topic = _find(db.metadata(), name, kind)
         typer.echo(f"Altered {kind.value} {name}")
+        if settings:
+            _warn(topic)
 
     alter.__doc__ = f"Change the settings of a {kind.value}" + (
         ", or add shards." if kind is Kind.TOPIC else "."
@@ -218,6 +254,11 @@ def _find(cluster: ClusterMeta, name: str, kind: Kind) -> TopicMeta:
     )
 
 
+def _warn(topic: TopicMeta) -> None:
+    for line in caveats(topic):
+        typer.echo(f"antiphon: {line}", err=True)
+
+
 def _as_json(topic: TopicMeta) -> dict[str, Any]:
     return {
         "name": topic.name,
@@ -240,7 +281,11 @@ def shard_list(
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Every shard: leader, term, ensemble, high watermark, log end and how far each follower is."""
+    """Every shard: leader, term, ensemble, live replicas, high watermark, log end and how far each follower is.
+
+    ENSEMBLE are the voters; +N is on its way in and does not count yet, -N is on its way out. LIVE are those that keep up;
+    with commit=live it is the recorded live replica set, by which commits go.
+    """
     with antiphon.connect(server_addresses(servers, directory)) as db:
         cluster = db.metadata()
         chosen = [found for found in cluster.topics if topic is None or found.name == topic]
@@ -248,7 +293,10 @@ def shard_list(
             raise UnknownTopicError(f"there is no topic or table {topic}")
         shown = [found for found in chosen if internal or topic is not None or not found.internal]
         rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
-    print_table(SHARD_HEADINGS, rows if as_json else _for_people(rows), as_json=as_json)
+    if as_json:
+        print_table(JSON_HEADINGS, rows, as_json=True)
+    else:
+        print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
 
 
 @reports_errors
@@ -266,7 +314,7 @@ def shard_elect(
 
 
 def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[object]]:
-    """Rows of SHARD_HEADINGS; a leader that does not answer leaves its columns empty."""
+    """Rows of JSON_HEADINGS; a leader that does not answer leaves its columns empty."""
     replicas: dict[tuple[int, int], ReplicaStatus] = {}
     leaders = {shard.leader for topic in topics for shard in topic.shards if shard.leader != ABSENT_NODE}
     for node_id in sorted(leaders):
@@ -283,16 +331,25 @@ def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[obj
 
 
 def _for_people(rows: list[list[object]]) -> list[list[object]]:
-    """Rows with their followers as NODE(leo, lag)."""
-    at = SHARD_HEADINGS.index("FOLLOWERS")
+    """Rows of SHARD_HEADINGS, with followers as NODE(leo, lag) and changes of members as +NODE and -NODE."""
+    at, members = SHARD_HEADINGS.index("FOLLOWERS"), SHARD_HEADINGS.index("ENSEMBLE")
     shown = []
-    for row in rows:
+    for *row, learners, outgoing in rows:
+        row[members] = _with_changes(row[members], learners, outgoing)
         followers = row[at]
         text = "-"
         if isinstance(followers, list):
             text = " ".join(f"{each['node']}({each['leo']}, {each['lag']})" for each in followers) or "-"
         shown.append([*row[:at], text, *row[at + 1 :]])
     return shown
+
+
+def _with_changes(ensemble: object, learners: object, outgoing: object) -> object:
+    if not (isinstance(ensemble, list) and isinstance(learners, list) and isinstance(outgoing, list)):
+        return ensemble
+    coming = [f"+{node}" for node in (*learners, *(n for n in ensemble if outgoing and n not in outgoing))]
+    going = [f"-{node}" for node in outgoing if node not in ensemble]
+    return [*(n for n in ensemble if not outgoing or n in outgoing), *coming, *going]
 
 
 def _shard_row(topic: TopicMeta, shard: ShardMeta, leader: ReplicaStatus | None) -> list[object]:
@@ -308,9 +365,11 @@ def _shard_row(topic: TopicMeta, shard: ShardMeta, leader: ReplicaStatus | None)
         shard.leader if shard.leader != ABSENT_NODE else None,
         shard.term,
         list(shard.ensemble),
-        list(shard.live or shard.ensemble),
+        list(shard.live if shard.live or shard.fence != "majority" else shard.ensemble),
         None if leader is None else leader.high_watermark,
         None if leader is None else leader.log_end,
         followers,
         None if leader is None else leader.size_bytes,
+        list(shard.learners),
+        list(shard.outgoing),
     ]

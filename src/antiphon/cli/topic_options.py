@@ -1,0 +1,100 @@
+"""How a topic is replicated, on the command line: the options' help, what is in force, and what a choice may cost."""
+
+from typing import Annotated
+
+import typer
+
+from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
+from antiphon.replication.commit_rule import CommitKind
+from antiphon.wire.metadata import TopicMeta
+
+ProfileOption = Annotated[
+    str,
+    typer.Option(help=f"A bundle of the options below: {', '.join(PROFILES)}."),
+]
+CommitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="When an entry is committed: quorum (a majority has it), live (every live replica has it), "
+        "local (the leader has it), at_least(K)."
+    ),
+]
+ElectionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Who chooses leaders: coordinator, raft (the replicas vote), manual (an operator). For good."
+    ),
+]
+WritersOption = Annotated[
+    str | None,
+    typer.Option(help="Who may write: single (the leader), multi (every replica; tables only). For good."),
+]
+SplitBrainOption = Annotated[
+    bool,
+    typer.Option(
+        "--i-accept-split-brain",
+        help="Allow a commit rule that fewer than a majority can keep: an election may then lose what was acknowledged.",
+    ),
+]
+
+
+def with_options(
+    settings: dict[str, str],
+    *,
+    commit: str | None,
+    election: str | None = None,
+    writers: str | None = None,
+    accept_split_brain: bool = False,
+) -> dict[str, str]:
+    """Settings with what was said by options of their own; those win over --config."""
+    own = {
+        "commit": commit,
+        "election": election,
+        "writers": writers,
+        "accept.split.brain": "true" if accept_split_brain else None,
+    }
+    return settings | {name: value for name, value in own.items() if value is not None}
+
+
+def in_force(topic: TopicMeta) -> list[tuple[str, str, str]]:
+    """(option, value, where it comes from: set, profile or default) of every replication option of a topic."""
+    own = {normal_name(name): value for name, value in topic.config.items()}
+    bundle = PROFILES.get(topic.profile, {})
+    if own.get("writers", bundle.get("writers")) == "multi":
+        bundle = {**bundle, **MULTI_DEFAULTS}
+    rows = []
+    for name, default in DEFAULTS.items():
+        if name in own:
+            rows.append((name, own[name], "set"))
+        elif name in bundle:
+            rows.append((name, bundle[name], f"profile {topic.profile}"))
+        else:
+            rows.append((name, default, "default"))
+    return rows
+
+
+def caveats(topic: TopicMeta) -> list[str]:
+    """One line for each thing that a topic's options may cost and that surprises (C7, S3.32, S4.28)."""
+    options = replication_of(topic.profile, topic.config)
+    found = []
+    rule, majority = options.commit, topic.replicas // 2 + 1
+    few = rule.kind is CommitKind.AT_LEAST and rule.k < majority
+    if (rule.kind is CommitKind.LOCAL or few) and not options.is_multi and topic.replicas > 1:
+        found.append(
+            f"commit={rule}: acknowledged writes can be lost when the leader fails before a majority of replicas has them"
+        )
+    if options.is_multi:
+        found.append(
+            "writers=multi: a write is acknowledged by one replica alone and is lost if that never comes back; "
+            "of two writes to one key at once one wins"
+        )
+    if options.unclean:
+        found.append(
+            "unclean.leader.election.enable=true: when no live replica is left, one that lacks committed records may lead"
+        )
+    if options.isolation == "uncommitted":
+        found.append(
+            "isolation=uncommitted: reads that name no isolation see records that may vanish when the leader fails; ask for "
+            "isolation=committed where that matters"
+        )
+    return found

@@ -1,0 +1,61 @@
+"""What the command line says of a topic's replication, without a cluster."""
+
+import pytest
+
+from antiphon.cli.topic_commands import SHARD_HEADINGS, _for_people
+from antiphon.cli.topic_options import caveats, in_force, with_options
+from antiphon.wire.metadata import Kind, TopicMeta
+
+
+def topic(profile: str = "oxia", replicas: int = 3, kind: Kind = Kind.TOPIC, **config: str) -> TopicMeta:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return TopicMeta("t", bytes(16), kind, replicas, profile, (), settings)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (topic(), []),
+        (topic("raft"), []),
+        (topic("tarantool"), []),
+        (topic("fluvio"), ["may vanish"]),
+        (topic("fluvio", isolation="committed"), []),
+        (topic(isolation="uncommitted"), ["may vanish"]),
+        (topic(commit="local"), ["acknowledged writes can be lost"]),
+        (topic(commit="local", replicas=1), []),
+        (topic(commit="at_least(1)", accept_split_brain="true"), ["acknowledged writes can be lost"]),
+        (topic(commit="at_least(2)"), []),
+        (topic(kind=Kind.TABLE, writers="multi"), ["one replica alone"]),
+        (topic(commit="live", unclean_leader_election_enable="true"), ["lacks committed records"]),
+    ],
+)
+def test_s3_32_s4_28_a_choice_that_may_cost_something_says_so_in_one_line(
+    made: TopicMeta, words: list[str]
+) -> None:
+    found = caveats(made)
+    assert len(found) == len(words)
+    for line, word in zip(found, words, strict=True):
+        assert word in line
+        assert "\n" not in line
+
+
+def test_options_in_force_say_where_they_come_from() -> None:
+    shown = {name: (value, whence) for name, value, whence in in_force(topic("fluvio", min_live="2"))}
+    assert shown["commit"] == ("live", "profile fluvio")
+    assert shown["min.live"] == ("2", "set")
+    assert shown["election"] == ("coordinator", "default")
+    multi = {name: value for name, value, _ in in_force(topic(kind=Kind.TABLE, writers="multi"))}
+    assert (multi["commit"], multi["election"]) == ("local", "manual")
+
+
+def test_options_of_their_own_win_over_config() -> None:
+    found = with_options({"commit": "quorum", "a": "b"}, commit="at_least(1)", accept_split_brain=True)
+    assert found == {"commit": "at_least(1)", "a": "b", "accept.split.brain": "true"}
+
+
+def test_a_change_of_members_shows_in_the_ensemble() -> None:
+    row: list[object] = ["t", 0, "Online", 1, 4, [1, 2, 3], [1, 2, 3], 7, 7, [], 100]
+    assert len(row) == len(SHARD_HEADINGS)
+    at = SHARD_HEADINGS.index("ENSEMBLE")
+    assert _for_people([[*row, [4], []]])[0][at] == [1, 2, 3, "+4"]
+    assert _for_people([[*row, [], [0, 1, 2]]])[0][at] == [1, 2, "+3", "-0"]
