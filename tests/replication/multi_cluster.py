@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from antiphon.replication.actions import Commit, Repaired
-from antiphon.replication.multi_messages import MultiMessage
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_actions import (
     AdoptBase,
@@ -19,6 +19,9 @@ from antiphon.replication.multi_writer_actions import (
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.origin_history import START, History, Mark, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
+
+if TYPE_CHECKING:
+    from antiphon.replication.multi_messages import MultiMessage
 
 SHARD = 7
 

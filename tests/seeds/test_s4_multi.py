@@ -83,7 +83,8 @@ def test_s4_22_a_new_disk_is_a_new_origin_and_ids_are_not_given_again() -> None:
 
 def test_s4_23_vclocks_tell_the_lag_what_to_send_and_what_came_twice() -> None:
     assert lag((0, 5, 6, 9), (0, 5, 6)) == 9
-    assert covers((0, 5, 6), (0, 5)) and join((0, 5), (0, 0, 6)) == (0, 5, 6)
+    assert covers((0, 5, 6), (0, 5))
+    assert join((0, 5), (0, 0, 6)) == (0, 5, 6)
     sites = Sites()  # everybody passes everything on: each entry reaches each node twice
     sites[1].write("a", "b")
     sites.settle()
@@ -156,12 +157,14 @@ def test_s4_27_the_seven_steps_in_their_order() -> None:
     one.said.clear()
     two.said.clear()
     one.write("a")  # 1 begin
-    assert one.committed == 0 and not one.said
+    assert one.committed == 0
+    assert not one.said
     one.sync()  # 2 log, 3 the user sees the commit, 4 the relay sends
     assert one.committed == 1
     assert [m.entries[0].data for m in one.said if isinstance(m, Relay)] == ["a"]
     sites.deliver()  # 5 the applier takes it
-    assert two.of_origin(1) == ["a"] and two.committed == 0
+    assert two.of_origin(1) == ["a"]
+    assert two.committed == 0
     assert not any(isinstance(m, RelayAck) for m in two.said)
     two.sync()  # 6 the replica's log, 7 the acknowledgement with its clock
     assert two.committed == 1

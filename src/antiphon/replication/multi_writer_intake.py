@@ -31,8 +31,8 @@ class Subscription:
     """What this replica wants from one peer."""
 
     __slots__ = (
-        "acks", "answered", "behind_ticks", "confirmed", "connected", "due", "halted", "node", "quiet_ticks", "session", "skip",
-        "stuck", "suspect", "vclock",
+        "acks", "answered", "behind_ticks", "confirmed", "connected", "due", "halted", "node", "quiet_ticks", "session",
+        "skip", "stuck", "suspect", "vclock",
     )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
