@@ -1,6 +1,7 @@
 """`antiphon simulate` as people call it."""
 
 import json
+from pathlib import Path
 
 import pytest
 import typer
@@ -27,6 +28,7 @@ def test_good_seeds_exit_zero_and_say_what_was_done() -> None:
     result = call("--seeds", "3", "--jobs", "1")
     assert result.exit_code == 0, result.output
     assert "seeds 1..3: every promise kept" in result.stdout
+    assert "cluster-seconds per second" in result.stdout
 
 
 def test_one_seed_prints_its_options_and_trace_hash() -> None:
@@ -42,7 +44,27 @@ def test_planted_bug_exits_one_with_seed_step_and_trace() -> None:
     assert "broke durable-majority at step" in result.stdout
     assert "options: seed=" in result.stdout
     assert "last events" in result.stdout
-    assert "--plant h1-wrong-median" in result.stdout.splitlines()[-1]
+    assert "again: antiphon simulate --seed" in result.stdout
+    assert "--plant h1-wrong-median" in result.stdout
+    assert "durable-majority was broken" in result.stdout.splitlines()[-1]
+
+
+def test_failing_run_is_written_down_small_and_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    failed = call("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1", "--save", str(path))
+    assert failed.exit_code == 1
+    assert f"--replay {path}" in failed.stdout
+    again = call("--replay", str(path))
+    assert again.exit_code == 1
+    assert "broke durable-majority at step" in again.stdout
+    assert call("--replay", str(tmp_path / "none.json")).exit_code == 2
+    assert call("--replay", str(path), "--seed", "1").exit_code == 2
+
+
+def test_story_can_be_left_out() -> None:
+    result = call("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1", "--no-shrink")
+    assert result.exit_code == 1
+    assert "made small" not in result.stdout
 
 
 def test_json_is_one_object() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.output import usage
+from antiphon.cli.simulate_failures import CATCH_SEEDS, again, catch_all, tell_small
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -39,9 +40,18 @@ def simulate(
     plants: Annotated[
         bool, typer.Option("--plants", help="List the bugs that can be planted, a name a line.")
     ] = False,
+    catch: Annotated[
+        bool,
+        typer.Option("--catch", help="Plant every bug in turn and say how many seeds it takes to find it."),
+    ] = False,
     script: Annotated[
         Path | None, typer.Option(help="Carry out this scenario, step by step, instead of seeds.")
     ] = None,
+    shrink: Annotated[bool, typer.Option(help="Make a failing run small and tell it as a story.")] = True,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the failing run, made small, to this file.")
+    ] = None,
+    replay: Annotated[Path | None, typer.Option(help="Run what --save wrote, instead of seeds.")] = None,
     jobs: Annotated[
         int, typer.Option(help="Processes to run seeds on; 0: one per core.", min=0, max=1024)
     ] = 0,
@@ -62,10 +72,16 @@ def simulate(
         typer.echo("\n".join(PLANTS))
         return
     _refuse_wrong_usage(profile, plant)
-    if script is not None:
-        if (seeds, seed, profile) != (None, None, None):
-            raise typer.BadParameter("a script has no seeds and no profile", param_hint="--script")
-        _carry_out(script, plant, as_json=as_json)
+    if script is not None or replay is not None:
+        if (seeds, seed, profile) != (None, None, None) or (script is not None and replay is not None):
+            raise typer.BadParameter("--script and --replay each stand alone, without seeds and profile")
+        if script is not None:
+            _carry_out(script, plant, as_json=as_json)
+        elif replay is not None:
+            _replay(replay, as_json=as_json)
+        return
+    if catch:
+        catch_all(seeds or CATCH_SEEDS, profile, jobs or os.cpu_count() or 1, as_json=as_json)
         return
     first = 1 if seed is None else seed
     count = seeds or (SEEDS_DEFAULT if seed is None else 1)
@@ -78,10 +94,12 @@ def simulate(
         typer.echo(json.dumps(_summary(passed, failed, elapsed_s)))
     elif failed is not None:
         typer.echo(report(failed))
-        typer.echo(f"again: antiphon simulate {_again(failed, plant)}")
+        typer.echo(f"again: antiphon simulate {again(failed, plant)}")
     else:
         typer.echo(_words(first, passed, elapsed_s))
     if failed is not None:
+        if shrink:
+            tell_small(failed, plant, save, quiet=as_json)
         raise typer.Exit(1)
 
 
@@ -108,6 +126,24 @@ def _carry_out(script: Path, plant: str | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def _replay(path: Path, *, as_json: bool) -> None:
+    """Run what was written down; it ends as it did then, as long as the code is the same."""
+    from antiphon.simulation.replay import replay
+    from antiphon.simulation.runner import report
+    from antiphon.simulation.story import tell
+
+    try:
+        result, _ = replay(path)
+    except InvalidRequestError as error:
+        usage(error.message)
+    if as_json:
+        typer.echo(json.dumps(_summary([], result, 0.0)))
+    else:
+        typer.echo("\n".join([report(result), *(tell(result) if result.failure is not None else [])]))
+    if result.failure is not None:
+        raise typer.Exit(1)
+
+
 def _refuse_wrong_usage(profile: str | None, plant: str | None) -> None:
     from antiphon.simulation.options import PROFILES
     from antiphon.simulation.plants import PLANTS
@@ -122,11 +158,6 @@ def _refuse_wrong_usage(profile: str | None, plant: str | None) -> None:
         raise typer.BadParameter(
             f"{plant} shows in profile {PLANTS[plant].profile} only", param_hint="--profile"
         )
-
-
-def _again(failed: "RunResult", plant: str | None) -> str:
-    planted = "" if plant is None else f" --plant {plant}"
-    return f"--seed {failed.options.seed} --profile {failed.options.profile}{planted}"
 
 
 def _progress(count: int) -> "Callable[[RunResult], None] | None":
@@ -154,11 +185,13 @@ def _summary(passed: "list[RunResult]", failed: "RunResult | None", elapsed_s: f
         outcome: sum(result.operations.get(outcome, 0) for result in everything)
         for outcome in ("ok", "refused", "unknown")
     }
+    simulated_s = sum(result.simulated_ns for result in everything) / 1e9
     summary: dict[str, Any] = {
         "seeds": len(everything),
         "steps": sum(result.steps for result in everything),
-        "simulated_s": sum(result.simulated_ns for result in everything) / 1e9,
+        "simulated_s": simulated_s,
         "elapsed_s": round(elapsed_s, 3),
+        "cluster_seconds_per_second": round(simulated_s / max(elapsed_s, 1e-3), 1),
         "entries": sum(result.entries for result in everything),
         "operations": operations,
         "digests": {str(result.options.seed): result.digest for result in everything[-10:]},
@@ -181,7 +214,9 @@ def _words(first: int, passed: "list[RunResult]", elapsed_s: float) -> str:
     operations = figures["operations"]
     text = (
         f"seeds {first}..{first + len(passed) - 1}: every promise kept in {figures['steps']:,} steps, "
-        f"{figures['simulated_s']:.0f} s of cluster time in {elapsed_s:.1f} s; {figures['entries']:,} entries committed, "
+        f"{figures['simulated_s']:.0f} s of cluster time in {elapsed_s:.1f} s "
+        f"({figures['simulated_s'] / max(elapsed_s, 1e-3):.0f} cluster-seconds per second); "
+        f"{figures['entries']:,} entries committed, "
         f"operations: {operations['ok']:,} ok, {operations['refused']:,} refused, {operations['unknown']:,} unknown"
     )
     if len(passed) == 1:

@@ -32,6 +32,9 @@ class Agent:
         self._reported: list[int] = []
         self._incarnation = f"{node.node_id}/{node.life}"
         self.view = MetadataView(CLUSTER_ID)
+        self.registered = (
+            False  # has the coordinator heard of this process, and so of the disk that it runs on?
+        )
         self.coordinator = CoordinatorHost(world, node) if node.node_id in self._members else None
 
     def tick(self) -> None:
@@ -82,6 +85,7 @@ class Agent:
     def _answered(self, source: int, reply: HeartbeatReply) -> None:
         self._target = source
         if reply.registered:
+            self.registered = True
             for shard in self._reported:
                 self._added.pop(shard, None)
             self._reported = []
@@ -91,13 +95,17 @@ class Agent:
                 node_id=self._node.node_id,
                 native=f"node-{self._node.node_id}",
                 incarnation=self._incarnation,
-                disk_id=f"disk-{self._node.node_id}",
+                disk_id=self._node.disk_id,
             )
             self._node.send(source, Register(CLUSTER_ID, meta, self.view.version))
 
     def _learn(self, delta: MetadataDelta | None) -> None:
-        """Take over news; replicas that are new here are opened with empty logs."""
-        if delta is None or not self.view.apply(delta):
+        """Take over news; replicas that are new here are opened with empty logs.
+
+        Not before this process is registered: a coordinator that does not know yet that the disk is another one would take
+        the promises of empty replicas for evidence.
+        """
+        if delta is None or not self.registered or not self.view.apply(delta):
             return
         for shard_id in self.view.shard_ids():
             truth = self._world.checker.shards.get(shard_id)

@@ -121,6 +121,10 @@ class Checker:
         truth = self.shards[shard] = ShardTruth(shard, ensemble)
         return truth
 
+    def places(self, node: NodeId) -> "dict[ShardId, ReplicaFiles]":
+        """Where a node keeps its replicas, opened or not, by shard."""
+        return {shard: truth.files[node] for shard, truth in self.shards.items() if node in truth.files}
+
     # -- logs -----------------------------------------------------------------------------------------------------
 
     def appended(self, hosted: Watched, count: int) -> None:
@@ -448,6 +452,9 @@ class Checker:
 def holds_durably(files: "ReplicaFiles", end: int, chain: int) -> bool:
     """Is everything committed before `end` on this disk, or cut off its head because it was applied?
 
-    A log that is known to be damaged counts: it does not vote, so no election can miss what it has lost.
+    A log that is known to be damaged counts, and so does one on a new disk that the coordinator does not trust yet: neither
+    votes, so no election can miss what they have lost.
     """
-    return files.damaged or files.log.start.offset >= end or files.log.chain_at(end) == chain
+    return (
+        files.damaged or files.replaced or files.log.start.offset >= end or files.log.chain_at(end) == chain
+    )

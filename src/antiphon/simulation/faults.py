@@ -1,38 +1,71 @@
-"""What goes wrong, when: faults drawn from the seed until the safety phase ends."""
+"""What goes wrong, when: faults drawn from the seed until the safety phase ends, or taken from a list.
 
+Every fault that happens is written down as a `Fault` that says all about it: which nodes, which links, for how long. So the
+faults of a run are a list that can be replayed, also with entries taken out: that is how a failing seed is shrunk. What a
+fault draws while it is carried out (when a peer notices, say) comes from a random source of its own, so that taking one
+fault out leaves the others what they were.
+"""
+
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from antiphon.replication.replica_state import Role
+from antiphon.simulation.fault_effects import FaultEffects
 from antiphon.simulation.options import MILLION
 from antiphon.simulation.scheduler import MILLISECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from antiphon.simulation.node import SimulatedNode
+    from antiphon.simulation.options import SimulationOptions
     from antiphon.simulation.world import World
 
 
-class Faults:
-    """Draws faults one after the other and ends them again."""
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that goes wrong, or one command of an operator.
 
-    def __init__(self, world: "World", random: Random) -> None:
+    Attributes:
+        at_ms: when, after the safety phase began.
+        kind: one of `KINDS`.
+        nodes: whom it concerns.
+        links: directed links that it concerns.
+        shard: the shard that it concerns; -1: none, or all of the node's.
+        lasts_ms: until it is over (a node is back, a link works, a disk has room).
+        then_ms: of a failed disk: how long the node is down afterwards.
+        what: more about it, such as what a disk has lost when its node is back.
+        seed: of what is drawn while it is carried out.
+    """
+
+    at_ms: int
+    kind: str
+    nodes: tuple[int, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+    shard: int = -1
+    lasts_ms: int = 0
+    then_ms: int = 0
+    what: str = ""
+    seed: int = 0
+
+
+class Faults:
+    """Draws faults one after the other, or takes them from `schedule`, and has them carried out.
+
+    `happened` is what was drawn, or carried out, so far.
+    """
+
+    def __init__(self, world: "World", random: Random, schedule: tuple[Fault, ...] | None = None) -> None:
         self._world = world
         self._random = random
         self._stopped = False
-        options = world.options
-        self._menu: list[tuple[int, Callable[[], None]]] = [
-            (options.crash_weight, self._crash),
-            (options.crash_all_weight, self._crash_all),
-            (options.partition_weight, self._partition),
-            (options.one_way_weight, self._cut_one_way),
-            (options.clog_weight, self._clog),
-            (options.pause_weight, self._pause),
-            (options.disk_failure_weight, self._fail_disk),
-            (options.trim_weight, self._trim),
-        ]
-        if options.fault_every_ms and any(weight for weight, _ in self._menu):
+        self._began_ns = world.scheduler.now_ns
+        self.effects = FaultEffects(world)
+        self.happened: list[Fault] = []
+        self._menu: list[tuple[int, Callable[[], Fault | None]]] = _menu(self, world.options)
+        if schedule is not None:
+            for fault in schedule:
+                world.scheduler.at(self._began_ns + fault.at_ms * MILLISECOND, self._replay, fault)
+        elif world.options.fault_every_ms and any(weight for weight, _ in self._menu):
             self._plan()
 
     def _plan(self) -> None:
@@ -43,155 +76,163 @@ class Faults:
         if self._stopped:
             return
         weights = [weight for weight, _ in self._menu]
-        _, fault = self._random.choices(self._menu, weights)[0]
-        fault()
+        _, draw = self._random.choices(self._menu, weights)[0]
+        fault = draw()
+        if fault is not None:
+            self._carry_out(fault)
         self._plan()
 
+    def _replay(self, fault: Fault) -> None:
+        if not self._stopped:
+            self._carry_out(fault)
+
+    def _carry_out(self, fault: Fault) -> None:
+        self.happened.append(fault)
+        self.effects.carry_out(fault)
+
     def stop(self) -> None:
-        """No more faults; what is broken is mended: every node runs, every link works."""
+        """No more faults; what is broken is mended: every node runs, every link works, every disk has room."""
         self._stopped = True
-        world = self._world
-        healed = world.network.become_perfect()
-        self._reconnect(healed)
-        for node in world.nodes:
-            if not node.alive or node.disk.failed:
-                if node.alive:
-                    node.crash()
-                self._restart(node.node_id)
-            else:
-                node.wake()
+        self.effects.mend_everything()
 
-    def _duration_ns(self) -> int:
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def _fault(self, kind: str, **facts: object) -> Fault:
+        at_ms = (self._world.scheduler.now_ns - self._began_ns) // MILLISECOND
+        return msgspec.structs.replace(
+            Fault(at_ms, kind, seed=self._random.getrandbits(32)),
+            **facts,
+        )
+
+    def _lasts_ms(self) -> int:
         """Mostly short, now and then long enough for several elections."""
-        return (1 + int(self._random.expovariate(1.0 / self._random.choice((20, 100, 400))))) * MILLISECOND
+        return 1 + int(self._random.expovariate(1.0 / self._random.choice((20, 100, 400))))
 
-    def _victim(self) -> "SimulatedNode":
+    def _victim(self) -> int:
         """Any node; often one that leads, because that is where it hurts."""
         if self._random.random() < 0.4:
             leading = [
-                self._world.nodes[hosted.node]
+                hosted.node
                 for truth in self._world.checker.shards.values()
                 for hosted in truth.hosted.values()
                 if hosted.role is Role.LEADER
             ]
             if leading:
                 return self._random.choice(leading)
-        return self._random.choice(self._world.nodes)
+        return self._random.choice(self._world.nodes).node_id
 
-    # -- nodes ----------------------------------------------------------------------------------------------------
+    def _disk_after(self) -> str:
+        """What has become of the disk of a node that crashes, when the node is back."""
+        options = self._world.options
+        drawn = self._random.randrange(MILLION)
+        if drawn < options.damage_ppm:
+            return "damaged"
+        return "wiped" if drawn < options.damage_ppm + options.wipe_ppm else ""
 
-    def _crash(self) -> None:
+    def crash(self) -> Fault | None:
+        """One node loses power."""
         node = self._victim()
-        if node.alive:
-            self._take_down(node.node_id)
+        if not self._world.nodes[node].alive:
+            return None
+        return self._fault("crash", nodes=(node,), lasts_ms=self._lasts_ms(), what=self._disk_after())
 
-    def _crash_all(self) -> None:
-        for node in self._world.nodes:
-            if node.alive:
-                self._take_down(node.node_id)
+    def crash_all(self) -> Fault:
+        """All nodes lose power at once; they come back one by one."""
+        nodes = tuple(node.node_id for node in self._world.nodes if node.alive)
+        return self._fault("crash-all", nodes=nodes, lasts_ms=self._lasts_ms())
 
-    def _take_down(self, node_id: int) -> None:
-        world = self._world
-        world.nodes[node_id].crash()
-        if self._random.random() < 0.7:
-            delay_ns = self._random.randrange(1, 20) * MILLISECOND
-            for peer in world.nodes:
-                if peer.node_id != node_id:
-                    world.scheduler.after(delay_ns, self._notice_loss, peer.node_id, node_id)
-        world.scheduler.after(self._duration_ns(), self._restart, node_id)
+    def pause(self) -> Fault | None:
+        """A process stops for a while and goes on."""
+        node = self._world.nodes[self._victim()]
+        if not node.alive or node.paused:
+            return None
+        return self._fault("pause", nodes=(node.node_id,), lasts_ms=self._lasts_ms())
 
-    def _notice_loss(self, node_id: int, lost: int) -> None:
-        if not self._world.nodes[lost].alive:
-            self._world.nodes[node_id].peer_changed(lost, connected=False)
-
-    def _restart(self, node_id: int) -> None:
-        world = self._world
-        if world.nodes[node_id].alive:
-            return
-        if not self._stopped and self._random.randrange(MILLION) < world.options.damage_ppm:
-            world.nodes[node_id].damage()
-        world.nodes[node_id].start()
-        for peer in world.nodes:
-            if peer.node_id != node_id:
-                delay_ns = self._random.randrange(1, 10) * MILLISECOND
-                world.scheduler.after(delay_ns, peer.peer_changed, node_id, True)
-
-    def _pause(self) -> None:
-        node = self._victim()
-        if node.alive and not node.paused:
-            node.pause(self._world.scheduler.now_ns + self._duration_ns())
-
-    def _fail_disk(self) -> None:
+    def disk_failure(self) -> Fault | None:
+        """A sync fails; the process ends a little later."""
         node = self._random.choice(self._world.nodes)
-        if node.alive and not node.disk.failed:
-            node.fail_disk()
-            self._world.scheduler.after(self._duration_ns(), self._end_failed, node.node_id, node.life)
+        if not node.alive or node.disk.failed:
+            return None
+        return self._fault(
+            "disk-failure", nodes=(node.node_id,), lasts_ms=self._lasts_ms(), then_ms=self._lasts_ms()
+        )
 
-    def _end_failed(self, node_id: int, life: int) -> None:
-        if self._world.nodes[node_id].life == life:
-            self._take_down(node_id)
+    def disk_full(self) -> Fault | None:
+        """A disk has no room for a while."""
+        node = self._world.nodes[self._victim()]
+        if not node.alive or node.disk.full:
+            return None
+        return self._fault("disk-full", nodes=(node.node_id,), lasts_ms=2 * self._lasts_ms())
 
-    def _trim(self) -> None:
+    def bit_flip(self) -> Fault | None:
+        """A bit of a stored entry flips; it is found when the entry is read, or at the next start."""
         node = self._random.choice(self._world.nodes)
-        if node.alive and not node.paused:
-            node.trim()
+        shards = [shard for shard, files in node.files.items() if files.log.entries]
+        if not shards:
+            return None
+        shard = self._random.choice(shards)
+        return self._fault("bit-flip", nodes=(node.node_id,), shard=shard, lasts_ms=self._lasts_ms())
 
-    # -- links ----------------------------------------------------------------------------------------------------
+    def trim(self) -> Fault:
+        """Retention runs on a node."""
+        return self._fault("trim", nodes=(self._random.choice(self._world.nodes).node_id,))
 
-    def _partition(self) -> None:
+    def partition(self) -> Fault:
         """Two sides that do not hear each other; clients reach both. A new partition replaces the old one."""
-        world, random = self._world, self._random
-        self._heal()
-        side = [self._victim().node_id]
-        rest = [node.node_id for node in world.nodes if node.node_id not in side]
-        side += random.sample(rest, random.randint(0, len(world.nodes) // 2 - 1))
-        others = [node.node_id for node in world.nodes if node.node_id not in side]
-        world.trace.note("partition", -1, tuple(sorted(side)), tuple(others))
-        self._cut([(a, b) for a in side for b in others] + [(b, a) for a in side for b in others])
+        random, nodes = self._random, [node.node_id for node in self._world.nodes]
+        side = [self._victim()]
+        side += random.sample(
+            [node for node in nodes if node not in side], random.randint(0, len(nodes) // 2 - 1)
+        )
+        others = [node for node in nodes if node not in side]
+        links = [(a, b) for a in side for b in others] + [(b, a) for a in side for b in others]
+        return self._fault(
+            "partition", nodes=tuple(sorted(side)), links=tuple(links), lasts_ms=self._cut_lasts_ms()
+        )
 
-    def _cut_one_way(self) -> None:
+    def one_way(self) -> Fault:
         """One node hears nobody, or is heard by nobody, or one link works in one direction only."""
-        world, random = self._world, self._random
-        self._heal()
-        node = self._victim().node_id
-        others = [other.node_id for other in world.nodes if other.node_id != node]
+        random = self._random
+        node = self._victim()
+        others = [other.node_id for other in self._world.nodes if other.node_id != node]
         if random.random() < 0.3:
             others = [random.choice(others)]
         links = [(node, other) for other in others]
         if random.random() < 0.5:
             links = [(other, node) for other in others]
-        world.trace.note("one-way", -1, tuple(links))
-        self._cut(links)
+        return self._fault("one-way", links=tuple(links), lasts_ms=self._cut_lasts_ms())
 
-    def _cut(self, links: list[tuple[int, int]]) -> None:
-        world = self._world
-        for source, target in links:
-            world.network.cut(source, target)
-            if self._random.random() < 0.5:  # the connection breaks, or it only falls silent
-                delay_ns = self._random.randrange(1, 200) * MILLISECOND
-                world.scheduler.after(delay_ns, self._break, source, target)
-        world.scheduler.after(self._random.choice((1, 1, 4)) * self._duration_ns(), self._heal)
+    def _cut_lasts_ms(self) -> int:
+        return self._random.choice((1, 1, 4)) * self._lasts_ms()
 
-    def _break(self, source: int, target: int) -> None:
-        if self._world.network.is_cut(source, target):
-            self._world.nodes[source].peer_changed(target, connected=False)
+    def clog(self) -> Fault:
+        """Messages on some links of a node wait."""
+        random, source = self._random, self._victim()
+        others = [node.node_id for node in self._world.nodes if node.node_id != source]
+        targets = random.sample(others, random.randint(1, len(others)))
+        return self._fault(
+            "clog", links=tuple((source, target) for target in targets), lasts_ms=self._lasts_ms()
+        )
 
-    def _heal(self) -> None:
-        healed = self._world.network.heal()
-        if healed:
-            self._world.trace.note("heal", -1)
-        self._reconnect(healed)
+    def operator(self) -> Fault | None:
+        """A command of an operator."""
+        if self._world.admin is None:
+            return None
+        found = self._world.admin.draw(self._random)
+        return None if found is None else self._fault(**found)
 
-    def _reconnect(self, healed: list[tuple[int, int]]) -> None:
-        for source, target in healed:
-            if self._world.nodes[target].alive:
-                self._world.nodes[source].peer_changed(target, connected=True)
 
-    def _clog(self) -> None:
-        world, random = self._world, self._random
-        source = self._victim().node_id
-        others = [node.node_id for node in world.nodes if node.node_id != source]
-        until_ns = world.scheduler.now_ns + self._duration_ns()
-        for target in random.sample(others, random.randint(1, len(others))):
-            world.trace.note("clog", -1, source, target, until_ns)
-            world.network.clog(source, target, until_ns)
+def _menu(faults: Faults, options: "SimulationOptions") -> list[tuple[int, Callable[[], Fault | None]]]:
+    return [
+        (options.crash_weight, faults.crash),
+        (options.crash_all_weight, faults.crash_all),
+        (options.partition_weight, faults.partition),
+        (options.one_way_weight, faults.one_way),
+        (options.clog_weight, faults.clog),
+        (options.pause_weight, faults.pause),
+        (options.disk_failure_weight, faults.disk_failure),
+        (options.disk_full_weight, faults.disk_full),
+        (options.bit_flip_weight, faults.bit_flip),
+        (options.trim_weight, faults.trim),
+        (options.operator_weight, faults.operator),
+    ]

@@ -6,6 +6,7 @@ not yet durable), hands storage actions to the node's disk, and remembers which 
 
 from collections import deque
 from collections.abc import Iterable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from antiphon.invariants import invariant
@@ -104,12 +105,13 @@ class Hosted:
                 self._role_changed(action)
             case LeaderReady():
                 self.host.world.trace.say("ready", self.shard, f"node {self.node} term {action.term}")
+                self.host.world.trace.tell_only("serves", self.shard, self.node, action.term)
                 self.host.leader_ready(self)
             case ReadReady():
                 self._read_ready(action)
             case Repaired():
                 self.host.world.trace.say("repaired", self.shard, f"node {self.node}")
-                self.files.damaged = False
+                self.files.damaged = self.files.forgot = False
             case ReadFailed():
                 client, sequence, _ = self._reads.pop(action.token)
                 self._answer(client, sequence, "not_leader")
@@ -126,12 +128,17 @@ class Hosted:
             case TruncateLog():
                 world.checker.cut(self)
                 world.trace.say("truncate", self.shard, f"node {self.node} to {action.to_offset}")
+                if action.to_offset < self.log.end_offset:
+                    world.trace.tell_only(
+                        "cuts", self.shard, self.node, action.to_offset, self.log.end_offset
+                    )
                 for entry in self.log.truncate(action.to_offset):
                     if isinstance(entry.data, ClientData):
                         self.positions.pop((entry.data.client, entry.data.sequence), None)
             case ResetLog():
                 world.checker.cut(self)
                 world.trace.say("reset", self.shard, f"node {self.node} at", action.at)
+                world.trace.tell_only("resets", self.shard, self.node, action.at.offset)
                 chain = self.truth.committed.chain_at(action.at.offset) or 0
                 self.log.reset(action.at, chain)
                 self.positions.clear()
@@ -176,8 +183,12 @@ class Hosted:
             self.host.when_awake(self._feed_now, action)
 
     def _feed_now(self, action: Feed) -> None:
-        if self.host.lives(self):
-            self.run(self._read_and_feed(action))
+        if not self.host.lives(self):
+            return
+        out = self._read_and_feed(action)
+        if out and not self.host.read_is_sound(self, action.from_offset, self.log.end_offset):
+            return
+        self.run(out)
 
     def _read_and_feed(self, action: Feed) -> list[Action]:
         entries = self.log.read(action.from_offset, self.log.end_offset, self.host.random.randint(1, 8))
@@ -191,14 +202,14 @@ class Hosted:
         self.host.send(to, SnapshotOffer(self.shard, self.replica.term, self.node, at))
         world.scheduler.after(self.host.random.randrange(1, 50) * MILLISECOND, self._snapshot_done, to, at)
 
-    def trim(self) -> None:
+    def trim(self, random: Random) -> None:
         """Retention: cut some of what is committed and durable off the head of the log."""
         limit = min(self.replica.high_watermark, self.replica.durable_end, self.files.log.end_offset)
         ends = [end for end in self.log.ends if end <= limit and self.files.log.chain_at(end) is not None]
         if not ends:
             return
-        log_start = self.host.random.choice(ends)
-        self.host.world.trace.note("trim", self.shard, self.node, log_start)
+        log_start = random.choice(ends)
+        self.host.world.trace.tell("trim", self.shard, self.node, log_start)
         self.log.trim(log_start)
         self.files.log.trim(log_start)
         self.files.high_watermark = max(self.files.high_watermark, log_start)
@@ -244,6 +255,8 @@ class Hosted:
         world = self.host.world
         world.trace.say("role", self.shard, f"node {self.node} is {action.role} in term {action.term}")
         if action.role is Role.LEADER:
+            end = self.log.end
+            world.trace.tell_only("leads", self.shard, self.node, action.term, end.offset, end.term)
             world.checker.became_leader(self, action.term)
             return
         for answers in self._waiting.values():
@@ -256,7 +269,7 @@ class Hosted:
         """A client's append; answered now, or when what the answer rests on is committed."""
         who = (request.client, request.sequence)
         replica = self.replica
-        if replica.role is not Role.LEADER or not replica.ready:
+        if replica.role is not Role.LEADER or not replica.ready or self.host.disk.full:
             self._answer(*who, "not_leader")
         elif who in self.positions:
             base_offset, end = self.positions[who]

@@ -31,6 +31,7 @@ class Network:
         self._cut: dict[tuple[Address, Address], None] = {}
         self._clogged_until_ns: dict[tuple[Address, Address], int] = {}
         self._last_ns: dict[tuple[Address, Address], int] = {}
+        self._born_ns: dict[Address, int] = {}
 
     def send(self, source: Address, target: Address, message: Any) -> None:
         """Hand over a message; it arrives later, once, twice or never."""
@@ -47,11 +48,17 @@ class Network:
         if self._in_order:
             arrival_ns = max(arrival_ns, self._last_ns.get(link, 0) + 1)
             self._last_ns[link] = arrival_ns
-        self._scheduler.at(arrival_ns, self._arrive, source, target, message)
+        self._scheduler.at(arrival_ns, self._arrive, source, target, message, self._scheduler.now_ns)
 
-    def _arrive(self, source: Address, target: Address, message: Any) -> None:
-        if (source, target) not in self._cut:
+    def _arrive(self, source: Address, target: Address, message: Any, sent_ns: int) -> None:
+        if (source, target) not in self._cut and (
+            not self._born_ns or sent_ns >= self._born_ns.get(target, 0)
+        ):
             self._deliver(source, target, message)
+
+    def forget(self, target: Address) -> None:
+        """Nothing that is underway arrives at `target` any more: who has lost its disk has new connections only."""
+        self._born_ns[target] = self._scheduler.now_ns
 
     def cut(self, source: Address, target: Address) -> None:
         """Nothing arrives from `source` at `target` until `heal`."""

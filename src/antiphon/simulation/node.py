@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.replication.actions import ResetLog, TruncateLog
 from antiphon.replication.messages import (
+    Append,
     BecomeLeaderReply,
     Message,
     NewTermReply,
@@ -44,6 +45,14 @@ class SimulatedNode:
         self._clock_offset_ns = random.randrange(10**9)
         self._paused_until_ns = 0
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.disks = 1  # how many disks this node has had
+        self.found_flip: Callable[[int, Random], None] | None = None
+        self._flip_random: Random | None = None
+
+    @property
+    def disk_id(self) -> str:
+        """What the node's disk is called; another one after it was replaced."""
+        return f"disk-{self.node_id}-{self.disks}"
 
     def clock_ms(self) -> int:
         """The node's own clock: it runs at its own speed, from its own start."""
@@ -56,8 +65,8 @@ class SimulatedNode:
         """Start the process: every replica is opened from its files."""
         self.alive = True
         self.life += 1
-        self.world.trace.note("start", -1, self.node_id)
-        if self.world.options.profile == "oxia":
+        self.world.trace.tell("start", -1, self.node_id)
+        if self.world.options.has_coordinator:
             self.agent = Agent(self.world, self)
         for shard, files in self.files.items():
             self.open_replica(shard, files)
@@ -65,7 +74,8 @@ class SimulatedNode:
 
     def open_replica(self, shard: int, files: ReplicaFiles) -> None:
         """Make the replica of a shard from what is on disk."""
-        files.high_watermark = min(files.high_watermark, files.log.end_offset)
+        self.world.about_to_open(files)
+        files.recover()
         replica = self.world.make_replica(self, shard, files)
         hosted = Hosted(self, shard, files, replica)
         self.hosted[shard] = hosted
@@ -77,7 +87,6 @@ class SimulatedNode:
 
     def crash(self) -> None:
         """Power off, now."""
-        self.world.trace.note("crash", -1, self.node_id)
         self.alive = False
         self.life += 1
         self._paused_until_ns = 0
@@ -85,41 +94,79 @@ class SimulatedNode:
         for hosted in self.hosted.values():
             hosted.truth.hosted.pop(self.node_id, None)
         self.hosted.clear()
-        self.disk.crash()
+        lost, torn = self.disk.crash()
+        self.world.trace.tell("crash", -1, self.node_id, lost, torn)
         for shard in self.files:
             self.world.checker.durable_shrank(shard)
         self.agent = None
 
     def fail_disk(self) -> None:
         """The disk refuses to sync: replicas stop, the process ends a little later."""
-        self.world.trace.note("diskfail", -1, self.node_id)
+        self.world.trace.tell("disk-failure", -1, self.node_id)
         self.disk.fail()
         for hosted in list(self.hosted.values()):
             hosted.run(hosted.replica.storage_failed())
 
     def pause(self, until_ns: int) -> None:
         """The process is stopped (as by SIGSTOP) until `until_ns`: messages and syncs wait."""
-        self.world.trace.note("pause", -1, self.node_id, until_ns)
+        self.world.trace.tell("pause", -1, self.node_id, until_ns)
         self._paused_until_ns = until_ns
         self.world.scheduler.at(until_ns, self._resume, self.life)
 
-    def trim(self) -> None:
+    def trim(self, random: Random) -> None:
         """Retention runs over all logs of the node."""
         for hosted in list(self.hosted.values()):
             if hosted.shard != COORDINATOR_SHARD:  # whose log is never cut
-                hosted.trim()
+                hosted.trim(random)
 
-    def damage(self) -> None:
-        """While the node is down a bit flips in the middle of a log: recovery finds it and keeps what is before."""
+    def _others_are_sound(self, shard: int) -> bool:
+        """No more than one replica of a shard loses something at a time: more is not to be survived."""
+        files = self.world.checker.shards[shard].files
+        return not any(one.unsound for node, one in files.items() if node != self.node_id)
+
+    def damage(self, random: Random) -> None:
+        """While the node was down a bit flipped in the middle of a log: recovery will find it and keep what is before."""
         for shard, files in self.files.items():
-            truth = self.world.checker.shards[shard]
-            others = [one for node, one in truth.files.items() if node != self.node_id]
-            if files.log.entries and not any(one.damaged for one in others):
-                at = self.random.randrange(len(files.log.entries))
-                keep = files.log.entries[at].base_offset
-                self.world.trace.note("damage", shard, self.node_id, keep)
-                files.log.truncate(keep)
-                files.damaged = True
+            if files.log.entries and self._others_are_sound(shard):
+                at = files.log.entries[random.randrange(len(files.log.entries))].base_offset
+                self.world.trace.tell("damage", shard, self.node_id, at)
+                files.spoil(at)
+
+    def wipe(self) -> None:
+        """The node comes back with an empty disk."""
+        places = self.world.checker.places(self.node_id)
+        if all(self._others_are_sound(shard) for shard in places):
+            self.disks += 1
+            self.world.trace.tell("wipe", -1, self.node_id)
+            for shard, files in places.items():
+                files.lose_everything(self.world.is_raft(shard))
+                self.world.checker.durable_shrank(shard)
+            self.files = {shard: files for shard, files in self.files.items() if self.world.is_raft(shard)}
+            self.world.network.forget(self.node_id)
+
+    def flip_bit(self, shard: int, random: Random, found: Callable[[int, Random], None]) -> None:
+        """A bit of a stored entry flips, unnoticed; `found` is called when a read of a living node meets it."""
+        files = self.files.get(shard)
+        if files is None or files.unsound or not files.log.entries or not self._others_are_sound(shard):
+            return
+        files.rotten = random.choice(files.log.entries).base_offset
+        self.found_flip, self._flip_random = found, random
+        self.world.trace.tell("bit-flip", shard, self.node_id, files.rotten)
+
+    def read_is_sound(self, hosted: Hosted, from_offset: int, to_offset: int) -> bool:
+        """A read of stored entries; one that meets a flipped bit ends the replica, as a failed disk does."""
+        rotten = hosted.files.rotten
+        if rotten is None or not from_offset <= rotten < to_offset:
+            return True
+        self.world.trace.tell("rotten", hosted.shard, self.node_id, rotten)
+        if self.found_flip is not None and self._flip_random is not None:
+            self.found_flip(self.node_id, self._flip_random)
+        self.world.scheduler.after(0, self._stop_replica, hosted)
+        return False
+
+    def _stop_replica(self, hosted: Hosted) -> None:
+        if self.lives(hosted) and not hosted.replica.failed:
+            hosted.run(hosted.replica.storage_failed())
 
     def wake(self) -> None:
         """End a pause at once."""
@@ -207,9 +254,9 @@ class SimulatedNode:
             self.to_replica(source, message)
 
     def to_replica(self, source: int, message: Any) -> None:
-        """Give a message to the replica of its shard."""
+        """Give a message to the replica of its shard; a full disk has no room for entries, so they are not taken."""
         hosted = self.hosted.get(message.shard)
-        if hosted is not None:
+        if hosted is not None and not (self.disk.full and isinstance(message, Append) and message.entries):
             hosted.run(hosted.replica.receive(source, message))
 
     def _client_request(self, request: AppendRequest | ReadRequest) -> None:

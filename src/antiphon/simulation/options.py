@@ -50,9 +50,18 @@ class SimulationOptions:
     clog_weight: int
     pause_weight: int
     disk_failure_weight: int
+    disk_full_weight: int
+    bit_flip_weight: int
+    operator_weight: int  # commands: elect another leader, change members or rules
     damage_ppm: int  # chance that a log is found damaged at a restart
+    wipe_ppm: int  # chance that a node comes back with an empty disk
     trim_weight: int  # retention cuts the head of a log
     unsynced_kept_ppm: int  # chance that a crash keeps all unsynced writes rather than a random part
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Does a coordinator choose leaders and keep the metadata?"""
+        return self.profile == "oxia"
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -99,7 +108,11 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         clog_weight=draw.choice((0, 2)),
         pause_weight=draw.choice((0, 2)),
         disk_failure_weight=draw.choice((0, 1)),
+        disk_full_weight=draw.choice((0, 0, 2)),
+        bit_flip_weight=draw.choice((0, 0, 1)),
+        operator_weight=draw.choice((0, 1, 3)),
         damage_ppm=draw.choice((0, 0, 150_000)),
+        wipe_ppm=draw.choice((0, 0, 0, 150_000)),
         trim_weight=draw.choice((0, 2)),
         unsynced_kept_ppm=draw.choice((0, 200_000, 800_000)),
     )

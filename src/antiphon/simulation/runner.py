@@ -1,5 +1,6 @@
 """Runs seeds, one after the other or on several processes, and says what came out."""
 
+import gc
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -7,8 +8,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from antiphon.invariants import InvariantError
+from antiphon.simulation.faults import Fault
 from antiphon.simulation.options import SimulationOptions, derive
 from antiphon.simulation.plants import PLANTS, Plant, planted
+from antiphon.simulation.trace import Event
 from antiphon.simulation.violation import ViolationError
 from antiphon.simulation.world import World
 
@@ -37,18 +40,28 @@ class RunResult:
     entries: int
     operations: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)  # how many of each kind
+    schedule: tuple[Fault, ...] = ()  # the faults that happened
+    told: tuple[Event, ...] = ()  # what a story of the run is made of; kept of failed runs only
     failure: Failure | None = None
 
 
 def run_seed(
-    options: SimulationOptions, plant: Plant | None = None, trace_lines: int = TRACE_LINES
+    options: SimulationOptions,
+    plant: Plant | None = None,
+    trace_lines: int = TRACE_LINES,
+    schedule: tuple[Fault, ...] | None = None,
 ) -> RunResult:
-    """Run one world to its end or to the first broken promise."""
-    if plant is not None:
+    """Run one world to its end or to the first broken promise.
+
+    With a `schedule` these faults happen and no others; `options` are then taken as they are, also under a plant.
+    """
+    if plant is not None and schedule is None:
         options = plant.adapt(options)
     with planted(plant):
-        world = World(options, plant)
+        world = World(options, plant, schedule)
         failure = None
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             world.run()
         except ViolationError as error:
@@ -60,6 +73,9 @@ def run_seed(
         except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding, with its trace
             text = "no-crash: " + "".join(traceback.format_exception(error)).rstrip()
             failure = _failure(world, "no-crash", text, None, trace_lines)
+        finally:
+            if collecting:
+                gc.enable()
     return RunResult(
         options=options,
         digest=world.trace.digest(),
@@ -68,6 +84,8 @@ def run_seed(
         entries=world.committed_entries(),
         operations=world.history.counts(),
         events=world.trace.counts,
+        schedule=() if world.faults is None else tuple(world.faults.happened),
+        told=() if failure is None else tuple(world.trace.told),
         failure=failure,
     )
 

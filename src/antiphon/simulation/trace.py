@@ -11,6 +11,9 @@ from antiphon.replication.messages import Entry
 from antiphon.simulation.scheduler import Scheduler
 
 KEPT_EVENTS = 4_000
+STORY_EVENTS = 2_000
+
+Event = tuple[int, str, int, tuple[Any, ...]]  # time in ns, kind, shard, facts
 
 
 def _plain(value: Any) -> Any:
@@ -30,6 +33,17 @@ class Trace:
         self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
         self._kept: deque[tuple[int, int, str, int, tuple[Any, ...]]] = deque(maxlen=KEPT_EVENTS)
         self.counts: dict[str, int] = {}  # events of each kind
+        self.told: deque[Event] = deque(maxlen=STORY_EVENTS)  # what a story is made of
+
+    def tell(self, kind: str, shard: int, *facts: Any) -> None:
+        """Record an event that a reader of the whole run wants to know of."""
+        self.note(kind, shard, *facts)
+        self.told.append((self._scheduler.now_ns, kind, shard, facts))
+
+    def tell_only(self, kind: str, shard: int, *facts: Any) -> None:
+        """The same for what follows from hashed events."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.told.append((self._scheduler.now_ns, kind, shard, facts))
 
     def note(self, kind: str, shard: int, *facts: Any) -> None:
         """Record an event; `shard` is -1 where it belongs to no shard. Facts are plain data or messages."""

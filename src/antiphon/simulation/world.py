@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from antiphon.coordination.state import ClusterState
+from antiphon.coordination.state import ClusterState, ShardRecord
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.messages import Entry
 from antiphon.replication.raft import ElectionConfig, RaftReplica
@@ -20,7 +20,7 @@ from antiphon.simulation.checker import Checker, ShardTruth
 from antiphon.simulation.client_messages import CLIENTS, TermStart
 from antiphon.simulation.clients import SimulatedClient
 from antiphon.simulation.disk import ReplicaFiles
-from antiphon.simulation.faults import Faults
+from antiphon.simulation.faults import Fault, Faults
 from antiphon.simulation.history import History
 from antiphon.simulation.network import Network
 from antiphon.simulation.node import SimulatedNode
@@ -43,7 +43,12 @@ RAFT_SHARD = 1  # the shard of the raft profile
 class World:
     """Everything in one run."""
 
-    def __init__(self, options: SimulationOptions, plant: "Plant | None" = None) -> None:
+    def __init__(
+        self,
+        options: SimulationOptions,
+        plant: "Plant | None" = None,
+        schedule: tuple[Fault, ...] | None = None,
+    ) -> None:
         self.options = options
         self.plant = plant
         self._random = Random(f"antiphon world {options.profile} {options.seed}")
@@ -54,7 +59,9 @@ class World:
         self.network = Network(options, self.scheduler, self._fork(), self._deliver)
         self.nodes = [SimulatedNode(self, node_id, self._fork()) for node_id in range(options.nodes)]
         self.clients: list[SimulatedClient] = []
-        self._admin: Admin | None = None
+        self.admin: Admin | None = None
+        self.faults: Faults | None = None
+        self._schedule = schedule
 
     def _fork(self) -> Random:
         """A random source of its own for each part, so that a change of one part leaves the others' draws alone."""
@@ -62,10 +69,13 @@ class World:
 
     # -- what nodes ask of the world -----------------------------------------------------------------------------------
 
-    def make_replica(self, node: SimulatedNode, shard: int, files: ReplicaFiles) -> "PureReplica":
-        """The pure replica of a shard, as it comes up from its files."""
+    def about_to_open(self, files: ReplicaFiles) -> None:
+        """A replica's files are about to be read."""
         if self.plant is not None and self.plant.on_restart is not None:
             self.plant.on_restart(files)
+
+    def make_replica(self, node: SimulatedNode, shard: int, files: ReplicaFiles) -> "PureReplica":
+        """The pure replica of a shard, as it comes up from its files."""
         terms = TermIndex(files.log.start.offset, files.log.start.term)
         terms.load(files.log.term_changes(), files.log.end_offset)
         random = Random(node.random.getrandbits(64))
@@ -91,6 +101,7 @@ class World:
             ticks_max = ELECTION_TICKS_MIN + self.options.election_spread_ticks
             return RaftReplica(
                 **common,
+                forgot=files.forgot,
                 election_timeout_ticks=lambda: random.randint(ELECTION_TICKS_MIN, ticks_max),
                 election=ElectionConfig(
                     election_ticks_min=ELECTION_TICKS_MIN, pre_vote=self.options.pre_vote
@@ -100,7 +111,7 @@ class World:
 
     def is_raft(self, shard: int) -> bool:
         """Do the replicas of this shard elect their leader themselves?"""
-        return self.options.profile == "raft" or shard == COORDINATOR_SHARD
+        return not self.options.has_coordinator or shard == COORDINATOR_SHARD
 
     def client_shards(self) -> list[int]:
         """Shards that clients use."""
@@ -119,23 +130,23 @@ class World:
         self._start()
         if self.options.warm_up:
             self._run_while(self._has_no_leaders, WARM_UP_MS_MAX)
-        self._faults = Faults(self, self._fork())
+        self.faults = Faults(self, self._fork(), self._schedule)
         self._run_until(self.scheduler.now_ns + self.options.safety_ms * MILLISECOND)
         self.history.check()
-        self._faults.stop()
-        if self._admin is not None:
-            self._admin.stopped = True
-        self.trace.note("liveness", -1)
+        self.faults.stop()
+        if not self.options.liveness_ms:
+            return  # only the safety phase is asked for
+        self.trace.tell("liveness", -1)
         self._converge()
         self.history.check()
 
     def _start(self) -> None:
         options = self.options
-        if options.profile == "raft":
+        self.admin = Admin(self, self._fork())
+        if not options.has_coordinator:
             self._found(RAFT_SHARD, tuple(range(options.nodes)))
         else:
             self._found(COORDINATOR_SHARD, tuple(range(COORDINATORS)))
-            self._admin = Admin(self, self._fork())
         for node in self.nodes:
             node.start()
         for address in range(CLIENTS, CLIENTS + options.clients):
@@ -159,6 +170,15 @@ class World:
         for shard_id, record in state.shards.items():
             if shard_id not in self.checker.shards:
                 self.add_shard(shard_id, record.meta.ensemble)
+            self._trust_again(state, record)
+
+    def _trust_again(self, state: ClusterState, record: ShardRecord) -> None:
+        """Who came back with an empty disk counts again when the coordinator has said so of this very disk."""
+        for node_id, files in self.checker.shards[record.meta.shard_id].files.items():
+            if files.replaced and node_id not in record.untrusted:
+                known = state.nodes.get(node_id)
+                if known is not None and known.disk_id == self.nodes[node_id].disk_id:
+                    files.replaced = False
 
     def _run_until(self, time_ns: int) -> None:
         scheduler = self.scheduler
