@@ -200,21 +200,38 @@ class ProducerState:
             items = [(number, batches) for number, batches in cut if batches]
         return msgspec.msgpack.encode((exact_from, items))
 
+    def jobs(self, before: int, inherited: bytes = b"") -> bytes:
+        """What is known of jobs as of offset `before`, encoded, for the shard that a part of this one becomes.
+
+        `inherited` is what this shard was given so itself; its own memory of a job is the newer one. Empty: no jobs.
+        """
+        items = dict(_decode_items(inherited)[1]) if inherited else {}
+        for producer_id, batches in self._producers.items():
+            known = [batch for batch in batches if batch.next_offset <= before]
+            if producer_id >= JOB_ID_MIN and known:
+                items[producer_id] = known
+        return msgspec.msgpack.encode((0, list(items.items()))) if items else b""
+
     @classmethod
     def decode(cls, data: bytes) -> "ProducerState":
         """Undo `encode`; CorruptBatchError where the bytes are something else."""
         state = cls()
-        try:
-            exact_from, items = msgspec.msgpack.decode(
-                data, type=tuple[int, list[tuple[int, list[ProducerBatch]]]]
-            )
-        except msgspec.MsgspecError as error:
-            raise CorruptBatchError(f"not a producer snapshot: {error}") from error
-        if not all(batches for _, batches in items):
-            raise CorruptBatchError("not a producer snapshot: a producer without a batch")
+        exact_from, items = _decode_items(data)
         state._exact_from = exact_from
         state._producers = dict(items)
         return state
+
+
+def _decode_items(data: bytes) -> tuple[int, list[tuple[int, list[ProducerBatch]]]]:
+    try:
+        exact_from, items = msgspec.msgpack.decode(
+            data, type=tuple[int, list[tuple[int, list[ProducerBatch]]]]
+        )
+    except msgspec.MsgspecError as error:
+        raise CorruptBatchError(f"not a producer snapshot: {error}") from error
+    if not all(batches for _, batches in items):
+        raise CorruptBatchError("not a producer snapshot: a producer without a batch")
+    return exact_from, items
 
 
 def _fenced(header: BatchHeader, current: int) -> ProducerFencedError:

@@ -57,6 +57,10 @@ class HostServices(Protocol):
         """Stream a snapshot to a follower."""
         ...
 
+    def is_joining(self, shard_id: int) -> bool:
+        """Is the shard being split off another one, and not part of its table yet?"""
+        ...
+
     def host_changed(self, host: "ShardHost") -> None:
         """Role, term or readiness changed."""
         ...

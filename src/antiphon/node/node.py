@@ -41,6 +41,7 @@ from antiphon.node.peers import ON_ACCEPTED, PeerLink
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
+from antiphon.node.splits import Splits
 from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
@@ -93,6 +94,7 @@ class Node(GatewayCalls):
         self.forwarder = Forwarder(self)
         self.shards = Shards(self, disk, self._directory)
         self.snapshots = Snapshots(self, Path(config.dir) / "snapshots")
+        self.splits = Splits(self)
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()
         self._links: dict[int, PeerLink] = {}
@@ -268,6 +270,7 @@ class Node(GatewayCalls):
         self._beat_timer = self.loop.call_later(timings.heartbeat / 1000, self._beat)
         try:
             self.agent.beat()
+            self.splits.beat()
             now = self.loop.time()
             if self._due("expire", now, EXPIRE_EVERY_S):
                 self.shards.expire(now)
@@ -449,6 +452,7 @@ class Node(GatewayCalls):
             self._lost.add(node_id)
             self.spawn(self._links.pop(node_id).close())
         self.shards.reconcile()
+        self.splits.look()
         self._long_lived.are(self.view.shard_count)
 
     # -- budgets and failures -----------------------------------------------------------------------------------
@@ -484,6 +488,12 @@ class Node(GatewayCalls):
         """See HostServices."""
         if host.shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.beat)
+        elif self.view.joining:
+            self.turn.for_shard(self.splits.look)
+
+    def is_joining(self, shard_id: int) -> bool:
+        """See HostServices."""
+        return shard_id in self.view.joining
 
     def host_failed(self, host: ShardHost, *, was_leader: bool) -> None:
         """See HostServices. A shard whose leader stopped gets another one."""

@@ -68,11 +68,10 @@ class Shards:
         """Open what the metadata places here, close and remove what is gone, take over changed settings."""
         node, view = self._node, self._node.view
         wanted: dict[int, tuple[TopicMeta, ShardMeta]] = {}
-        for topic in view.topics.values():
-            for shard in topic.shards:
-                own = node.node_id
-                if own in shard.ensemble or own in shard.outgoing or own in shard.learners:
-                    wanted[shard.shard_id] = (topic, shard)
+        own = node.node_id
+        for topic, shard in view.all_shards():
+            if own in shard.ensemble or own in shard.outgoing or own in shard.learners:
+                wanted[shard.shard_id] = (topic, shard)
         for shard_id in list(node.hosts):
             if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted:
                 self.remove(shard_id)

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError
 from antiphon.invariants import invariant
+from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
 from antiphon.node.shard_clients import ShardClients, producer_header
+from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import TableEvaluator, results_from_batch
+from antiphon.table.ranges import check_ops, covers, wrong_shard
 from antiphon.table.state import EQUAL, open_state
+from antiphon.wire.metadata import HASH_MAX
 from antiphon.wire.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
 
 if TYPE_CHECKING:
@@ -34,6 +38,15 @@ class TableShard:
         self.state = open_state(path)
         self.evaluator: TableEvaluator | None = None
         self._log = log
+        self._inherited: tuple[bytes, ProducerState | None] = (b"", None)
+
+    @property
+    def inherited(self) -> ProducerState | None:
+        """What jobs had written to the shard that this one was split off, before it was."""
+        jobs = self.state.jobs
+        if self._inherited[0] is not jobs:
+            self._inherited = (jobs, ProducerState.decode(jobs) if jobs else None)
+        return self._inherited[1]
 
     def committed(self, high_watermark: int) -> None:
         """Apply the log up to here. Raises StorageFailedError."""
@@ -65,6 +78,7 @@ def write_table(
     """Carry out a TableWrite on the leader; see `table.evaluator` for the order of the steps."""
     host.check_writable()
     table = host.require_table()
+    _check_open(host)
     evaluator = table.evaluator
     if evaluator is None:
         raise NotReadyError(f"shard {host.shard_id} has just been elected; retry")
@@ -96,7 +110,14 @@ def write_table(
 
             clients.when_committed(end, timeout_s, answer_again, done)
             return
-    evaluation = evaluator.evaluate(request.ops, now_ms)
+        _check_inherited(table, header)
+    owned = evaluator.owned
+    if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
+        # It is certain only when the entry that released the keys is: from then on no leader will carry this out.
+        error = wrong_shard(host.shard_id, owned)
+        clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
+        return
+    evaluation = evaluator.evaluate(request.ops, now_ms, atomic=request.atomic)
     if not evaluation.records:
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
@@ -117,6 +138,32 @@ def write_table(
     clients.stage(batch, records, base + records, written, timeout_s, done)
 
 
+def _check_open(host: "ShardHost") -> None:
+    """Raise while the shard is being split off another one: it is not part of its table yet."""
+    if host.services.is_joining(host.shard_id):
+        raise NotReadyError(
+            f"shard {host.shard_id} is being split off another one and does not serve yet; retry"
+        )
+
+
+def _check_inherited(table: TableShard, header: BatchHeader) -> None:
+    """Refuse what a job has written already to the shard that this one was split off.
+
+    Raises AlreadyAppliedError, ProducerFencedError, ReplayConflictError, OutOfOrderSequenceError.
+    """
+    inherited = table.inherited
+    if inherited is None or header.producer_id < JOB_ID_MIN:
+        return
+    if (
+        inherited.last_batch(header.producer_id) is not None
+        and inherited.check(header, table=True) is not None
+    ):
+        raise AlreadyAppliedError(
+            f"this write of job {header.producer_id} (sequence {header.base_sequence}) was applied before, to the shard "
+            "that this one was split off, and nothing was applied again: read the keys"
+        )
+
+
 def size_of_write(request: TableWrite) -> int:
     """About how many bytes a TableWrite keeps while it waits."""
     return sum(OP_BYTES + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops)
@@ -126,10 +173,14 @@ def get_rows(
     host: "ShardHost", clients: ShardClients, request: TableGet, done: Callable[[Any], None]
 ) -> None:
     """Carry out a TableGet; `done` gets TableRows or an error."""
-    state = host.require_table().state
+    table = host.require_table()
 
     def read() -> None:
+        state = table.state
         if request.comparison == EQUAL:
+            owned = state.owned
+            if (owned.first or owned.last != HASH_MAX) and not all(map(owned.holds, request.keys)):
+                raise wrong_shard(host.shard_id, owned)
             rows = state.get_many(request.keys, include_value=request.include_value)
         else:
             rows = [
@@ -145,11 +196,17 @@ def scan_rows(
     host: "ShardHost", clients: ShardClients, request: TableScan, done: Callable[[Any], None]
 ) -> None:
     """Carry out a TableScan; `done` gets TableRows or an error."""
-    state = host.require_table().state
+    table = host.require_table()
 
     def read() -> None:
+        state, hashes = table.state, request.hashes
+        owned = state.owned
+        if not covers(owned, hashes):
+            raise wrong_shard(host.shard_id, owned)
+        if hashes and hashes[0] <= owned.first and owned.last <= hashes[1]:
+            hashes = ()  # all that is here
         rows, more = state.scan(
-            request.start, request.end, request.limit, include_value=request.include_value
+            request.start, request.end, request.limit, include_value=request.include_value, hashes=hashes
         )
         done(TableRows(tuple(rows), more))
 
@@ -164,6 +221,7 @@ def _consistently(
     done: Callable[[Any], None],
 ) -> None:
     host.services.metrics.table_reads += 1
+    _check_open(host)
     if consistency == "linearizable":
         host.check_serving()
         clients.when_confirmed(0, READ_TIMEOUT_S, read, done)

@@ -9,6 +9,7 @@ the same connection, after the delta that names their shards.
 A node that does not coordinate answers all requests here with `not_leader`, whose details name the coordinator it knows.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
@@ -228,10 +229,20 @@ class MetadataView:
         topic = self.topics[self._names[place[0]]]
         return topic, topic.shards[place[1]]
 
+    def all_shards(self) -> Iterator[tuple[TopicMeta, ShardMeta]]:
+        """Every shard with its topic, those that are being split off too."""
+        for topic in self.topics.values():
+            for shard in topic.shards:
+                yield topic, shard
+        for change in self.joining.values():
+            name = self._names.get(change.topic_id)
+            if name is not None:
+                yield self.topics[name], change.shard
+
     @property
     def shard_count(self) -> int:
         """How many shards there are."""
-        return len(self._places)
+        return len(self._places) + len(self.joining)
 
     def shard_ids(self) -> list[int]:
         """Ids of all shards, in the order of their creation."""

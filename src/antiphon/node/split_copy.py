@@ -1,0 +1,268 @@
+"""The leader of a shard that is being split off copies its keys, from the replica of the parent that this node has.
+
+A child has its replicas where its parent has them, so the copying reads nothing over the network: the store and the log of
+the parent's replica here, leader or follower, hold committed state, and more of it all the time. What is copied goes through
+the child's own log, as puts and removals with the versions that they have in the parent, so its replicas and consumers need
+to know nothing of splits, and its log tells the whole story of its keys.
+
+1. *Scan*: page by page in key order, each page of one moment. What the child has already (of an earlier leader's copying) is
+   compared, so a page costs writes only where it differs. The pages are of different moments; that is mended by
+2. *follow*: the parent's log from where it was when the scan began, by the hashes that are the child's. A put counts if its
+   version is above the child's, a removal if the version that it removes is not below: versions only rise, so an old change
+   that comes after a newer row is recognised, and at the freeze each key is what it was in the parent at the freeze.
+3. *Inherit*: with everything up to the freeze in the log, an entry ends the copy. Version ids go on above the parent's.
+
+Nothing of this is remembered outside the child's log: a new leader scans again, which finds most of it done.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from antiphon.errors import AntiphonError, NotReadyError, UnavailableError
+from antiphon.node.table_shard import TableShard
+from antiphon.records.batch import iter_batches
+from antiphon.records.builder import build_batch
+from antiphon.records.changes import VERSION, VERSION_HEADER, VersionTuple
+from antiphon.records.decode import decode_records
+from antiphon.records.split_entries import Inherit, SplitEntry, build_split_entry
+from antiphon.table.evaluator import RecordInput
+from antiphon.wire.cluster import SplitReport, SplitStep
+from antiphon.wire.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
+
+PAGE_ROWS: Final = 500  # looked at without letting others have a turn: about 2 ms
+PAGE_BYTES: Final = 256 * 1024
+CLOSE_OFFSETS: Final = 1_000  # so little left is copied while the range is frozen
+IDLE_S: Final = 0.002
+SLOW_S: Final = 0.1
+WRITE_TIMEOUT_S: Final = 10.0
+STUCK_S: Final = 10.0
+
+Report = Callable[[SplitReport], None]
+
+
+class SplitCopy:
+    """One leadership's work on one split; `run` returns when there is nothing left to do here."""
+
+    def __init__(self, node: "Node", host: "ShardHost", report: Report) -> None:
+        self._node = node
+        self._host = host
+        self._term = host.term
+        self._report = report
+        self._log = structlog.get_logger().bind(shard=host.shard_id, part="split")
+        self._position = -1  # in the parent's log, up to which it is followed; -1: scan first
+        self._source: object = None  # the parent's store that was scanned: another one is scanned anew
+        self._inherited = (
+            -1,
+            -1,
+        )  # offset of the freeze that the copy ends with, start of the child's own log
+        self._copied = 0
+        self._stuck_since_s: float | None = None
+
+    async def run(self) -> None:
+        """Copy until the split is over or this node does not lead the child any more."""
+        while (meta := self._meta()) is not None:
+            pause_s = IDLE_S
+            try:
+                await self._step(meta)
+            except NotReadyError as error:  # the parent's replica cannot be read here, or is gone
+                pause_s = SLOW_S
+                self._stuck(error)
+            except AntiphonError as error:
+                self._log.info("split_copy_held_up", error=error.message)
+                self._position = -1
+                pause_s = SLOW_S
+            else:
+                self._stuck_since_s = None
+            await asyncio.sleep(pause_s)
+
+    def _meta(self) -> ShardMeta | None:
+        """The child's metadata, while this leadership and the split go on."""
+        host = self._host
+        change = self._node.view.joining.get(host.shard_id)
+        if change is None or not host.is_serving or host.term != self._term or host.closed:
+            return None
+        return change.shard
+
+    async def _step(self, meta: ShardMeta) -> None:
+        split = meta.split
+        if split is None or split.phase is SplitPhase.RELEASE:
+            return
+        parent, table = self._parent(split)
+        state = table.state
+        if state.owned.last < meta.hashes[0]:
+            return  # released already; the metadata is about to say so
+        if self._position < parent.log.log_start or self._source is not state:
+            await self._scan(meta, parent, table)
+            return
+        end = min(state.applied_offset, parent.log.log_end)
+        if self._position < end:
+            await self._follow(meta, parent, end)
+        left = state.applied_offset - self._position
+        if split.phase is SplitPhase.COPY:
+            if left <= CLOSE_OFFSETS:
+                self._say(SplitStep.CLOSE)
+        elif state.owned.child == meta.shard_id and self._position > state.owned.frozen_at:
+            await self._finish(meta, split, parent, table)
+
+    def _parent(self, split: Split) -> "tuple[ShardHost, TableShard]":
+        parent = self._node.hosts.get(split.parent)
+        if parent is None or parent.failed is not None or parent.closed or parent.table is None:
+            raise NotReadyError(f"node {self._node.node_id} has no working replica of shard {split.parent}")
+        return parent, parent.table
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    async def _scan(self, meta: ShardMeta, parent: "ShardHost", table: TableShard) -> None:
+        state = table.state
+        began_at, began_s = state.applied_offset, time.monotonic()
+        low, high = meta.hashes
+        start: bytes | None = b""
+        while start is not None:
+            if parent.closed or table.state is not state or state.owned.last < low:
+                raise NotReadyError(f"the replica of shard {parent.shard_id} was replaced")
+            rows, following = state.stored_rows(
+                start, None, (low, high), examined_max=PAGE_ROWS, size_bytes_max=PAGE_BYTES
+            )
+            own, _ = self._table().state.stored_rows(
+                start, following, (0, HASH_MAX), examined_max=1 << 40, size_bytes_max=1 << 40
+            )
+            have = {row.key: row for row in own}
+            records: list[RecordInput] = []
+            for row in rows:
+                found = have.pop(row.key, None)
+                if found is None or found.version_id < row.version_id:
+                    modified_ms = VERSION.unpack(row.version)[3]
+                    records.append((row.key, row.value, [(VERSION_HEADER, row.version)], modified_ms))
+            now_ms = time.time_ns() // 1_000_000
+            records += [(row.key, None, [(VERSION_HEADER, row.version)], now_ms) for row in have.values()]
+            if records:
+                await self._write(records)
+            else:
+                await asyncio.sleep(0)
+            start = following
+            if self._meta() is None:
+                return
+        self._position, self._source = began_at, state
+        self._log.info(
+            "split_scanned", parent=parent.shard_id, copied=self._copied, took_s=time.monotonic() - began_s
+        )
+
+    async def _follow(self, meta: ShardMeta, parent: "ShardHost", end: int) -> None:
+        """Take over what the parent's log says from the position on, a piece of it."""
+        batches = await parent.read_in_thread(self._position, PAGE_BYTES, end, at_least_one=True)
+        records: list[RecordInput] = []
+        known: dict[bytes, VersionTuple | None] = {}
+        position = self._position
+        for piece in batches:
+            for header, batch in iter_batches(piece):
+                position = header.next_offset
+                if not header.is_control:
+                    records += self._wanted(meta, batch, known)
+        if records:
+            await self._write(records)
+        self._position = position
+
+    def _wanted(
+        self, meta: ShardMeta, batch: memoryview, known: dict[bytes, VersionTuple | None]
+    ) -> list[RecordInput]:
+        """The changes of a batch that are the child's and newer than what it has."""
+        low, high = meta.hashes
+        found: list[tuple[bytes, bytes | None, bytes, int]] = []
+        for record in decode_records(batch):
+            key = record.key or b""
+            if low <= key_hash(key) <= high:
+                version = dict(record.headers).get(VERSION_HEADER)
+                if version is not None:
+                    found.append((key, record.value, version, record.timestamp_ms))
+        asked = list({key: None for key, *_ in found if key not in known})
+        known.update(zip(asked, self._table().state.versions(asked), strict=True))
+        records: list[RecordInput] = []
+        for key, value, packed, timestamp_ms in found:
+            version_id, current = VERSION.unpack(packed)[0], known[key]
+            newer = current is None or version_id > current[0]
+            if (value is not None and newer) or (
+                value is None and current is not None and version_id >= current[0]
+            ):
+                known[key] = None if value is None else VERSION.unpack(packed)
+                records.append((key, value, [(VERSION_HEADER, packed)], timestamp_ms))
+        return records
+
+    async def _finish(self, meta: ShardMeta, split: Split, parent: "ShardHost", table: TableShard) -> None:
+        """Everything up to the freeze is here: end the copy, once for each freeze, and say so."""
+        state = table.state
+        frozen_at = state.owned.frozen_at
+        if self._inherited[0] != frozen_at:
+            jobs = parent.log.producers.jobs(frozen_at, state.jobs)
+            low, high = meta.hashes
+            entry = Inherit(low, high, split.parent, frozen_at, state.next_version_id, jobs)
+            start = await append_entry(self._host, entry)
+            self._inherited = (frozen_at, start)
+            self._log.info("split_copied", parent=split.parent, frozen_at=frozen_at, copied=self._copied)
+        self._say(SplitStep.COPIED, *self._inherited)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def _table(self) -> TableShard:
+        return self._host.require_table()
+
+    async def _write(self, records: list[RecordInput]) -> None:
+        """Append to the child's log and wait for the commit."""
+        host = self._host
+        host.check_writable()
+        evaluator = self._table().evaluator
+        if evaluator is None:
+            raise NotReadyError(f"shard {host.shard_id} has just been elected")
+        base = host.log.log_end
+        batch = build_batch(records, base_offset=base, leader_epoch=host.term)
+        evaluator.imported(records, base)
+        await staged(host, batch, len(records))
+        self._copied += len(records)
+
+    # -- reports --------------------------------------------------------------------------------------------------
+
+    def _say(self, step: SplitStep, frozen_at: int = -1, start: int = -1, reason: str = "") -> None:
+        self._report(SplitReport(self._host.shard_id, self._term, step, frozen_at, start, reason))
+
+    def _stuck(self, error: AntiphonError) -> None:
+        now = self._node.now_s()
+        self._stuck_since_s = now if self._stuck_since_s is None else self._stuck_since_s
+        if now - self._stuck_since_s > STUCK_S:
+            self._say(SplitStep.STUCK, reason=error.message)
+
+
+async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
+    """Append an entry of a split to a table's log that is led here; returns the offset after it, when it is committed."""
+    host.check_writable()
+    evaluator = host.require_table().evaluator
+    if evaluator is None:
+        raise NotReadyError(f"shard {host.shard_id} has just been elected")
+    base = host.log.log_end
+    batch = build_split_entry(entry, host.term, base, time.time_ns() // 1_000_000)
+    evaluator.appended_entry(entry, base)
+    await staged(host, batch, 1)
+    return base + 1
+
+
+async def staged(host: "ShardHost", batch: bytearray, records: int) -> None:
+    """Stage a batch that is stamped for the log's end, and wait for its commit. Raises what took the commit's place."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    end = host.log.log_end + records
+    host.clients.stage(batch, records, end, None, WRITE_TIMEOUT_S, done)
+    result = await future
+    if isinstance(result, AntiphonError):
+        raise result
+    if host.closed:
+        raise UnavailableError(f"shard {host.shard_id} was closed")

@@ -1,0 +1,164 @@
+"""What this node has to do for splits: as leader of a shard that is split, or of one that is split off.
+
+The metadata says how far each split is (`antiphon.coordination.splits`), the parent's log says what is frozen or released
+(`antiphon.table.ranges`). Whenever either may have changed, the two are compared and what is missing is done: nothing here
+is remembered, and doing it twice does no harm. Reports to the coordinator are repeated until the metadata has moved on.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from antiphon.errors import AntiphonError
+from antiphon.node.split_copy import SplitCopy, append_entry
+from antiphon.records.split_entries import Freeze, Release, SplitEntry, Thaw
+from antiphon.table.ranges import OwnedRange
+from antiphon.wire.cluster import SplitReport, SplitStep
+from antiphon.wire.metadata import ShardMeta, SplitPhase
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
+
+REPEAT_S: Final = 0.1
+PURGE_ROWS: Final = 500
+PURGE_PAUSE_S: Final = 0.005
+
+
+def next_entry(owned: OwnedRange, child: ShardMeta | None) -> SplitEntry | SplitStep | None:
+    """What a parent's leader does next, from what its log says and what the metadata says of the split.
+
+    An entry to append, a step to report, or None: nothing now. `child` is None where no split of the shard is under way.
+    """
+    split = None if child is None else child.split
+    if child is None or split is None:
+        return Thaw(owned.frozen_at) if owned.is_frozen else None
+    first = child.hashes[0]
+    if owned.is_frozen:
+        if owned.child != child.shard_id or split.phase is SplitPhase.COPY:
+            return Thaw(owned.frozen_at)
+        if split.phase is SplitPhase.RELEASE:
+            if owned.frozen_at != split.frozen_at:
+                return SplitStep.LOST
+            return Release(owned.frozen_at, first, child.shard_id, split.start)
+        return None
+    if split.phase is SplitPhase.FREEZE and owned.first < first <= owned.last:
+        return Freeze(first, child.shard_id)
+    if split.phase is SplitPhase.RELEASE:
+        return SplitStep.RELEASED if owned.last == first - 1 else SplitStep.LOST
+    return None
+
+
+class Splits:
+    """See the module's text."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._log = structlog.get_logger().bind(part="split")
+        self._copies: dict[int, asyncio.Task[None]] = {}  # by child
+        self._purges: dict[int, asyncio.Task[None]] = {}
+        self._appending: set[int] = set()  # shards with an entry underway
+        self._said: dict[tuple[int, SplitStep], tuple[SplitReport, float]] = {}
+
+    def look(self) -> None:
+        """The metadata or the role of a replica has changed, or a commit of ours is through."""
+        for change in list(self._node.view.joining.values()):
+            child = change.shard
+            host = self._node.hosts.get(child.shard_id)
+            if host is not None and host.is_serving and child.shard_id not in self._copies:
+                self._copies[child.shard_id] = self._node.spawn(self._copy(host))
+            parent = None if child.split is None else self._node.hosts.get(child.split.parent)
+            if parent is not None:
+                self._as_parent(parent, child)
+
+    def beat(self) -> None:
+        """The same, and what nobody announces: a freeze that nobody waits for, keys to be removed."""
+        self.look()
+        joining = self._node.view.joining
+        for host in list(self._node.hosts.values()):
+            table = host.table
+            if table is None or host.failed is not None or host.closed:
+                continue
+            owned = table.state.owned
+            if owned.is_frozen and owned.child not in joining:
+                self._as_parent(host, None)
+            if owned.purging and host.shard_id not in self._purges:
+                self._purges[host.shard_id] = self._node.spawn(self._purge(host))
+
+    # -- the parent -----------------------------------------------------------------------------------------------
+
+    def _as_parent(self, host: "ShardHost", child: ShardMeta | None) -> None:
+        table = host.table
+        if (
+            not host.is_serving
+            or table is None
+            or table.evaluator is None
+            or host.shard_id in self._appending
+        ):
+            return
+        owned = table.state.owned
+        if table.evaluator.owned.frozen_at != owned.frozen_at or table.evaluator.owned.last != owned.last:
+            return  # an entry is on its way
+        step = next_entry(owned, child)
+        if isinstance(step, SplitStep):
+            if child is not None and child.split is not None:
+                self.report(SplitReport(child.shard_id, host.term, step, child.split.frozen_at))
+        elif step is not None:
+            self._appending.add(host.shard_id)
+            self._node.spawn(self._append(host, step))
+
+    async def _append(self, host: "ShardHost", entry: SplitEntry) -> None:
+        try:
+            end = await append_entry(host, entry)
+            self._log.info("split_entry", shard=host.shard_id, entry=type(entry).__name__, at=end - 1)
+        except AntiphonError as error:
+            self._log.info("split_entry_not_made", shard=host.shard_id, error=error.message)
+            await asyncio.sleep(REPEAT_S)
+        finally:
+            self._appending.discard(host.shard_id)
+        self.look()
+
+    # -- the child ------------------------------------------------------------------------------------------------
+
+    async def _copy(self, host: "ShardHost") -> None:
+        try:
+            await SplitCopy(self._node, host, self.report).run()
+        except Exception as error:  # noqa: BLE001 - a bug in copying ends this try, not the node
+            self._log.error("split_copy_failed", shard=host.shard_id, exc_info=error)
+            await asyncio.sleep(1.0)
+        finally:
+            self._copies.pop(host.shard_id, None)
+
+    def report(self, report: SplitReport) -> None:
+        """Tell the coordinator, unless it was told the same a moment ago."""
+        key, now = (report.shard_id, report.step), self._node.now_s()
+        said = self._said.get(key)
+        if said is not None and said[0] == report and now - said[1] < REPEAT_S:
+            return
+        if len(self._said) > 1000:
+            self._said.clear()
+        self._said[key] = (report, now)
+        self._node.ask_coordinator(self._node.agent.coordinator(), report, _nothing)
+
+    # -- keys that are elsewhere now ------------------------------------------------------------------------------
+
+    async def _purge(self, host: "ShardHost") -> None:
+        """Remove the keys that were released from this replica's store, a few at a time."""
+        start: bytes | None = b""
+        try:
+            while start is not None:
+                table = host.table
+                if table is None or host.closed or host.failed is not None or self._node.stopping:
+                    return
+                start = table.state.purge(start, PURGE_ROWS)
+                await asyncio.sleep(PURGE_PAUSE_S)
+            self._log.info("split_purged", shard=host.shard_id)
+        except AntiphonError as error:
+            host.fail(error)
+        finally:
+            self._purges.pop(host.shard_id, None)
+
+
+def _nothing(_reply: Any) -> None:
+    """The metadata is the answer."""
