@@ -21,7 +21,7 @@ from antiphon.cli.verify_checks import (
     producer_order,
     reads_are_of_the_log,
 )
-from antiphon.cli.verify_faults import FAULTS, parse_faults, plan
+from antiphon.cli.verify_faults import DISK_FAULTS, FAULTS, parse_faults, plan
 from antiphon.cli.verify_history import Append, History, Outcome, Seen, TableCall
 from antiphon.cli.verify_logs import ShardCopy
 from antiphon.cli.verify_tables import judge
@@ -149,24 +149,25 @@ def test_an_open_put_counts_only_if_the_log_has_it() -> None:
 
 
 def test_a_seed_decides_the_faults() -> None:
-    plans = [plan(list(FAULTS), 60.0, random.Random(5)) for _ in range(2)]
+    plans = [plan(list(FAULTS), 100.0, random.Random(5)) for _ in range(2)]
     assert plans[0] == plans[1]
-    assert {fault.what for fault in plans[0]} == set(FAULTS)
-    assert all(fault.at_s < 60 for fault in plans[0])
+    assert {fault.what for fault in plans[0]} == {*FAULTS, *DISK_FAULTS} - {"disk"}
+    assert all(fault.at_s < 100 for fault in plans[0])
 
 
 def test_unknown_faults_are_refused_with_those_there_are() -> None:
     assert parse_faults("kill, pause") == ["kill", "pause"]
     assert parse_faults("none") == []
-    for text in ("partition", "kill,disk", ""):
+    assert parse_faults("disk,partition") == ["disk", "partition"]
+    for text in ("flood", "kill,fire", ""):
         with pytest.raises(InvalidRequestError, match=r"kill: .*pause: "):
             parse_faults(text)
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(180)
-def test_nothing_is_lost_under_load_while_nodes_are_killed_and_frozen() -> None:
-    command = (*COMMAND, "verify", "--seconds", "10", "--seed", "7", "--json")
+def test_nothing_is_lost_under_load_while_nodes_networks_and_disks_fail() -> None:
+    command = (*COMMAND, "verify", "--seconds", "12", "--seed", "7", "--json")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     found = json.loads(ended.stdout)
     broken = [check for check in found["checks"] if check["problems"]]

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from antiphon.errors import AntiphonError, TimedOutError, UnavailableError
+from antiphon.node.injected_faults import FAULTS_VARIABLE, tell
 
 COMMAND = (sys.executable, "-m", "antiphon.cli.main")
 
@@ -47,6 +48,7 @@ class LocalCluster:
     ) -> None:
         self._process = process
         self._own_dir = own_dir
+        self._hurtable = False
         self.cluster_id: str = announcement["cluster_id"]
         self.dir = Path(announcement["dir"])
         self.nodes = {
@@ -68,8 +70,11 @@ class LocalCluster:
         any_port: bool = True,
         options: tuple[str, ...] = (),
         timeout_s: float = 60.0,
+        hurtable: bool = False,
     ) -> Self:
         """Start and wait until ready. Without `directory` a temporary one is made, and removed by `stop()`.
+
+        The nodes of a `hurtable` cluster do as `hurt()` says.
 
         Raises AntiphonError with what `antiphon up` said when it cannot start.
         """
@@ -82,6 +87,7 @@ class LocalCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=_environment(hurtable),
         )
         try:
             line = _first_line(process, timeout_s)
@@ -92,7 +98,9 @@ class LocalCluster:
             if own_dir:
                 shutil.rmtree(where, ignore_errors=True)
             raise
-        return cls(process, json.loads(line), own_dir=own_dir)
+        cluster = cls(process, json.loads(line), own_dir=own_dir)
+        cluster._hurtable = hurtable
+        return cluster
 
     def kill(self, node_id: int) -> None:
         """SIGKILL a node, as `kill -9` does."""
@@ -106,12 +114,25 @@ class LocalCluster:
         """Let a paused node go on."""
         os.kill(self.nodes[node_id].pid, signal.SIGCONT)
 
+    def hurt(self, node_id: int, *, cut: tuple[int, ...] = (), disk: str = "ok") -> None:
+        """Cut a node off from others, or take its disk away; without arguments all is well again."""
+        node = self.nodes[node_id]
+        tell(node.dir, cut=cut, disk=disk)
+        with_suppressed_kill(node.pid, signal.SIGUSR1)
+
     def start_node(self, node_id: int, timeout_s: float = 60.0) -> None:
         """Start a killed node again, where it was."""
         command = (*COMMAND, "node", "start", "--dir", str(self.nodes[node_id].dir), "--json")
         deadline = time.monotonic() + timeout_s
         while True:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+                env=_environment(self._hurtable),
+            )
             if done.returncode == 0:
                 break
             # The kernel may still hold the killed process or its ports for a moment.
@@ -176,3 +197,7 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+def _environment(hurtable: bool) -> dict[str, str] | None:
+    return {**os.environ, FAULTS_VARIABLE: "1"} if hurtable else None

@@ -26,7 +26,7 @@ SHOWN: Final = 10  # problems of one check
 
 def mount(app: typer.Typer) -> None:
     """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon verify --seconds 30 --faults kill,pause")(verify)
+    app.command(epilog="Example: antiphon verify --seconds 30 --faults kill,partition")(verify)
 
 
 @reports_errors
@@ -35,8 +35,8 @@ def verify(
         float, typer.Option(help="How long to load and hurt the cluster.", min=1, max=86_400)
     ] = SECONDS_DEFAULT,
     faults: Annotated[
-        str, typer.Option(help="Which faults, separated by commas: kill, pause; or none.")
-    ] = "kill,pause",
+        str, typer.Option(help="Which faults, separated by commas: kill, pause, partition, disk; or none.")
+    ] = "kill,pause,partition,disk",
     seed: Annotated[
         int | None, typer.Option(help="Decides what the load does and which fault comes when.", min=0)
     ] = None,
@@ -46,7 +46,7 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
 ) -> None:
-    """Load a real three-node cluster, kill and freeze its processes meanwhile, then check that every promise was kept.
+    """Load a real three-node cluster, hurt processes, network and disks, then check that every promise was kept.
 
     Appenders, conditional appenders, an idempotent Kafka producer (where confluent-kafka is installed), a consumer group,
     table clients and watchers write down what they are told; afterwards the logs, the replicas' files and the histories are
@@ -107,7 +107,7 @@ class Verification:
         self._say(f"seed {self._seed}: {self._seconds:.0f} s, {len(self._plan)} faults planned")
         for fault in self._plan:
             self._say(f"  {fault.words()}")
-        with _loop() as loop, LocalCluster.start(NODES, self._directory) as cluster:
+        with _loop() as loop, LocalCluster.start(NODES, self._directory, hurtable=True) as cluster:
             dirs = {node.id: node.dir for node in cluster.nodes.values()}
             done, problems, copies = self._load_and_read(loop, cluster)
         # Stopped cleanly: from here on the replicas' files are all there is.

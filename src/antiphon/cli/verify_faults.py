@@ -14,7 +14,11 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 FAULTS: Final = {
     "kill": "SIGKILL a node, start it again up to 3 s later",
     "pause": "SIGSTOP a node for 0.2 to 3 s",
+    "partition": "cut a node off from the others, not from its clients, for 0.2 to 3 s",
+    "disk": "a node's disk is full for 0.2 to 3 s, or its syncs fail and it is started again",
 }
+DISK_FAULTS: Final = ("full disk", "broken disk")
+ENDED_BY_START: Final = ("kill", "broken disk")
 ROLES: Final = ("leader", "coordinator", "any")
 GAP_S: Final = (0.2, 3.0)
 QUIET_START_S: Final = 1.0
@@ -57,7 +61,9 @@ def plan(faults: Sequence[str], seconds: float, rng: random.Random) -> list[Plan
         what = rng.choice(faults)
         role = rng.choices(ROLES, (5, 2, 3))[0]
         count = rng.choices((1, 2, 3), (80, 14, 6))[0]
-        length_s = rng.uniform(0.2, 3.0) if what == "pause" else rng.choice((0.0, rng.uniform(0.0, 3.0)))
+        if what == "disk":
+            what = rng.choice(DISK_FAULTS)
+        length_s = rng.choice((0.0, rng.uniform(0.0, 3.0))) if what == "kill" else rng.uniform(0.2, 3.0)
         planned.append(Planned(round(at_s, 2), what, role, count, round(length_s, 2)))
         at_s += rng.uniform(*GAP_S)
     return planned
@@ -118,18 +124,33 @@ class Hands:
         self._hurt[node_id] = what
         self.done[what] = self.done.get(what, 0) + 1
         self._say(f"{what} node {node_id}")
-        if what == "kill":
-            self._cluster.kill(node_id)
-        else:
-            self._cluster.pause(node_id)
+        match what:
+            case "kill":
+                self._cluster.kill(node_id)
+            case "pause":
+                self._cluster.pause(node_id)
+            case "partition":
+                self._cluster.hurt(
+                    node_id, cut=tuple(other for other in self._cluster.nodes if other != node_id)
+                )
+            case "full disk":
+                self._cluster.hurt(node_id, disk="full")
+            case "broken disk":
+                self._cluster.hurt(node_id, disk="broken")
 
     def _heal(self, node_id: int) -> None:
         what = self._hurt[node_id]
-        self._say(f"{'start' if what == 'kill' else 'resume'} node {node_id}")
-        if what == "pause":
+        self._say(f"{'start' if what in ENDED_BY_START else 'resume'} node {node_id}")
+        if what not in ENDED_BY_START:
             del self._hurt[node_id]
-            self._cluster.resume(node_id)
+            if what == "pause":
+                self._cluster.resume(node_id)
+            else:
+                self._cluster.hurt(node_id)
             return
+        if what == "broken disk":
+            self._cluster.hurt(node_id)
+            self._cluster.kill(node_id)
         # A node is ready when a majority is: where several are down, each start waits for the others.
         self._being_started.add(node_id)
         thread = threading.Thread(target=self._start, args=(node_id,), name=f"start-{node_id}")

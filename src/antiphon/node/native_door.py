@@ -66,6 +66,7 @@ from antiphon.wire.requests import (
 )
 
 if TYPE_CHECKING:
+    from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.node import Node
 
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -299,11 +300,17 @@ class NativeSession:
             if body.node_id is not None and body.cluster_id is not None:
                 self._peer_id = body.node_id
                 self._decode = decode_peer
+                self.cut(node.faults)
                 node.heard_of(body.node_id, self)
             return
         self._fail(request_id, error)
         if self._connection is not None:
             self._connection.close(error)
+
+    def cut(self, faults: "InjectedFaults | None") -> None:
+        """Let nothing through from and to a node that must not be reached now."""
+        if faults is not None and self._peer_id is not None and self._connection is not None:
+            self._connection.cut(self._peer_id in faults.cut)
 
     def _get_metadata(self, request_id: int, body: GetMetadata, _payload: memoryview) -> None:
         node = self._node

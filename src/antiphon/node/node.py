@@ -26,13 +26,14 @@ from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal_thread import WalThread
-from antiphon.node import memory
+from antiphon.node import injected_faults, memory
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.doors import start_http_door, start_kafka_door
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.gateway_calls import GatewayCalls
+from antiphon.node.injected_faults import HurtDisk, InjectedFaults
 from antiphon.node.logs import open_log
 from antiphon.node.memory import LongLived
 from antiphon.node.metrics import NodeMetrics
@@ -67,8 +68,15 @@ Sockets = dict[str, socket.socket]
 class Node(GatewayCalls):
     """See the module's text. `start()`, then `stop()`; both once, on the node's event loop."""
 
-    def __init__(self, config: NodeConfig, sockets: Sockets | None = None, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        sockets: Sockets | None = None,
+        disk: Disk | None = None,
+        faults: InjectedFaults | None = None,
+    ) -> None:
         super().__init__()
+        self.faults = faults
         self.config = check_config(config)
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
@@ -299,6 +307,7 @@ class Node(GatewayCalls):
         )
         link = PeerLink(node_id, address, hello, self.turn, self, self.limits.peer_write)
         link.reconnect_max_s = self.config.timings.reconnect_max / 1000
+        link.cut(self.faults is not None and node_id in self.faults.cut)
         self._links[node_id] = link
         self._lost.add(node_id)
         return link
@@ -313,6 +322,22 @@ class Node(GatewayCalls):
     def lost_peers(self) -> list[int]:
         """Nodes that are not reached now."""
         return sorted(self._lost)
+
+    def suffer(self) -> None:
+        """Do as the faults say now that a test has told them anew."""
+        faults = self.faults
+        if faults is None:
+            return
+        try:
+            faults.read()
+        except (ValueError, OSError) as error:
+            self._log.error("faults_not_read", error=str(error))
+            return
+        self._log.warning("faults_injected", cut=sorted(faults.cut), disk=faults.disk)
+        for link in self._links.values():
+            link.cut(link.node_id in faults.cut)
+        for session in self.sessions.values():
+            session.cut(faults)
 
     def heard_of(self, node_id: int, session: NativeSession) -> None:
         """A node has just connected: it can be reached again."""
@@ -535,7 +560,10 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = Node(config, sockets)
+    faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
+    node = Node(config, sockets, None if faults is None else HurtDisk(faults), faults)
+    if faults is not None:
+        loop.add_signal_handler(signal.SIGUSR1, node.suffer)
     try:
         await node.start()
         stopped = loop.create_task(stop.wait())

@@ -106,6 +106,7 @@ class PeerLink:
         self.up = False
         self._welcomed = False
         self._closed = False
+        self._cut = False
         self.reconnect_max_s = 0.5
 
     def start(self) -> None:
@@ -147,6 +148,12 @@ class PeerLink:
         """The node has just been heard of: do not wait for the next attempt."""
         if not self.up:
             self._kick.set()
+
+    def cut(self, on: bool) -> None:
+        """See Connection.cut; holds for later connections too."""
+        self._cut = on
+        if self._connection is not None:
+            self._connection.cut(on)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -267,6 +274,7 @@ class PeerLink:
     def connected(self, connection: Connection) -> None:
         """See ConnectionOwner."""
         self._connection = connection
+        connection.cut(self._cut)
         connection.send(encode_message(1, self._hello))
         self._next_id = 2
 

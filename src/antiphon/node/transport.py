@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         self._holds: dict[str, bool] = {}
         self._reason: Exception | None = None
         self._closing = False
+        self._cut = False
         self.peer = "?"
 
     @property
@@ -129,7 +130,7 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_asked = False
         transport, out, size = self._transport, self._out, self._out_bytes
-        if transport is None or transport.is_closing() or not out:
+        if transport is None or transport.is_closing() or not out or self._cut:
             return
         self._out = []
         self._out_bytes = 0
@@ -150,6 +151,17 @@ class Connection(asyncio.Protocol):
         """One reason less not to read; harmless when it was not given."""
         if self._holds.pop(reason, None) and not self._holds and self.open:
             self._transport.resume_reading()  # type: ignore[union-attr]  # `open` saw it
+
+    def cut(self, on: bool) -> None:
+        """Let nothing through in either direction, or again what was held; the work of `injected_faults`."""
+        if on == self._cut:
+            return
+        self._cut = on
+        if on:
+            self.hold("cut")
+        else:
+            self.release("cut")
+            self._flush()
 
     def close(self, reason: Exception | None = None) -> None:
         """Send what was handed over, then close."""
