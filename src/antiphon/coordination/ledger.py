@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from antiphon.coordination.actions import Action, Answer, Propose, Record, SendTo
+from antiphon.coordination.origins import with_origins
 from antiphon.coordination.state import (
     ClusterRecord,
     ClusterState,
@@ -66,6 +67,14 @@ class Ledger:
         self._write(node_record(node))
         if joined:
             self._gathering.nodes[node.node_id] = None
+            self._give_origins(node.node_id)
+
+    def _give_origins(self, node: NodeId) -> None:
+        """Its disk may be another one: see `coordination.origins`."""
+        for shard_id in tuple(self.model.shards_on.get(node, ())):
+            record = self.model.shards[shard_id]
+            if with_origins(self.model, record) is not record:
+                self.put_shard(record)
 
     def drop_node(self, node: NodeId) -> None:
         """Forget a node."""
@@ -89,6 +98,7 @@ class Ledger:
 
     def put_shard(self, shard: ShardRecord) -> None:
         """Change a shard."""
+        shard = with_origins(self.model, shard)
         self.model.put_shard(shard)
         self._write(shard_record(shard))
         self._gathering.shards[shard.meta.shard_id] = shard

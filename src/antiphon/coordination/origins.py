@@ -1,0 +1,32 @@
+"""Origin ids of shards that every replica writes, given out where shards are written to the ledger (S4.22).
+
+The table in `ShardMeta.origins` gets a row for each member on its present disk. It only grows, and a row is committed before
+any node can see it, so no two disks ever write as the same origin, whoever coordinates. A node that registers with another
+disk gets another row at once: its old id, under which it may have numbered entries that it has forgotten, is never used again.
+"""
+
+import msgspec
+
+from antiphon.coordination.profiles import PROFILES
+from antiphon.coordination.state import ClusterState, ShardRecord
+from antiphon.replication.origins import assign
+from antiphon.wire.metadata import TopicMeta
+
+
+def is_multi(topic: TopicMeta) -> bool:
+    """Does every replica of the topic's shards write? A look-up, for it is asked at every change of every shard."""
+    bundle = PROFILES.get(topic.profile, {})
+    return topic.config.get("writers", bundle.get("writers")) == "multi"
+
+
+def with_origins(state: ClusterState, record: ShardRecord) -> ShardRecord:
+    """The record with a row for every member, where its topic is one that all replicas write."""
+    topic = state.topics.get(state.names.get(record.topic_id, ""))
+    if topic is None or not is_multi(topic):
+        return record
+    meta = record.meta
+    disks = {node: state.nodes[node].disk_id for node in meta.everybody if node in state.nodes}
+    origins = assign(meta.origins, meta.everybody, disks)
+    if origins == meta.origins:
+        return record
+    return msgspec.structs.replace(record, meta=msgspec.structs.replace(meta, origins=origins))
