@@ -91,8 +91,11 @@ class Phase:
 class Fleet:
     """One cluster of modelled nodes and its coordinator. `measured=False` makes the coordinator infinitely fast."""
 
-    def __init__(self, nodes: int, shards: int, *, seed: int = 1, measured: bool = True) -> None:
+    def __init__(
+        self, nodes: int, shards: int, *, racks: int = RACKS, seed: int = 1, measured: bool = True
+    ) -> None:
         invariant(nodes >= 3 and shards >= 1, "a fleet has at least 3 nodes and a shard")
+        self.racks = racks
         self.now_ms = 0.0
         self.measured = measured
         self.shards = shards

@@ -4,7 +4,7 @@ coordinator takes over, and all the power goes and returns, so that every shard 
 
 from collections.abc import Callable
 
-from antiphon.simulation.fleet import RACKS, Fleet, Phase
+from antiphon.simulation.fleet import Fleet, Phase
 
 DOWN_MS = 2_000.0  # how long a restarting node is away
 RESTARTING = 20  # nodes of a rolling restart; what one takes does not depend on how many follow
@@ -64,7 +64,7 @@ def _rolling_restart(fleet: Fleet) -> None:
 
 
 def _lost_rack(fleet: Fleet) -> None:
-    rack = [node for node in fleet.nodes if node.number % RACKS == 0]
+    rack = [node for node in fleet.nodes if node.number % fleet.racks == 0]
     fleet.begin(f"a rack of {len(rack)} nodes loses power")
     for node in rack:
         fleet.stop_node(node, noticed=False)
