@@ -9,6 +9,7 @@ from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import PersistTerm, ReadFailed
 from antiphon.replication.config import ElectionConfig
 from antiphon.replication.election import Campaign, ElectionTimer, is_up_to_date
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Append,
     BecomeLeader,
@@ -277,14 +278,14 @@ def test_up_to_date_is_last_term_then_length(
 
 
 def test_a_campaign_counts_each_members_first_answer() -> None:
-    campaign = Campaign(3, (1, 2, 3, 4), is_pre_vote=False)
+    campaign = Campaign(3, Members((1, 2, 3, 4)), is_pre_vote=False)
     assert campaign.record(1, granted=True) is VoteResult.PENDING
     assert campaign.record(2, granted=False) is VoteResult.PENDING
     assert campaign.record(2, granted=True) is VoteResult.PENDING
     assert campaign.record(7, granted=True) is VoteResult.PENDING
     assert campaign.record(3, granted=True) is VoteResult.PENDING
     assert campaign.record(4, granted=True) is VoteResult.WON
-    lost = Campaign(3, (1, 2, 3), is_pre_vote=False)
+    lost = Campaign(3, Members((1, 2, 3)), is_pre_vote=False)
     lost.record(1, granted=True)
     lost.record(2, granted=False)
     assert lost.record(3, granted=False) is VoteResult.LOST

@@ -41,10 +41,14 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class ResetLog:
-    """The log becomes empty and continues after `at`: a snapshot up to there is installed, or is about to be."""
+    """The log becomes empty and continues after `at`: a snapshot up to there is installed, or is about to be.
+
+    `members`: as of `at`, where replicas vote; they are kept with the log.
+    """
 
     write_id: int
     at: EntryId
+    members: Members | None = None
 
 
 @dataclass(frozen=True, slots=True)

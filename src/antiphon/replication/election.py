@@ -2,15 +2,17 @@
 
 The rules that make it safe are three: one vote per term and replica, durable before it is given (S1.25, S1.38); a vote only
 for a log that is at least as up to date as one's own (S1.27); a majority to win (S1.29). Any two majorities share a
-replica, so there is at most one leader per term, and it has every committed entry.
+replica, so there is at most one leader per term, and it has every committed entry. While the voters change, it takes a
+majority of the new ones and of the old ones (`Members.sets`).
 
 A pre-vote asks the same question without raising anybody's term; it is granted only by replicas that have not heard
 from a leader lately. Time is counted in ticks, and the randomness that keeps candidates apart is drawn by the caller.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from antiphon.records.entry_id import EntryId
+from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
 from antiphon.replication.quorum import VoteResult, vote_result
 
@@ -21,27 +23,33 @@ def is_up_to_date(candidate: EntryId, own: EntryId) -> bool:
 
 
 class Campaign:
-    """One attempt of one candidate: the votes so far."""
+    """One attempt of one candidate among the members that it knows of: the votes so far."""
 
     __slots__ = ("_answers", "_members", "is_pre_vote", "term")
 
-    def __init__(self, term: int, members: Sequence[NodeId], *, is_pre_vote: bool) -> None:
+    def __init__(self, term: int, members: Members, *, is_pre_vote: bool) -> None:
         self.term = term
         self.is_pre_vote = is_pre_vote
-        self._members = tuple(members)
+        self._members = members
         self._answers: dict[NodeId, bool] = {}
 
     def record(self, voter: NodeId, *, granted: bool) -> VoteResult:
-        """Count an answer; a member's first one stands, and who is no member does not count."""
-        if voter in self._members:
+        """Count an answer; a voter's first one stands, and who is no voter does not count."""
+        if voter in self._members.voting:
             self._answers.setdefault(voter, granted)
         return self.result
 
     @property
     def result(self) -> VoteResult:
-        """Where the campaign stands."""
-        granted = sum(self._answers.values())
-        return vote_result(granted, len(self._answers) - granted, len(self._members))
+        """Where the campaign stands: won in all sets, or lost in one, or open."""
+        results = {self._result_in(voters) for voters in self._members.sets}
+        if VoteResult.LOST in results:
+            return VoteResult.LOST
+        return VoteResult.PENDING if VoteResult.PENDING in results else VoteResult.WON
+
+    def _result_in(self, voters: tuple[NodeId, ...]) -> VoteResult:
+        answers = [self._answers[node] for node in voters if node in self._answers]
+        return vote_result(sum(answers), len(answers) - sum(answers), len(voters))
 
 
 class ElectionTimer:

@@ -1,59 +1,55 @@
-"""A replica that elects its leader itself, with the others (S1; S4.2-S4.5).
+"""A replica that elects its leader itself, with the others, and whose members may change (S1; S0.2; S4.2-S4.5).
 
-It has the same outside interface as `Replica`, so that the same surroundings drive both; it wants every tick (`needs_tick`)
-and besides knows `leader_lost_hint`. Raft's three roles (S1.22) are states of the same machine: a follower that knows its
-leader is FOLLOWER; a follower that knows none, and a candidate, are FENCED; both the vote for another and the
-candidacy take the NewTerm edge, and winning takes BecomeLeader.
+Votes are `RaftVoter`'s; here is what a leader and its followers make of members entries, and how leadership is handed over.
 
 Decisions
 ---------
-* **A candidate asks for votes when its own vote is durable**, not before. The log it boasts of is durable then too (writes
-  become durable in order); otherwise it could win by entries that it loses in a crash.
-* **Pre-vote** comes first (`ElectionConfig.pre_vote`). A real request of a newer term is always obeyed, even by a leader
-  (S1.26): whoever sends one has a majority that saw no leader lately.
-* **A leader that hears from no majority** for `election_ticks_min` gives up by promising the next term itself. There is no
-  edge from LEADER to FENCED but NewTerm, and a term without a leader does no harm.
-* **An answer is repeated** when the same candidate asks again in the same term (S1.25), also once the leader is known; a
-  vote is not *newly* given then (S1.28).
-* **Every peer is fed from the leader's own end** at first; the first rejection's hint says where its log really is.
-* **A damaged replica asks for a new term** (`AskTerm`), since only an entry committed in a term begun since proves that its
-  log is whole. A leader that could be elected without it obeys, by standing for the next term.
-* **A replica that forgot its promises too** (its disk came back empty) may have been part of any term so far. Before it
-  obeys or acknowledges anything it asks the others which terms they promised, and takes the highest for its own. As many
-  must answer as make a majority, itself not counted: those share a replica with every majority that it may have been part
-  of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates.
+* **Members are entries of the log** (`raft_members`), unless the ensemble is fixed by configuration. A replica goes by the
+  last one it has, committed or not. Who is no voter by that does not campaign; but whoever is asked for a vote gives it, by
+  its log alone, whether it finds the candidate or itself among its members or not: the candidate may know of later members,
+  and could otherwise never win. Whom a candidate may count is said by the candidate's members.
+* **A leader that is no voter any more** leads until that is committed; then it hands over to a voter, or gives up.
+* **A change that an older leader began** is finished by the next one, as soon as that one is ready: a joint step is never
+  left standing.
+* **A coordinator's wish** (`ChangeMembers`) is kept while something else is under way, and answered with `MembersSettled`
+  once it is committed. It counts only in the term that it names, and only if none of a later record was seen: a message that
+  comes late cannot bring former members back.
 """
 
 from collections.abc import Callable, Sequence
 
-from antiphon.invariants import invariant
+from antiphon.errors import InvalidRequestError, NotReadyError
+from antiphon.invariants import unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
-from antiphon.replication.actions import Action, Send
+from antiphon.replication.actions import Action, MembersChanged, Send
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
-from antiphon.replication.election import Campaign, ElectionTimer, is_up_to_date
+from antiphon.replication.leader import LeaderSide
+from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import (
-    Append,
-    AskTerm,
+    AnyMessage,
+    ChangeMembers,
     Entry,
+    MembersSettled,
     NodeId,
-    RequestVote,
     ShardId,
-    SnapshotOffer,
-    StaleTerm,
-    TermReply,
-    VoteReply,
+    TimeoutNow,
+    TransferLeadership,
 )
-from antiphon.replication.quorum import VoteResult, majority
-from antiphon.replication.replica_core import ReplicaCore
+from antiphon.replication.raft_members import final_members, next_members
+from antiphon.replication.raft_transfer import Transfer, best_successor
+from antiphon.replication.raft_voter import RaftVoter
 from antiphon.replication.replica_state import Role
 
 __all__ = ["ElectionConfig", "RaftReplica", "ReplicaConfig"]
 
+MakeMembers = Callable[[int, int, Members], Entry]
 
-class RaftReplica(ReplicaCore):
+
+class RaftReplica(RaftVoter):
     """One replica of a shard whose replicas vote.
 
-    `election_timeout_ticks` draws a random time-out in ticks. `forgot` (with `damaged`): term and vote are lost too.
+    Args, besides those of `RaftVoter`:
+        make_members: makes a members entry: (term, base offset, members) -> Entry, whose `members` are set.
     """
 
     def __init__(
@@ -72,6 +68,9 @@ class RaftReplica(ReplicaCore):
         election: ElectionConfig | None = None,
         damaged: bool = False,
         forgot: bool = False,
+        joining: bool = False,
+        members: MembersIndex | None = None,
+        make_members: MakeMembers | None = None,
     ) -> None:
         super().__init__(
             node_id=node_id,
@@ -83,240 +82,242 @@ class RaftReplica(ReplicaCore):
             high_watermark=high_watermark,
             make_term_start=make_term_start,
             config=config,
+            election_timeout_ticks=election_timeout_ticks,
+            election=election,
             damaged=damaged,
+            forgot=forgot,
+            joining=joining,
+            members=members,
         )
-        self._election = election or ElectionConfig()
-        self._timer = ElectionTimer(election_timeout_ticks, self._election.election_ticks_min)
-        self._campaign: Campaign | None = None
-        self._leading_ticks = 0
-        self._damaged_ticks = 0
-        invariant(damaged or not forgot, "who forgot its promises has lost its log as well")
-        self._told_terms: set[NodeId] | None = set() if forgot else None  # who has answered; None: enough
+        self._make_members = make_members
+        self._told_committed = self._is_settled
+        self._change: tuple[NodeId, ChangeMembers] | None = None  # what a coordinator wants
+        self._change_version = -1
+        self._transfer: Transfer | None = None
         self._handlers.update(
             {
-                RequestVote: self._on_request_vote,
-                VoteReply: self._on_vote_reply,
-                AskTerm: self._on_ask_term,
-                TermReply: self._on_term_reply,
+                ChangeMembers: self._on_change_members,
+                TransferLeadership: self._on_transfer,
+                TimeoutNow: self._on_timeout_now,
             }
         )
 
     @property
-    def is_candidate(self) -> bool:
-        """Does this replica ask for votes of its term (a pre-vote does not make a candidate)?"""
-        return self._campaign is not None and not self._campaign.is_pre_vote
+    def ready(self) -> bool:
+        """May clients be served? Not while leadership is being handed over."""
+        return super().ready and self._transfer is None
 
     @property
-    def needs_tick(self) -> bool:
-        """Always, but for a leader without peers that has nothing to do."""
-        if self.failed or self.role is Role.NOT_MEMBER:
-            return False
-        return self._leading is None or len(self.ensemble) > 1 or self._leading.needs_tick
+    def settled_members(self) -> Members | None:
+        """The members that are committed in the log; None where the ensemble is fixed."""
+        return None if self._index is None else self._index.at(self._log.high_watermark)
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    def members_at(self, offset: int) -> Members | None:
+        """The members as of the log prefix that ends at `offset`; None where the ensemble is fixed."""
+        return None if self._index is None else self._index.at(offset)
 
-    def tick(self) -> list[Action]:
-        """One tick of time passed: heartbeats of a leader (S1.29), patience of everybody else (S1.23, S1.30)."""
-        out: list[Action] = []
-        if self.failed or self.role is Role.NOT_MEMBER:
-            return out
-        if self._leading is None:
-            if self.damaged:
-                self._ask_for_term(out)
-            if self._timer.tick():
-                self._time_out(out)
-            return out
-        self._leading_ticks += 1
-        if (
-            self._leading_ticks % self._election.election_ticks_min == 0
-            and not self._leading.heard_from_quorum()
-        ):
-            self._fence(self.term + 1, None, out)
-            return out
-        if self._leading_ticks % self._election.heartbeat_ticks == 0:
-            self._leading.heartbeat(out)
-        self._leading.tick(out)
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def receive(self, sender: NodeId, message: AnyMessage) -> list[Action]:
+        """As for every replica; besides, members entries that came, went or were committed take effect."""
+        out = super().receive(sender, message)
+        self._follow_members(out)
         return out
-
-    def leader_lost_hint(self, peer: NodeId) -> list[Action]:
-        """The connection to `peer` broke: if it leads, be less patient. Whether it is gone is for the vote to say."""
-        if self.role is Role.FOLLOWER and self.leader == peer:
-            self._timer.lost_leader()
-        return []
-
-    def peer_lost(self, node: NodeId) -> list[Action]:
-        """The connection to `node` broke; also a hint that a leader may be gone."""
-        return super().peer_lost(node) + self.leader_lost_hint(node)
-
-    def _time_out(self, out: list[Action]) -> None:
-        self._timer.rearm()
-        self._campaign = None
-        if not self.damaged:
-            if self._election.pre_vote:
-                self._ask_for_pre_votes(out)
-            else:
-                self._ask_for_votes(out)
-
-    # -- being a candidate -----------------------------------------------------------------------------------------
-
-    def _peers(self) -> list[NodeId]:
-        return [node for node in self.ensemble if node != self.node_id]
-
-    def _ask_for_pre_votes(self, out: list[Action]) -> None:
-        self._campaign = Campaign(self.term + 1, self.ensemble, is_pre_vote=True)
-        if self._campaign.record(self.node_id, granted=True) is VoteResult.WON:
-            self._ask_for_votes(out)
-            return
-        request = RequestVote(self.shard, self.term + 1, self.node_id, self.head, pre_vote=True)
-        out.extend(Send(peer, request) for peer in self._peers())
-
-    def _ask_for_votes(self, out: list[Action]) -> None:
-        """Take the next term, vote for oneself, and ask the others once that is durable (S1.24)."""
-        self._fence(self.term + 1, self.node_id, out)
-        self._campaign = Campaign(self.term, self.ensemble, is_pre_vote=False)
-        self._campaign.record(self.node_id, granted=True)
-        request = RequestVote(self.shard, self.term, self.node_id, self.head)
-        for peer in self._peers():
-            self._say_when_durable(peer, request, out)
-
-    def _on_vote_reply(self, sender: NodeId, message: VoteReply, out: list[Action]) -> None:
-        campaign = self._campaign
-        if (
-            campaign is None
-            or message.term != campaign.term
-            or message.pre_vote != campaign.is_pre_vote
-            or sender == self.node_id
-        ):
-            return
-        result = campaign.record(sender, granted=message.granted)
-        if result is VoteResult.LOST:
-            self._campaign = None  # S1.31: wait, as a follower does
-        elif result is VoteResult.WON:
-            if campaign.is_pre_vote:
-                self._ask_for_votes(out)
-            else:
-                self._win(out)
-
-    def _win(self, out: list[Action]) -> None:
-        """A majority voted for this replica (S1.29)."""
-        self._campaign = None
-        self._leading_ticks = 0
-        head = self.head
-        self._lead(self.members, [(peer, head) for peer in self._peers()], out)
 
     def persisted(self, write_id: int) -> list[Action]:
-        """As for every replica; besides, an only member's own vote wins once it is durable."""
+        """As for every replica, and as `receive`."""
         out = super().persisted(write_id)
-        campaign = self._campaign
-        if (
-            campaign is not None
-            and not campaign.is_pre_vote
-            and self._log.is_term_durable
-            and campaign.result is VoteResult.WON
-        ):
-            self._win(out)
+        self._follow_members(out)
         return out
 
-    # -- being damaged ---------------------------------------------------------------------------------------------
+    def snapshot_installed(self, at: EntryId, members: Members | None = None) -> list[Action]:
+        """As for every replica; `members`: as of `at`."""
+        out = super().snapshot_installed(at, members)
+        self._follow_members(out)
+        return out
 
-    def _ask_for_term(self, out: list[Action]) -> None:
-        """Now and then, until the log is whole. Not in step with the leader's own checks, which start its counts anew."""
-        election = self._election
-        if self._damaged_ticks % (election.election_ticks_min - election.heartbeat_ticks) == 0:
-            floor = self._repair_floor if self._told_terms is None else -1
-            request = AskTerm(self.shard, self.term, floor)
-            out.extend(Send(peer, request) for peer in self._peers())
-        self._damaged_ticks += 1
+    def trimmed(self, log_start: int) -> list[Action]:
+        """As for every replica; what the members entries in the removed part said is remembered."""
+        out = super().trimmed(log_start)
+        if self._index is not None:
+            self._index.trim(self.log_start)
+        return out
 
-    def _on_ask_term(self, sender: NodeId, message: AskTerm, out: list[Action]) -> None:
-        """Say what is promised here; a leader who can be elected without the damaged replica begins a new term."""
-        if self._told_terms is not None or sender not in self._peers() or self.role is Role.NOT_MEMBER:
-            return
-        self._say_when_durable(sender, TermReply(self.shard, self.term), out)
-        leading = self._leading
-        wanted = leading is not None and leading.ready and message.floor >= self.term
-        if wanted and leading is not None and leading.hears_quorum_without(sender):
-            self._ask_for_votes(out)
+    def tick(self) -> list[Action]:
+        """As for every replica; a leader that hands over gives up after a while."""
+        out: list[Action] = []
+        if self._transfer is not None and not self._goes_on_handing_over(self._transfer, out):
+            return out
+        return out + super().tick()
 
-    def _on_term_reply(self, sender: NodeId, message: TermReply, out: list[Action]) -> None:
-        if message.term > self.term:
-            self._learn_term(message.term, out)
-        told = self._told_terms
-        if told is not None and sender in self._peers():
-            told.add(sender)
-            if len(told) >= majority(len(self.ensemble)):
-                self._told_terms = None
-                self._repair_floor = self.term
-
-    def snapshot_installed(self, at: EntryId) -> list[Action]:
-        """As for every replica; one that forgot its promises takes nothing yet."""
-        return [] if self._told_terms is not None else super().snapshot_installed(at)
-
-    # -- being asked -----------------------------------------------------------------------------------------------
-
-    def _on_request_vote(self, sender: NodeId, message: RequestVote, out: list[Action]) -> None:
-        if self._told_terms is not None:
-            return
-        if self.role is Role.NOT_MEMBER or message.candidate not in self.ensemble or sender == self.node_id:
-            return
-        if message.term < self.term or (message.pre_vote and message.term == self.term):
-            out.append(Send(sender, StaleTerm(self.shard, self.term)))
-        elif message.pre_vote:
-            granted = self._would_vote_for(message) and not self._knows_live_leader()
-            out.append(Send(sender, VoteReply(self.shard, message.term, granted, pre_vote=True)))
-        else:
-            self._vote(sender, message, out)
-
-    def _would_vote_for(self, message: RequestVote) -> bool:
-        return not self.damaged and is_up_to_date(message.head, self.head)
-
-    def _knows_live_leader(self) -> bool:
-        if self.role is Role.LEADER:
-            return True
-        return self.role is Role.FOLLOWER and self._timer.is_leader_fresh
-
-    def _vote(self, sender: NodeId, message: RequestVote, out: list[Action]) -> None:
-        """Evaluate a real request of this term or a newer one (S1.25-S1.28)."""
-        candidate = message.candidate
-        if message.term > self.term:
-            granted = self._would_vote_for(message)
-            self._fence(message.term, candidate if granted else None, out)
-        elif self.voted_for == candidate:
-            granted = True
-        else:
-            granted = self.voted_for is None and self.leader is None and self._would_vote_for(message)
-            if granted:
-                self.voted_for = candidate
-                out.append(self._log.persist_term(self.term, candidate))
-        reply = VoteReply(self.shard, self.term, granted)
-        if granted:
-            self._timer.rearm()
-            self._say_when_durable(sender, reply, out)
-        else:
-            out.append(Send(sender, reply))
-
-    # -- following -------------------------------------------------------------------------------------------------
-
-    def _on_append(self, sender: NodeId, message: Append, out: list[Action]) -> None:
-        if self._told_terms is not None:
-            return
-        super()._on_append(sender, message, out)
-        self._heard(sender, message.term)
-
-    def _on_snapshot_offer(self, sender: NodeId, message: SnapshotOffer, out: list[Action]) -> None:
-        if self._told_terms is not None:
-            return
-        super()._on_snapshot_offer(sender, message, out)
-        self._heard(sender, message.term)
-
-    def _heard(self, sender: NodeId, term: int) -> None:
-        if self.role is Role.FOLLOWER and term == self.term and self.leader == sender:
-            self._timer.heard_from_leader()
-            self._campaign = None
+    def _became_ready(self, out: list[Action]) -> None:
+        super()._became_ready(out)
+        self._told_committed = False  # a change that an older leader began is this one's to finish
 
     def _step_down(self, out: list[Action]) -> None:
-        was_leader = self._leading is not None
         super()._step_down(out)
-        self._campaign = None
-        if was_leader:
+        self._transfer = self._change = None
+        self._change_version = -1
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    def propose_members(self, voters: Sequence[NodeId], learners: Sequence[NodeId] = ()) -> list[Action]:
+        """Make these the members (S0.2): one change at a time, in joint steps where voters change.
+
+        Nothing to do is no error. `MembersChanged` tells of each step, first when it is in force, then when it is committed.
+
+        Raises:
+            NotLeaderError, NotReadyError: as for `propose`; also while another change is under way.
+            InvalidRequestError: the ensemble is fixed, or these can never be members.
+        """
+        if self._leading is None or not self.ready:
+            raise self._cannot_serve()
+        if self._index is None:
+            raise InvalidRequestError(f"the members of shard {self.shard} are fixed by configuration")
+        out: list[Action] = []
+        entry = next_members(self.members, voters, learners, settled=self._is_settled)
+        if entry is not None:
+            self._write_members(entry, out)
+        return out
+
+    @property
+    def _is_settled(self) -> bool:
+        """Is what this replica goes by committed?"""
+        return self._index is None or self._index.end <= self._log.high_watermark
+
+    def _write_members(self, members: Members, out: list[Action]) -> None:
+        make, leading = self._make_members, self._leading
+        if make is None or leading is None:
+            unreachable(f"a {self.role} cannot write members entries")
+        leading.append(make(self.term, self.log_end, members), out)
+        self._follow_members(out)
+
+    def _follow_members(self, out: list[Action]) -> None:
+        """Go by the last members entry of the log; when it is committed, a leader takes the next step."""
+        index, leading = self._index, self._leading
+        if index is None or self.failed:
+            return
+        members = index.current
+        if members is not None and members is not self.members:
+            self.members = members
+            self._told_committed = False
+            out.append(MembersChanged(members, committed=False))
+            if leading is not None:
+                self._lead_members(leading, members, out)
+        if not self._told_committed and self._is_settled:
+            self._told_committed = True
+            out.append(MembersChanged(self.members, committed=True))
+            if leading is not None and leading.ready:
+                self._settled(out)
+        if self._transfer is not None:
+            self._hand_over(self._transfer, out)
+
+    def _lead_members(self, leading: LeaderSide, members: Members, out: list[Action]) -> None:
+        leading.set_members(members, out)
+        for node in members.everybody:
+            if node != self.node_id and node not in leading.cursors:
+                leading.add_follower(node, self.head, out)
+                if node in self._lost_peers:
+                    leading.peer_lost(node)
+
+    def _settled(self, out: list[Action]) -> None:
+        """The members that this leader goes by are committed."""
+        if self.members.is_joint:
+            self._write_members(final_members(self.members), out)
+            return
+        self._work_on_change(out)
+        if self._leading is not None and self.node_id not in self.ensemble:
+            successor = best_successor(self._leading.cursors, self.members.voters)
+            if successor is None:
+                self._fence(self.term + 1, None, out)
+            else:
+                self._transfer = Transfer(successor, self._election.election_ticks_min)
+
+    def _on_change_members(self, sender: NodeId, message: ChangeMembers, out: list[Action]) -> None:
+        """What the members are to be, by a coordinator's record; an older record than was seen in this term is late."""
+        if self._leading is None or message.term != self.term or message.version < self._change_version:
+            return
+        self._change, self._change_version = (sender, message), message.version
+        self._work_on_change(out)
+
+    def _work_on_change(self, out: list[Action]) -> None:
+        """Begin what a coordinator wants, as soon as that may be begun; say so when it is done."""
+        if self._change is None or self._index is None or not self.ready:
+            return
+        sender, asked = self._change
+        try:
+            entry = next_members(
+                self.members, asked.members.voters, asked.members.learners, settled=self._is_settled
+            )
+        except NotReadyError:
+            return  # what is under way comes first
+        except InvalidRequestError:
+            self._change = None
+            return
+        if entry is None:
+            self._change = None
+            out.append(Send(sender, MembersSettled(self.shard, self.term, asked.version)))
+        else:
+            self._write_members(entry, out)
+
+    # -- handing over ----------------------------------------------------------------------------------------------
+
+    def transfer_leadership(self, to: NodeId) -> list[Action]:
+        """Hand over to `to`, a voter; until that is done, or given up, proposals are refused.
+
+        Raises NotLeaderError, NotReadyError; InvalidRequestError when `to` cannot be elected.
+        """
+        leading = self._leading
+        if leading is None or not self.ready:
+            raise self._cannot_serve()
+        if to not in self.ensemble:
+            raise InvalidRequestError(f"node {to} is no voter of shard {self.shard}: {self.ensemble} are")
+        out: list[Action] = []
+        if to != self.node_id:
+            self._transfer = Transfer(to, self._election.election_ticks_min)
+            self._hand_over(self._transfer, out)
+        return out
+
+    def _on_transfer(self, _sender: NodeId, message: TransferLeadership, out: list[Action]) -> None:
+        if self.ready and message.term == self.term and message.to in self.ensemble:
+            out.extend(self.transfer_leadership(message.to))
+
+    def _hand_over(self, transfer: Transfer, out: list[Action]) -> None:
+        """Tell the target when it has everything."""
+        if self._leading is not None and transfer.is_due(self._leading.cursors, self.log_end):
+            transfer.told = True
+            out.append(Send(transfer.to, TimeoutNow(self.shard, self.term, self.node_id)))
+
+    def _goes_on_handing_over(self, transfer: Transfer, out: list[Action]) -> bool:
+        """One tick of it: tell the target again, or give up. False when this replica leads no longer."""
+        transfer.ticks_left -= 1
+        if transfer.ticks_left % self._election.heartbeat_ticks == 0:
+            transfer.told = False
+        if transfer.ticks_left > 0:
+            self._hand_over(transfer, out)
+            return True
+        self._transfer = None
+        if self.node_id in self.ensemble:
+            return True
+        self._fence(self.term + 1, None, out)
+        return False
+
+    def _on_timeout_now(self, sender: NodeId, message: TimeoutNow, out: list[Action]) -> None:
+        if (
+            message.term == self.term
+            and self.role is Role.FOLLOWER
+            and self.leader == sender
+            and not self.damaged
+            and self.node_id in self.ensemble
+        ):
             self._timer.rearm()
+            self._ask_for_votes(out, transfer=True)
+
+    def propose(self, batches: Sequence[tuple[int, object]]) -> list[Action]:
+        """As for every replica; NotReadyError while leadership is being handed over."""
+        if self._transfer is not None:
+            raise NotReadyError(
+                f"node {self.node_id} hands shard {self.shard} over to node {self._transfer.to}; retry",
+                leader=self._transfer.to,
+            )
+        return super().propose(batches)
