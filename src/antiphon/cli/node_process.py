@@ -49,14 +49,14 @@ def warm_up() -> None:
 
 def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> None:
     """Serve until SIGTERM; `ready` is called once with whether the node has joined its cluster."""
-    from antiphon.node.node import run_node
+    from antiphon.node.process import run_node
 
     run_node(config, sockets=sockets, ready=ready)
 
 
 def run_from_file(path: Path, *, bootstrap: bool) -> None:
     """Serve in the foreground by a `node.toml`."""
-    from antiphon.node.node import run_node
+    from antiphon.node.process import run_node
 
     config = load_config(path)
     config.bootstrap = bootstrap

@@ -6,14 +6,9 @@ something outstanding, one beats for the whole node.
 """
 
 import asyncio
-import gc
 import os
 import random
-import resource
-import signal
 import socket
-import sys
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -26,15 +21,14 @@ from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal_thread import WalThread
-from antiphon.node import injected_faults, memory
+from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.doors import start_http_door, start_kafka_door
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.gateway_calls import GatewayCalls
-from antiphon.node.injected_faults import HurtDisk, InjectedFaults
-from antiphon.node.logs import open_log
+from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.memory import LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.native_door import NativeSession
@@ -58,8 +52,6 @@ from antiphon.wire.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
 
 EXPIRE_EVERY_S: Final = 0.25
-SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
-STOP_TIMEOUT_S: Final = 10.0
 NOT_AT_ONCE: Final = ("retention", "collection")
 
 Sockets = dict[str, socket.socket]
@@ -532,81 +524,9 @@ class Node(GatewayCalls):
             self._log.error("leadership_not_given_up", shard=shard_id, error=error.message)
 
 
-def raise_file_limit() -> int:
-    """Let this process open as many files as the system grants it; returns how many those are.
-
-    Connections and the files of many shards are worth more than the usual soft limit of 1,024.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as error:  # some systems grant less than they say
-            structlog.get_logger().warning("file_limit_not_raised", soft=soft, hard=hard, error=str(error))
-            return soft
-    return hard
-
-
 def _rss_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[bool], None] | None) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
-    node = Node(config, sockets, None if faults is None else HurtDisk(faults), faults)
-    if faults is not None:
-        loop.add_signal_handler(signal.SIGUSR1, node.suffer)
-    try:
-        await node.start()
-        stopped = loop.create_task(stop.wait())
-        joined = loop.create_task(node.joined(config.timings.ready_wait / 1000))
-        await asyncio.wait({stopped, joined}, return_when=asyncio.FIRST_COMPLETED)
-        is_member = joined.done() and joined.result()
-        joined.cancel()
-        gc.collect()
-        gc.freeze()
-        if ready is not None and not stop.is_set():
-            ready(is_member)
-        await stopped
-    finally:
-        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
-
-
-def run_node(
-    config: NodeConfig, *, sockets: Sockets | None = None, ready: Callable[[bool], None] | None = None
-) -> None:
-    """Run a node in this process until SIGTERM or SIGINT; blocking.
-
-    Args:
-        config: what it is told.
-        sockets: already listening sockets by door (`native`, `kafka`, `http`), used in place of the config's ports.
-        ready: called once with True when the node is part of the cluster, with False when it has waited long enough for
-            that; it goes on trying.
-
-    Raises:
-        PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError, InvalidRequestError: it cannot start.
-    """
-    import uvloop
-
-    Path(config.dir).mkdir(parents=True, exist_ok=True)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    memory.settle()
-    file = open_log(Path(config.dir), config.log_level, config.node_id)
-    raise_file_limit()
-    began = time.monotonic()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, sockets, ready))
-    except AntiphonError as error:
-        structlog.get_logger().error("not_started", error=error.message, after_s=time.monotonic() - began)
-        raise
-    finally:
-        file.close()

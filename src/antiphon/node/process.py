@@ -1,0 +1,95 @@
+"""A node as the only thing that this process does: settings of the process, signals, the loop, the end."""
+
+import asyncio
+import gc
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from antiphon.errors import AntiphonError
+from antiphon.node import injected_faults, memory
+from antiphon.node.config import NodeConfig
+from antiphon.node.injected_faults import HurtDisk, InjectedFaults
+from antiphon.node.logs import open_log
+from antiphon.node.node import Node, Sockets
+
+SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
+STOP_TIMEOUT_S: Final = 10.0
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as the system grants it; returns how many those are.
+
+    Connections and the files of many shards are worth more than the usual soft limit of 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # some systems grant less than they say
+            structlog.get_logger().warning("file_limit_not_raised", soft=soft, hard=hard, error=str(error))
+            return soft
+    return hard
+
+
+async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[bool], None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
+    node = Node(config, sockets, None if faults is None else HurtDisk(faults), faults)
+    if faults is not None:
+        loop.add_signal_handler(signal.SIGUSR1, node.suffer)
+    try:
+        await node.start()
+        stopped = loop.create_task(stop.wait())
+        joined = loop.create_task(node.joined(config.timings.ready_wait / 1000))
+        await asyncio.wait({stopped, joined}, return_when=asyncio.FIRST_COMPLETED)
+        is_member = joined.done() and joined.result()
+        joined.cancel()
+        gc.collect()
+        gc.freeze()
+        if ready is not None and not stop.is_set():
+            ready(is_member)
+        await stopped
+    finally:
+        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
+
+
+def run_node(
+    config: NodeConfig, *, sockets: Sockets | None = None, ready: Callable[[bool], None] | None = None
+) -> None:
+    """Run a node in this process until SIGTERM or SIGINT; blocking.
+
+    Args:
+        config: what it is told.
+        sockets: already listening sockets by door (`native`, `kafka`, `http`), used in place of the config's ports.
+        ready: called once with True when the node is part of the cluster, with False when it has waited long enough for
+            that; it goes on trying.
+
+    Raises:
+        PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError, InvalidRequestError: it cannot start.
+    """
+    import uvloop
+
+    Path(config.dir).mkdir(parents=True, exist_ok=True)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    memory.settle()
+    file = open_log(Path(config.dir), config.log_level, config.node_id)
+    raise_file_limit()
+    began = time.monotonic()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, sockets, ready))
+    except AntiphonError as error:
+        structlog.get_logger().error("not_started", error=error.message, after_s=time.monotonic() - began)
+        raise
+    finally:
+        file.close()
