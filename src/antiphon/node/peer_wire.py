@@ -8,7 +8,8 @@ read.
 import msgspec
 
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
-from antiphon.records.batch import check_batch, iter_batches
+from antiphon.records.batch import CONTROL_BIT, check_batch, iter_batches
+from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Append, Entry, Message
@@ -107,7 +108,8 @@ def with_entries(message: Append, payload: memoryview) -> Append:
             if header.base_offset != at:
                 raise ProtocolViolationError(f"a batch at {header.base_offset} was sent as the entry at {at}")
             at = header.next_offset
-            entries.append(Entry(header.leader_epoch, header.base_offset, at, batch))
+            said = members_of(batch) if header.attributes & CONTROL_BIT else None
+            entries.append(Entry(header.leader_epoch, header.base_offset, at, batch, said))
     except CorruptBatchError as error:
         raise ProtocolViolationError(f"an Append for shard {message.shard} is damaged: {error}") from error
     return _replace(message, entries=tuple(entries))

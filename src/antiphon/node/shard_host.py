@@ -28,7 +28,8 @@ from antiphon.errors import (
 )
 from antiphon.node.host_services import CommitObserver, HostServices
 from antiphon.node.shard_clients import ShardClients
-from antiphon.records.batch import read_header
+from antiphon.records.batch import CONTROL_BIT, read_header
+from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     Action,
@@ -36,6 +37,7 @@ from antiphon.replication.actions import (
     Commit,
     Feed,
     LeaderReady,
+    MembersChanged,
     PersistTerm,
     ReadFailed,
     ReadReady,
@@ -109,6 +111,7 @@ class ShardHost:
             ReadReady: self.clients.read_ready,
             ReadFailed: self.clients.read_failed,
             Repaired: self._repaired,
+            MembersChanged: self._members_changed,
         }
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -211,12 +214,14 @@ class ShardHost:
         """A message from another replica, or from the coordinator."""
         self.call(self.replica.receive, sender, message)
 
-    def members_at(self, _offset: int) -> Members | None:
+    def members_at(self, offset: int) -> Members | None:
         """Who the members were at `offset`, where the replicas vote; None where a coordinator keeps them."""
-        return None
+        return self.replica.members_at(offset) if isinstance(self.replica, RaftReplica) else None
 
-    def snapshot_installed(self, at: EntryId, _members: Members | None) -> Sequence[Action]:
+    def snapshot_installed(self, at: EntryId, members: Members | None) -> Sequence[Action]:
         """A whole snapshot is here: what the replica makes of it."""
+        if isinstance(self.replica, RaftReplica):
+            return self.replica.snapshot_installed(at, members)
         return self.replica.snapshot_installed(at)
 
     def tick(self) -> bool:
@@ -267,7 +272,7 @@ class ShardHost:
     def _reset_log(self, action: ResetLog) -> None:
         self._log.warning("log_reset", at=action.at)
         producers, self.snapshot_producers = self.snapshot_producers, None
-        self._submit(self.log.reset(action.at, producers), action.write_id)
+        self._submit(self.log.reset(action.at, producers, action.members), action.write_id)
 
     def _persist_term(self, action: PersistTerm) -> None:
         self._submit(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)
@@ -324,7 +329,8 @@ class ShardHost:
         entries, size = [], 0
         for batch in log.read(from_offset, max_bytes, end):
             header = read_header(batch)
-            entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch))
+            said = members_of(batch) if header.attributes & CONTROL_BIT else None
+            entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch, said))
             size += len(batch)
         return entries, size
 
@@ -374,6 +380,10 @@ class ShardHost:
     def _repaired(self, _action: Repaired) -> None:
         self._log.info("log_repaired", log_end=self.log.log_end)
         self.services.wal.submit(self.log.clear_damage())
+
+    def _members_changed(self, action: MembersChanged) -> None:
+        self._log.info("members_changed", members=action.members, committed=action.committed)
+        self.services.host_changed(self)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
