@@ -2,7 +2,7 @@
 
 The table in `ShardMeta.origins` gets a row for each member on its present disk. It only grows, and a row is committed before
 any node can see it, so no two disks ever write as the same origin, whoever coordinates. A node that registers with another
-disk gets another row at once: its old id, under which it may have numbered entries that it has forgotten, is never used again.
+disk gets another row at once: its old id, under which it may have numbered entries that it has forgotten, is not used again.
 """
 
 import msgspec

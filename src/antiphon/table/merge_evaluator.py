@@ -1,0 +1,77 @@
+"""Judging operations on a table that every replica writes, on the replica that takes them.
+
+As in `table.evaluator`, operations are judged here and only their effects go to the log; but "here" is this replica's rows
+with what it has appended itself, not the last word: another replica may be judging the same key at the same moment. So a
+condition that held here may lose later to a change that was made elsewhere before it was known here. A condition orders the
+writers of one replica; it is no lock across replicas.
+
+Version ids are made of LSN, origin and the operation's place, so they are the same on all replicas; they tell versions apart
+and do not rise. Times come from a clock that never falls behind any change that this replica has seen (`evaluate`'s
+`now_ms` is raised to that): whoever changes what it has seen, wins over it under `last-writer-wins`.
+"""
+
+from collections.abc import Sequence
+
+from antiphon.records.changes import INDEX, INDEX_HEADER, VERSION, VERSION_HEADER, VersionTuple
+from antiphon.table.evaluator import Evaluation, TableEvaluator
+from antiphon.table.merge import pack_id
+from antiphon.table.merge_state import MergedState
+from antiphon.wire.requests import Put, TableOp
+
+
+class MergingEvaluator(TableEvaluator):
+    """Judges operations for one replica of one shard."""
+
+    def __init__(self, state: MergedState) -> None:
+        super().__init__(state)
+        self._merged = state
+        self._own_ms = state.clock_ms + 1  # an earlier life of this node may have written at `clock_ms`
+        self._next_own_ms = self._own_ms
+        self._base_id = 0
+
+    def judge(
+        self, ops: Sequence[TableOp], now_ms: int, lsn: int, origin: int, *, atomic: bool = False
+    ) -> Evaluation:
+        """Judge `ops` as entry `lsn` of `origin`; see `evaluate`."""
+        self._base_id = pack_id(lsn, origin, 0)
+        self._next_own_ms = max(now_ms, self._own_ms, self._merged.foreign_ms + 1)
+        return self.evaluate(ops, self._next_own_ms, atomic=atomic)
+
+    def appended(self, evaluation: Evaluation, base_offset: int) -> None:
+        """The evaluation's batch stands in the log at `base_offset`."""
+        self._own_ms = self._next_own_ms
+        super().appended(evaluation, base_offset)
+
+    def committed(self, high_watermark: int) -> None:
+        """The log is merged up to `high_watermark`; what was appended here before it is in the store now."""
+        pending = self._pending
+        if not pending or pending[0].end > high_watermark:
+            return
+        while pending and pending[0].end <= high_watermark:
+            pending.popleft()
+        self._overlay.clear()
+        for item in pending:
+            self._overlay.update(item.changed)
+
+    def _put(
+        self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: Put, now_ms: int
+    ) -> None:
+        to.next_version_id = self._base_id + index
+        super()._put(to, view, index, op, now_ms)
+
+    def _remove(
+        self,
+        to: Evaluation,
+        view: dict[bytes, VersionTuple | None],
+        index: int,
+        key: bytes,
+        removed: VersionTuple,
+        now_ms: int,
+    ) -> None:
+        """A removal has a version of its own, by which it is merged."""
+        version = (self._base_id + index, removed[1] + 1, removed[2], now_ms)
+        headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
+        if len(to.records) != index:
+            headers.append((INDEX_HEADER, INDEX.pack(index)))
+        to.records.append((key, None, headers, now_ms))
+        view[key] = to.changed[key] = None

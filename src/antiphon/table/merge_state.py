@@ -1,0 +1,144 @@
+"""The store of a table that every replica writes: its log's changes merged key by key, tombstones kept.
+
+The replica's log holds everybody's changes in the order in which they arrived here; folding them by the table's conflict
+rule gives the same rows on every replica (see `table.merge`). Rows stand as in any table's store. Beside them are kept, in
+the same atomic writes:
+
+- 0x10 + user key: the version of a removed key, until every replica has the removal (`forget_tombstones`);
+- 0x11: the latest modification time that was ever folded, in ms. A writer's clock never falls behind it, so that whoever
+  changes what it has seen wins over it, however wrong the clocks are.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, Self
+
+from rocksdict import Rdict, WriteBatch
+
+from antiphon.invariants import invariant
+from antiphon.records.batch import Buffer, iter_batches
+from antiphon.records.changes import VERSION, effects_of
+from antiphon.table.merge import Cell, ConflictRule, unpack_id
+from antiphon.table.state import FORMAT, META, META_KEY, USER, VERSION_ID, TableState, open_state
+
+TOMBSTONE: Final = b"\x10"
+TOMBSTONE_END: Final = b"\x11"
+CLOCK_KEY: Final = b"\x11"
+_CLOCK: Final = struct.Struct(">q")
+
+
+class MergedState(TableState):
+    """Rows of one shard of such a table as of `applied_offset` (exclusive, in this replica's log)."""
+
+    def __init__(self, db: Rdict, path: str, rule: ConflictRule) -> None:
+        super().__init__(db, path)
+        self.rule = rule
+        stored = db.get(CLOCK_KEY)
+        self.clock_ms = -1 if stored is None else int(_CLOCK.unpack(stored)[0])
+        self.foreign_ms = (
+            self.clock_ms
+        )  # the same, but of changes that were not made by `own_origin` in this life
+        self.own_origin = 0
+        self.conflicts = 0  # changes that did not win over what was there
+
+    @classmethod
+    def open(cls, path: str, rule: ConflictRule) -> Self:
+        """Open the store in directory `path`, or make an empty one; raises as `open_state` does."""
+        return cls(open_state(path)._db, path, rule)  # noqa: SLF001 - the same store, seen by a subclass
+
+    def apply(self, batches: Iterable[Buffer]) -> None:
+        """Merge committed batches, which continue the log at `applied_offset` or overlap what is merged already.
+
+        Raises CorruptBatchError before anything is changed, and StorageFailedError.
+        """
+        changes: list[tuple[bytes, Cell]] = []
+        end = self.applied_offset
+        for buffer in batches:
+            for header, batch in iter_batches(buffer):
+                if header.next_offset <= end:
+                    continue
+                invariant(
+                    header.base_offset == end, f"a table merges without gaps: {end}, {header.base_offset}"
+                )
+                if not header.is_control:
+                    changes += [
+                        (effect.key, Cell(effect.value, VERSION.unpack(effect.version)))
+                        for effect in effects_of(batch)
+                    ]
+                end = header.next_offset
+        if end > self.applied_offset:
+            self._merge(changes, end)
+
+    def _merge(self, changes: list[tuple[bytes, Cell]], end: int) -> None:
+        merge, clock_ms, foreign_ms = self.rule.merge, self.clock_ms, self.foreign_ms
+        before = self.cells([key for key, _ in changes])
+        cells: dict[bytes, Cell] = {}
+        for key, change in changes:
+            clock_ms = max(clock_ms, change.version[3])
+            if unpack_id(change.version[0])[0] != self.own_origin:
+                foreign_ms = max(foreign_ms, change.version[3])
+            known = cells.get(key) or before[key]
+            cells[key] = change if known is None else merge(known, change)
+            if known is not None and cells[key] != change:
+                self.conflicts += 1
+        batch = WriteBatch(raw_mode=True)
+        for key, cell in cells.items():
+            if cell == before[key]:
+                continue
+            if cell.value is None:
+                batch.delete(USER + key)
+                batch.put(TOMBSTONE + key, VERSION.pack(*cell.version))
+            else:
+                batch.put(USER + key, VERSION.pack(*cell.version) + cell.value)
+                batch.delete(TOMBSTONE + key)
+        batch.put(META_KEY, META.pack(FORMAT, end, 0))
+        batch.put(CLOCK_KEY, _CLOCK.pack(clock_ms))
+        self._write(batch)
+        self.applied_offset, self.clock_ms, self.foreign_ms = end, clock_ms, foreign_ms
+
+    def cells(self, keys: Iterable[bytes]) -> dict[bytes, Cell | None]:
+        """The cells of `keys`, tombstones included, None where nothing is known of a key."""
+        wanted = list(dict.fromkeys(keys))
+        rows = self._db.get([USER + key for key in wanted])
+        found: dict[bytes, Cell | None] = {}
+        gone = []
+        for key, row in zip(wanted, rows, strict=True):
+            found[key] = None if row is None else Cell(row[VERSION.size :], VERSION.unpack_from(row))
+            if row is None:
+                gone.append(key)
+        if gone:
+            for key, version in zip(gone, self._db.get([TOMBSTONE + key for key in gone]), strict=True):
+                if version is not None:
+                    found[key] = Cell(None, VERSION.unpack(version))
+        return found
+
+    def tombstones(self) -> int:
+        """How many removed keys are remembered; counts them."""
+        return sum(1 for _ in self._tombstones(b""))
+
+    def _tombstones(self, start: bytes) -> Iterable[tuple[bytes, bytes]]:
+        for key, version in self._db.items(from_key=TOMBSTONE + start):
+            if key >= TOMBSTONE_END:
+                return
+            yield key, version
+
+    def forget_tombstones(self, stable: tuple[int, ...], start: bytes, examined_max: int) -> bytes | None:
+        """Drop tombstones that every member has, among the first `examined_max` from `start` on; where to go on, or None.
+
+        `stable` is a vector clock that every member has, while this replica has all that any of them had when it said so.
+        Then nothing older than such a tombstone is still to come, and everything newer wins over it; that is so for rules
+        that say they `forget`, the others keep their tombstones.
+        """
+        if not self.rule.forgets:
+            return None
+        batch = WriteBatch(raw_mode=True)
+        following: bytes | None = None
+        for examined, (key, version) in enumerate(self._tombstones(start)):
+            if examined >= examined_max:
+                following = key[1:]
+                break
+            origin, lsn, _ = unpack_id(VERSION_ID.unpack_from(version)[0])
+            if origin < len(stable) and lsn <= stable[origin]:
+                batch.delete(key)
+        self._write(batch)
+        return following
