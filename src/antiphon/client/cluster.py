@@ -28,6 +28,7 @@ from antiphon.errors import (
     UnavailableError,
     UnknownShardError,
     UnreachableError,
+    WrongShardError,
 )
 from antiphon.wire.frames import Buffer
 from antiphon.wire.metadata import ClusterMeta, TopicMeta
@@ -248,12 +249,12 @@ class Cluster:
             elapsed_s = asyncio.get_running_loop().time() - pauses.started
             if shard_id not in self._leaders or elapsed_s > LAG_S_MAX:
                 raise error
-        elif not error.retriable:
+        elif not error.retriable and not isinstance(error, WrongShardError):
             raise error
         if self.closed:
             raise ClientClosedError("this client is closed")
         await pauses.wait(error)
-        if isinstance(error, NotLeaderError | UnavailableError | UnknownShardError):
+        if isinstance(error, NotLeaderError | UnavailableError | UnknownShardError | WrongShardError):
             try:
                 avoid = self.leader_address(shard_id)
             except AntiphonError:
@@ -285,6 +286,8 @@ class Cluster:
                 raise TimedOutError(
                     f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
                 ) from None
+            except WrongShardError:
+                raise  # which shard to ask instead is for the caller to say
             except AntiphonError as error:
                 if pauses is None:
                     pauses = Pauses(deadline)

@@ -120,6 +120,9 @@ class ShardPipeline(ABC):
     def _abandoned(self) -> None:  # noqa: B027 - tables have nothing to do here
         """A request that may have been carried out is given up: nobody waits for it any more."""
 
+    def _settled(self, request: Request) -> None:  # noqa: B027 - topics have nothing to do here
+        """The shard has nothing to do with the request any more: it was answered, refused for good, or given up."""
+
     def _before_resend(self) -> bool:
         """Nothing is in flight; put `self._sent` in shape. True: a fresh producer id is needed."""
         return False
@@ -255,6 +258,7 @@ class ShardPipeline(ABC):
             self._sent.popleft()
         elif request in self._sent:
             self._sent.remove(request)
+        self._settled(request)
 
     # -- trying again -------------------------------------------------------------------------------------------
 
@@ -317,6 +321,7 @@ class ShardPipeline(ABC):
             self._sent.remove(request)
             if request.attempts:
                 self._abandoned()
+            self._settled(request)
         if self._queue and all(item.future.done() for item in self._queue):
             self._queue_bytes = 0
             self._queue.clear()
@@ -352,11 +357,12 @@ class ShardPipeline(ABC):
         self._plan_sweep(following)
 
     def _fail_all(self, error: AntiphonError) -> None:
-        for request in self._sent:
+        sent, self._sent = self._sent, deque()
+        for request in sent:
             request.fail(error)
             if request.attempts:
                 self._abandoned()
-        self._sent.clear()
+            self._settled(request)
         for item in self._queue:
             if not item.future.done():
                 item.future.set_exception(error)

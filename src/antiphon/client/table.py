@@ -5,23 +5,45 @@ import contextlib
 import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.client.cluster import Cluster
+from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.connection import ClientClosedError
 from antiphon.client.handles import Handle, PerShard
-from antiphon.client.hashing import as_bytes, shard_of_table_key
+from antiphon.client.hashing import as_bytes
 from antiphon.client.pipeline import Item
 from antiphon.client.table_reader import TableReader
-from antiphon.client.table_writer import BYTES_PER_REQUEST, TableWriter
+from antiphon.client.table_scan import SCAN_ROWS, RangeScan
+from antiphon.client.table_writer import BYTES_PER_REQUEST, TableWriter, Together, refusal
+from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Watch
-from antiphon.errors import BatchTooLargeError, InvalidRequestError, KeyNotFoundError, ProtocolViolationError
-from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import Delete, DeleteRange, Put, Row, TableOp, TableRows, TableScan, Version
+from antiphon.errors import (
+    AntiphonError,
+    BatchTooLargeError,
+    InvalidRequestError,
+    KeyNotFoundError,
+    TimedOutError,
+    WrongShardError,
+)
+from antiphon.wire.metadata import KeyRanges, Kind, TopicMeta
+from antiphon.wire.requests import (
+    Delete,
+    DeleteRange,
+    OpResult,
+    OpStatus,
+    Put,
+    Row,
+    TableOp,
+    TableScan,
+    Version,
+)
+
+if TYPE_CHECKING:
+    from antiphon.client.handover import Handover
 
 ABSENT: Final = -1
 """Expected version of a key that must not be there."""
 OP_OVERHEAD_BYTES: Final = 64
-SCAN_ROWS: Final = 1000
 RANGE_PIECE_KEYS: Final = 1000
 RANGE_PIECE_BYTES: Final = 128 * 1024
 CONSISTENCIES: Final = ("linearizable", "leader", "local")
@@ -38,11 +60,105 @@ class AsyncTable(Handle):
     def __init__(self, cluster: Cluster, name: str, timeout_s: float) -> None:
         super().__init__(cluster, name, timeout_s)
         self._writers: dict[int, TableWriter] = {}
+        self._ranges = KeyRanges(())
+        self._handovers: dict[int, Handover] = {}  # by the shards that took keys over
+        self._tasks: set[asyncio.Task[None]] = set()
         self._readers: dict[str, PerShard[TableReader]] = {
-            consistency: PerShard(partial(_reader, cluster, consistency)) for consistency in CONSISTENCIES
+            consistency: PerShard(partial(self._reader, consistency)) for consistency in CONSISTENCIES
         }
 
+    # -- which shard ----------------------------------------------------------------------------------------------
+
+    def _known(self) -> TopicMeta | None:
+        before = self._meta
+        meta = super()._known()
+        if meta is not None and meta is not before:
+            old, self._ranges = self._ranges, KeyRanges(meta.shards)
+            if (
+                before is not None
+                and before.topic_id == meta.topic_id
+                and len(before.shards) < len(meta.shards)
+            ):
+                self._shards_were_split(old, before)
+        return meta
+
+    def _shards_were_split(self, old: KeyRanges, before: TopicMeta) -> None:
+        """Shards took over keys of others: writes to those keys wait for what is open at the others."""
+        known = {shard.shard_id for shard in before.shards}
+        for shard in before.shards:
+            fresh = [one for one in self._ranges.within(*old.range_of(shard)) if one.shard_id not in known]
+            writer = self._writers.get(shard.shard_id)
+            handover = writer.begin_handover() if fresh and writer is not None else None
+            if handover is not None:
+                self._handovers.update((one.shard_id, handover) for one in fresh)
+
+    def _route(self, op: TableOp) -> int | None:
+        self._known()
+        return None if isinstance(op, DeleteRange) else self._ranges.shard_of(op.key).shard_id
+
+    def _bounds(self, shard_id: int) -> tuple[int, ...]:
+        """What the shard holds, to be said to it where the table was ever split."""
+        if not self._ranges.is_split or self._meta is None:
+            return ()
+        shard = next((shard for shard in self._meta.shards if shard.shard_id == shard_id), None)
+        return () if shard is None else self._ranges.range_of(shard)
+
+    def _elsewhere(self, item: Item) -> None:
+        """Send a write on its way that turned out to be another shard's."""
+        what = item.what
+        if item.future.done():
+            return
+        try:
+            ops = what.ops if type(what) is Together else (what,)
+            if any(isinstance(op, DeleteRange) for op in ops):
+                raise WrongShardError(
+                    "the shard was split"
+                )  # whoever asked starts over with what each part holds
+            self._add_item(self._one_shard(ops), item)
+        except AntiphonError as error:
+            item.future.set_exception(error)
+
+    def _one_shard(self, ops: Sequence[TableOp]) -> int:
+        shards = {self._route(op) for op in ops}
+        found = shards.pop() if len(shards) == 1 else None
+        if found is None:
+            raise InvalidRequestError(
+                f"the keys of a transaction belong to one shard of table {self.name!r}, these belong to {len(shards)}: a "
+                "table with one shard takes any"
+            )
+        return found
+
     # -- writing ------------------------------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """Several puts and deletes that are carried out together or not at all; all keys must belong to one shard.
+
+        Use: `async with table.transaction() as t: t.put(...); t.delete(...)`. See `write` for what it raises.
+        """
+        return Transaction(self.write)
+
+    async def write(self, operations: Sequence[Operation], *, timeout_s: float | None = None) -> Results:
+        """Carry out puts and deletes of keys of one shard, in order, all of them or none; returns the puts' versions.
+
+        Raises VersionMismatchError or KeyNotFoundError for the first operation that was refused (`details["operation"]` is
+        its place from 0): nothing was written then, and their order does not matter. InvalidRequestError for keys of
+        different shards. A repeat after a lost connection or a fail-over is recognised: it is never carried out twice.
+        """
+        deadline = self._deadline(timeout_s)
+        if self._known() is None:
+            await self._resolved()
+        ops = tuple(operations)
+        shard_id = self._one_shard(ops)
+        future: asyncio.Future[Sequence[OpResult]] = self._loop.create_future()
+        item = Item(Together(ops, True), sum(map(_size_bytes, ops)), deadline, future)
+        item.alone = True
+        results = await self._add_item(shard_id, item)
+        for number, (op, result) in enumerate(zip(ops, results, strict=True)):
+            if result.status not in {OpStatus.OK, OpStatus.NOT_CARRIED_OUT}:
+                error = refusal(op, result)
+                error.details["operation"] = number
+                raise error
+        return [result.version for result in results]
 
     def put(
         self, key: Key, value: Value, *, expected_version: int | None = None, timeout_s: float | None = None
@@ -75,20 +191,41 @@ class AsyncTable(Handle):
         op = DeleteRange(as_bytes(start, "key"), as_bytes(end, "key"))
         deadline = self._deadline(timeout_s)
         meta = self._known() or await self._resolved()
+        ranges = self._ranges
         await asyncio.gather(
-            *(self._delete_range_in(meta, shard.shard_id, op, deadline) for shard in meta.shards)
+            *(self._delete_range_in(ranges.range_of(shard), op, deadline) for shard in meta.shards)
         )
 
-    async def _delete_range_in(
-        self, meta: TopicMeta, shard_id: int, op: DeleteRange, deadline: float
+    async def _delete_range_in(self, hashes: tuple[int, int], op: DeleteRange, deadline: float) -> None:
+        """Remove the keys of a range whose hashes are among these, from whatever shards hold them."""
+        pauses = Pauses(deadline)
+        while True:
+            self._known()
+            parts = self._ranges.within(*hashes)
+            if len(parts) > 1:
+                await asyncio.gather(
+                    *(self._delete_range_in(self._ranges.range_of(part), op, deadline) for part in parts)
+                )
+                return
+            try:
+                await self._delete_range_of(parts[0].shard_id, hashes, op, deadline)
+                return
+            except WrongShardError as error:
+                await pauses.wait(error)
+                await self._cluster.refresh(news=pauses.count > 1)
+
+    async def _delete_range_of(
+        self, shard_id: int, hashes: tuple[int, int], op: DeleteRange, deadline: float
     ) -> None:
         with contextlib.suppress(BatchTooLargeError, InvalidRequestError):
-            await self._add(meta, shard_id, op, deadline, alone=True)
+            await self._add_range(shard_id, op, deadline)
             return
         start: bytes | None = op.start
         while start is not None:
-            scan = _ShardScan(
+            scan = RangeScan(
                 self._cluster,
+                self._current_ranges,
+                hashes,
                 TableScan(shard_id, start, op.end, RANGE_PIECE_KEYS, include_value=False),
                 max(0.001, deadline - self._loop.time()),
             )
@@ -96,36 +233,52 @@ class AsyncTable(Handle):
             if not scan.rows:
                 return
             end, following = _piece(scan.rows, op.end, more=scan.more)
-            await self._add(meta, shard_id, DeleteRange(start, end), deadline, alone=True)
+            await self._add_range(shard_id, DeleteRange(start, end), deadline)
             start = following
+
+    def _add_range(self, shard_id: int, op: DeleteRange, deadline: float) -> "asyncio.Future[Any]":
+        item = Item(
+            Together((op,), hashes=self._bounds(shard_id)),
+            OP_OVERHEAD_BYTES,
+            deadline,
+            self._loop.create_future(),
+        )
+        item.alone = True
+        return self._add_item(shard_id, item)
 
     def _write(self, key: bytes, op: TableOp, timeout_s: float | None) -> "asyncio.Future[Any]":
         deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
-        meta = self._known()
-        if meta is None:
+        if self._known() is None:
             return self._loop.create_task(self._write_later(key, op, deadline))
-        shards = meta.shards
-        return self._add(meta, shards[shard_of_table_key(key, len(shards))].shard_id, op, deadline)
+        return self._add(self._ranges.shard_of(key).shard_id, op, deadline)
 
     async def _write_later(self, key: bytes, op: TableOp, deadline: float) -> Any:
-        meta = await self._resolved()
-        shard_id = meta.shards[shard_of_table_key(key, len(meta.shards))].shard_id
-        return await self._add(meta, shard_id, op, deadline)
+        await self._resolved()
+        return await self._add(self._ranges.shard_of(key).shard_id, op, deadline)
 
-    def _add(
-        self, meta: TopicMeta, shard_id: int, op: TableOp, deadline: float, *, alone: bool = False
-    ) -> "asyncio.Future[Any]":
+    def _add(self, shard_id: int, op: TableOp, deadline: float) -> "asyncio.Future[Any]":
+        return self._add_item(shard_id, Item(op, _size_bytes(op), deadline, self._loop.create_future()))
+
+    def _add_item(self, shard_id: int, item: Item) -> "asyncio.Future[Any]":
+        if self._handovers:
+            handover = self._handovers.get(shard_id)
+            if handover is not None:
+                if not handover.done:
+                    handover.add(item)
+                    return item.future
+                del self._handovers[shard_id]
         writer = self._writers.get(shard_id)
         if writer is None:
-            limit = int(meta.config.get("max.message.bytes", BYTES_PER_REQUEST * 2))
-            writer = self._writers[shard_id] = TableWriter(self._cluster, shard_id, limit // 2)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        item = Item(op, _size_bytes(op), deadline, future)
-        item.alone = alone
+            writer = self._writers[shard_id] = self._new_writer(shard_id)
         if writer.full:
             return self._loop.create_task(_add_later(writer, item))
         writer.add(item)
-        return future
+        return item.future
+
+    def _new_writer(self, shard_id: int) -> TableWriter:
+        config = self._meta.config if self._meta is not None else {}
+        limit = int(config.get("max.message.bytes", BYTES_PER_REQUEST * 2))
+        return TableWriter(self._cluster, shard_id, self._route, self._elsewhere, limit // 2)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -148,8 +301,9 @@ class AsyncTable(Handle):
         """The row of a key, or None when it is not there."""
         key = as_bytes(key, "key")
         deadline = self._deadline(timeout_s)
-        meta = self._known() or await self._resolved()
-        return await self._ask(meta, key, consistency, deadline)
+        if self._known() is None:
+            await self._resolved()
+        return await self._ask(key, consistency, deadline)
 
     async def get_many(
         self, keys: Iterable[Key], *, consistency: str = "linearizable", timeout_s: float | None = None
@@ -157,22 +311,52 @@ class AsyncTable(Handle):
         """The rows of several keys in their order, None where a key is not there."""
         wanted = [as_bytes(key, "key") for key in keys]
         deadline = self._deadline(timeout_s)
-        meta = self._known() or await self._resolved()
-        return await asyncio.gather(*(self._ask(meta, key, consistency, deadline) for key in wanted))
+        if self._known() is None:
+            await self._resolved()
+        return await asyncio.gather(*(self._ask(key, consistency, deadline) for key in wanted))
 
-    def _ask(
-        self, meta: TopicMeta, key: bytes, consistency: str, deadline: float
-    ) -> "asyncio.Future[Row | None]":
+    def _ask(self, key: bytes, consistency: str, deadline: float) -> "asyncio.Future[Row | None]":
         readers = self._readers.get(consistency)
         if readers is None:
             raise InvalidRequestError(
                 f"consistency is one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
             )
-        shards = meta.shards
-        shard_id = shards[shard_of_table_key(key, len(shards))].shard_id
         future: asyncio.Future[Row | None] = self._loop.create_future()
-        readers[shard_id].add(Item(key, len(key), deadline, future))
+        readers[self._ranges.shard_of(key).shard_id].add(Item(key, len(key), deadline, future))
         return future
+
+    def _reader(self, consistency: str, shard_id: int) -> TableReader:
+        def moved(items: list[Item], shard_id: int) -> None:
+            task = self._loop.create_task(self._ask_elsewhere(items, consistency, shard_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return TableReader(self._cluster, shard_id, consistency, moved)
+
+    async def _ask_elsewhere(self, items: list[Item], consistency: str, shard_id: int) -> None:
+        """Ask for keys again that a shard does not hold any more, as soon as it is known which one does."""
+        pauses = Pauses(max(item.deadline for item in items))
+        try:
+            while True:
+                self._known()
+                places = [self._ranges.shard_of(item.what).shard_id for item in items]
+                if any(place != shard_id for place in places):
+                    break
+                await pauses.wait(WrongShardError(f"shard {shard_id} was split"))
+                await self._cluster.refresh(news=pauses.count > 1)
+        except (AntiphonError, asyncio.CancelledError) as error:
+            gone = error if isinstance(error, AntiphonError) else TimedOutError("the client was closed")
+            for item in items:
+                if not item.future.done():
+                    item.future.set_exception(gone)
+            return
+        for item, place in zip(items, places, strict=True):
+            if not item.future.done():
+                self._readers[consistency][place].add(item)
+
+    def _current_ranges(self) -> KeyRanges:
+        self._known()
+        return self._ranges
 
     async def scan(
         self,
@@ -191,9 +375,12 @@ class AsyncTable(Handle):
         first, stop = as_bytes(start, "key"), as_bytes(end, "key")
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         meta = await self._resolved()
+        ranges = self._ranges
         scans = [
-            _ShardScan(
+            RangeScan(
                 self._cluster,
+                self._current_ranges,
+                ranges.range_of(shard),
                 TableScan(shard.shard_id, first, stop, SCAN_ROWS, include_value, consistency),
                 timeout_s,
             )
@@ -234,50 +421,17 @@ class AsyncTable(Handle):
 
     async def close(self) -> None:
         """Fail what is not answered. The client does this for all its handles."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for readers in self._readers.values():
             for reader in list(readers.parts.values()):
                 await reader.close()
         for writer in list(self._writers.values()):
             await writer.close()
-
-
-class _ShardScan:
-    """Pages of one shard's rows."""
-
-    def __init__(self, cluster: Cluster, request: TableScan, timeout_s: float) -> None:
-        self._cluster = cluster
-        self._request = request
-        self._timeout_s = timeout_s
-        self.more = True
-        self._at = 0
-        self.rows: Sequence[Row] = ()
-
-    async def load(self) -> None:
-        """Get the next page, or none when there is nothing more."""
-        request = self._request
-        reply, _ = await self._cluster.call_shard(request.shard_id, request, timeout_s=self._timeout_s)
-        if not isinstance(reply, TableRows):
-            raise ProtocolViolationError(f"asked for rows, got {type(reply).__name__}")
-        self.rows = [row for row in reply.rows if row is not None]
-        self.more, self._at = reply.more and bool(self.rows), 0
-        if self.rows:
-            self._request = TableScan(
-                request.shard_id,
-                self.rows[-1].key + b"\x00",
-                request.end,
-                request.limit,
-                request.include_value,
-                request.consistency,
-            )
-
-    def take(self) -> Row:
-        self._at += 1
-        return self.rows[self._at - 1]
-
-    async def head(self) -> Row | None:
-        if self._at == len(self.rows) and self.more:
-            await self.load()
-        return self.rows[self._at] if self._at < len(self.rows) else None
+        for handover in self._handovers.values():
+            handover.fail(ClientClosedError("the client was closed before an answer came"))
 
 
 async def _add_later(writer: TableWriter, item: Item) -> Any:
@@ -297,10 +451,6 @@ def _piece(rows: Sequence[Row], end: bytes, *, more: bool) -> tuple[bytes, bytes
         following = rows[-1].key + b"\x00"
         return following, following
     return end, None
-
-
-def _reader(cluster: Cluster, consistency: str, shard_id: int) -> TableReader:
-    return TableReader(cluster, shard_id, consistency)
 
 
 def _size_bytes(op: TableOp) -> int:

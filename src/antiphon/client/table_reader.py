@@ -2,12 +2,19 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.pipeline import Item
-from antiphon.errors import AntiphonError, FrameTooLargeError, ProtocolViolationError, TimedOutError
+from antiphon.errors import (
+    AntiphonError,
+    FrameTooLargeError,
+    ProtocolViolationError,
+    TimedOutError,
+    WrongShardError,
+)
 from antiphon.wire.requests import TableGet, TableRows
 
 KEYS_PER_REQUEST: Final = 64
@@ -16,8 +23,12 @@ KEYS_PER_REQUEST: Final = 64
 class TableReader:
     """Gathers the keys that are asked for in one turn of the event loop; futures get a Row or None."""
 
-    def __init__(self, cluster: Cluster, shard_id: int, consistency: str) -> None:
+    def __init__(
+        self, cluster: Cluster, shard_id: int, consistency: str, moved: Callable[[list[Item], int], None]
+    ) -> None:
+        """`moved(items, shard_id)` takes keys that this shard does not hold any more."""
         self._cluster = cluster
+        self._moved = moved
         self._shard_id = shard_id
         self._consistency = consistency
         self._loop = asyncio.get_running_loop()
@@ -107,6 +118,8 @@ class TableReader:
             else:
                 for item in items:
                     self._ask_again([item])
+        except WrongShardError:
+            self._moved(items, self._shard_id)
         except AntiphonError as error:
             _fail(items, error)
         except asyncio.CancelledError:

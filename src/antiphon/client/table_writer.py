@@ -3,12 +3,16 @@
 A table producer's sequences only have to rise. So a request that the shard never took, though a later one is in its log
 (the leader refused it for a moment, or all of its operations were refused and left no trace), can simply be sent under a new
 sequence: the node's answer "out of order" says that it is not in the log, and makes sure that it never will be.
+
+Where the shard is split meanwhile, see `antiphon.client.handover`.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from antiphon.client.cluster import Cluster
+from antiphon.client.handover import Handover
 from antiphon.client.pipeline import Item, Request, ShardPipeline
 from antiphon.errors import (
     AntiphonError,
@@ -18,23 +22,47 @@ from antiphon.errors import (
     OutOfOrderSequenceError,
     ProtocolViolationError,
     VersionMismatchError,
+    WrongShardError,
 )
 from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.wire.frames import Buffer
-from antiphon.wire.requests import Delete, OpResult, OpStatus, Put, TableWrite, TableWritten
+from antiphon.wire.requests import Delete, OpResult, OpStatus, Put, TableOp, TableWrite, TableWritten
 
 OPS_PER_REQUEST: Final = 512
 BYTES_PER_REQUEST: Final = 256 * 1024
 SEQUENCE_MAX: Final = (1 << 31) - 1
 
 
+class Together(NamedTuple):
+    """Operations that are a request of their own; the item's future gets all results."""
+
+    ops: tuple[TableOp, ...]
+    atomic: bool = False
+    hashes: tuple[int, ...] = ()  # what the shard holds as far as is known, where the table was ever split
+
+
+Route = Callable[[TableOp], int | None]
+"""The shard that an operation is for by what is known of the table now; None: there is no one shard."""
+
+
 class TableWriter(ShardPipeline):
-    """Items are `TableOp`s; futures get the put's Version, or None for deletes."""
+    """Items are `TableOp`s, whose futures get the put's Version, or None for deletes, and `Together`s."""
 
     in_flight_max = 2  # fewer and larger requests: the nodes' work is per request more than per operation
 
-    def __init__(self, cluster: Cluster, shard_id: int, request_bytes_max: int = BYTES_PER_REQUEST) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        shard_id: int,
+        route: Route,
+        deliver: Callable[[Item], None],
+        request_bytes_max: int = BYTES_PER_REQUEST,
+    ) -> None:
+        """`deliver` takes an item that turned out to be another shard's."""
         super().__init__(cluster, shard_id)
+        self._route = route
+        self._deliver = deliver
+        self._handovers: list[Handover] = []
         self._request_bytes_max = min(BYTES_PER_REQUEST, request_bytes_max)
         self._fresh_id = False
 
@@ -67,12 +95,25 @@ class TableWriter(ShardPipeline):
 
     def _encode(self, request: Request) -> tuple[Any, Sequence[Buffer]]:
         left_ms = max(1, int((request.deadline - self._loop.time()) * 1000))
+        first = request.items[0].what
+        if type(first) is Together:
+            ops, atomic, hashes = first
+            write = TableWrite(
+                self._shard_id, ops, self.producer_id, 0, request.sequence, left_ms, atomic, hashes
+            )
+            return write, ()
         ops = tuple([item.what for item in request.items])
         return TableWrite(self._shard_id, ops, self.producer_id, 0, request.sequence, left_ms), ()
 
     def _resolve(self, request: Request, reply: Any) -> None:
-        if type(reply) is not TableWritten or len(reply.results) != len(request.items):
+        first = request.items[0]
+        asked = len(first.what.ops) if type(first.what) is Together else len(request.items)
+        if type(reply) is not TableWritten or len(reply.results) != asked:
             request.fail(ProtocolViolationError("the answer to a table write does not fit what was asked"))
+            return
+        if type(first.what) is Together:
+            if not first.future.done():
+                first.future.set_result(reply.results)
             return
         for item, result in zip(request.items, reply.results, strict=True):
             future = item.future
@@ -84,7 +125,7 @@ class TableWriter(ShardPipeline):
                 future.set_exception(refusal(item.what, result))
 
     def _refused(self, request: Request, error: AntiphonError) -> bool:  # noqa: ARG002 - every request alike
-        return isinstance(error, OutOfOrderSequenceError)
+        return isinstance(error, OutOfOrderSequenceError | WrongShardError)
 
     def _split(self, request: Request, error: AntiphonError) -> bool:
         """What one caller asked for must not fail what others did: find out whose it was."""
@@ -97,6 +138,8 @@ class TableWriter(ShardPipeline):
         return True
 
     def _before_resend(self) -> bool:
+        for request in [request for request in self._sent if isinstance(request.failure, WrongShardError)]:
+            self._hand_over(request)
         fresh, self._fresh_id = self._fresh_id, False
         for request in [request for request in self._sent if request.failure is not None]:
             request.sequence = self._next_sequence
@@ -104,6 +147,61 @@ class TableWriter(ShardPipeline):
             self._sent.remove(request)
             self._sent.append(request)
         return fresh
+
+    # -- a split ------------------------------------------------------------------------------------------------
+
+    def begin_handover(self) -> Handover | None:
+        """Keys of this shard are others' now: what is queued for them goes there; None where nothing else is in the way.
+
+        What is open is settled with this shard first, and the handover delivers what comes after that.
+        """
+        queue, self._queue = list(self._queue), deque()
+        moved = []
+        for item in queue:
+            if self._goes_to(item) == self._shard_id:
+                self._queue.append(item)
+            else:
+                moved.append(item)
+                self._queue_bytes -= item.size_bytes
+        handover = Handover(self._sent, self._deliver)
+        for item in moved:
+            handover.add(item)
+        handover.finish_if_settled()
+        if handover.done:
+            return None
+        self._handovers.append(handover)
+        return handover
+
+    def _hand_over(self, request: Request) -> None:
+        """The shard refused the request for good. Raises that refusal as long as nothing says where to go instead."""
+        keep: list[Item] = []
+        go: list[Item] = []
+        for item in request.items:
+            (keep if self._goes_to(item) == self._shard_id else go).append(item)
+        if not go and request.failure is not None:
+            raise request.failure
+        if self._handovers:
+            self._handovers[-1].refused(request, go)
+        else:
+            for item in go:
+                self._deliver(item)
+        request.items = keep
+        request.failure = OutOfOrderSequenceError("what is left of it is sent under a new sequence")
+        if not keep:
+            self._sent.remove(request)
+        self._settled(request)
+
+    def _goes_to(self, item: Item) -> int | None:
+        if type(item.what) is not Together:
+            return self._route(item.what)
+        shards = {self._route(op) for op in item.what.ops}
+        return shards.pop() if len(shards) == 1 else None
+
+    def _settled(self, request: Request) -> None:
+        for handover in list(self._handovers):
+            handover.settled(request)
+            if handover.done:
+                self._handovers.remove(handover)
 
     def _restart(self, producer_id: int) -> None:
         super()._restart(producer_id | TABLE_PRODUCER_BIT)

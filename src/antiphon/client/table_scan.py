@@ -1,0 +1,88 @@
+"""Pages of a table's rows, by ranges of key hashes, not by shards: so a scan goes on where a shard is split meanwhile."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from antiphon.client.cluster import Cluster, Pauses
+from antiphon.errors import ProtocolViolationError, WrongShardError
+from antiphon.wire.metadata import KeyRanges
+from antiphon.wire.requests import Row, TableRows, TableScan
+
+SCAN_ROWS: Final = 1000
+
+
+class RangeScan:
+    """Rows whose keys have hashes from the first to the second of `hashes`, page by page in key order."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Callable[[], KeyRanges],
+        hashes: tuple[int, int],
+        request: TableScan,
+        timeout_s: float,
+    ) -> None:
+        """`request` says what to read; its shard and hashes are set here. `timeout_s` bounds each page."""
+        self._cluster = cluster
+        self._ranges = ranges
+        self._hashes = hashes
+        self._request = request
+        self._timeout_s = timeout_s
+        self._at = 0
+        self.more = True
+        self.rows: Sequence[Row] = ()
+
+    async def load(self) -> None:
+        """Get the next page, or none when there is nothing more."""
+        pauses = Pauses(asyncio.get_running_loop().time() + self._timeout_s)
+        while True:
+            try:
+                pages = await asyncio.gather(*(self._page(*one) for one in self._parts()))
+                break
+            except WrongShardError as error:
+                await pauses.wait(error)
+                await self._cluster.refresh(news=pauses.count > 1)
+        if len(pages) == 1:
+            self.rows, self.more = pages[0]
+        else:
+            # A part that has more says nothing of keys after its last: the page ends with the first of those.
+            ends = [rows[-1].key for rows, more in pages if more and rows]
+            found = sorted((row for rows, _ in pages for row in rows), key=lambda row: row.key)
+            self.rows = [row for row in found if not ends or row.key <= min(ends)]
+            self.more = any(more for _, more in pages)
+        self._at = 0
+        if self.rows:
+            self._request = msgspec.structs.replace(self._request, start=self.rows[-1].key + b"\x00")
+
+    def _parts(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The shards that hold the range now, with what of it each holds (empty where tables say so without words)."""
+        ranges = self._ranges()
+        low, high = self._hashes
+        parts: list[tuple[int, tuple[int, ...]]] = []
+        for shard in ranges.within(low, high):
+            first, last = ranges.range_of(shard)
+            hashes = (max(low, first), min(high, last)) if ranges.is_split else ()
+            parts.append((shard.shard_id, hashes))
+        return parts
+
+    async def _page(self, shard_id: int, hashes: tuple[int, ...]) -> tuple[Sequence[Row], bool]:
+        request = msgspec.structs.replace(self._request, shard_id=shard_id, hashes=hashes)
+        reply, _ = await self._cluster.call_shard(shard_id, request, timeout_s=self._timeout_s)
+        if not isinstance(reply, TableRows):
+            raise ProtocolViolationError(f"asked for rows, got {type(reply).__name__}")
+        rows = [row for row in reply.rows if row is not None]
+        return rows, reply.more and bool(rows)
+
+    def take(self) -> Row:
+        """The next row, which must have been seen by `head`."""
+        self._at += 1
+        return self.rows[self._at - 1]
+
+    async def head(self) -> Row | None:
+        """The next row without taking it; None at the end."""
+        if self._at == len(self.rows) and self.more:
+            await self.load()
+        return self.rows[self._at] if self._at < len(self.rows) else None
