@@ -12,8 +12,17 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from antiphon.coordination.actions import Action, Answer, MetadataChanged, Propose, SendTo
+from antiphon.coordination.actions import (
+    Action,
+    Answer,
+    MetadataChanged,
+    Propose,
+    SendTo,
+    UncleanElection,
+)
 from antiphon.coordination.coordinator import CommandRequest, Coordinator, CoordinatorConfig
+from antiphon.coordination.profiles import Options, Replication, replication_of
+from antiphon.coordination.self_led import is_self_led
 from antiphon.coordination.state import ClusterState
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import (
@@ -28,11 +37,18 @@ from antiphon.replication.actions import (
     TruncateLog,
 )
 from antiphon.replication.follower_cursor import CursorState
-from antiphon.replication.messages import BecomeLeaderReply, Entry, NewTerm, NewTermReply
+from antiphon.replication.messages import (
+    BecomeLeaderReply,
+    Entry,
+    NewTerm,
+    NewTermReply,
+    TransferLeadership,
+)
 from antiphon.replication.replica import Replica, ReplicaConfig
 from antiphon.replication.replica_state import Role
 from antiphon.wire.cluster import Heartbeat, LiveSet, Register
-from antiphon.wire.metadata import NodeMeta, ShardStatus
+from antiphon.wire.metadata import NodeMeta, ShardMeta, ShardStatus
+from tests.coordination.models import ModelReplica, Voters
 
 COORDINATOR = 1000  # the node id that coordinators speak from
 HEARTBEAT_MS, TICK_MS = 150, 50
@@ -54,6 +70,7 @@ class Disk:
     name: str
     terms: dict[int, int] = field(default_factory=dict)
     logs: dict[int, list[Entry]] = field(default_factory=dict)
+    damaged: set[int] = field(default_factory=set)
 
 
 class Node:
@@ -65,7 +82,7 @@ class Node:
         self.starts = 0
         self.disk = Disk(f"disk-{node_id}-1")
         self.running = False
-        self.replicas: dict[int, Replica] = {}
+        self.replicas: dict[int, Any] = {}  # Replica, or ModelReplica
         self.needs_register = True
 
     def meta(self) -> NodeMeta:
@@ -78,14 +95,21 @@ class Node:
 
 
 class World:
-    """See the module's text."""
+    """See the module's text. `model`: replicas are `ModelReplica`s, which know the live rule."""
 
-    def __init__(self, nodes: int, seed: int = 1, initial_nodes: int | None = None) -> None:
+    def __init__(
+        self, nodes: int, seed: int = 1, initial_nodes: int | None = None, *, model: bool = False
+    ) -> None:
+        self.model = model
         self.random = Random(seed)
         self.faults = Faults()
         self.now_ms = 1_000
         self.nodes = {n: Node(n) for n in range(nodes)}
         self.state = ClusterState()
+        self.options = Options(self.state.topics, self.state.names)
+        self.voters: dict[int, Voters] = {}  # shards whose replicas vote
+        self.unclean: list[UncleanElection] = []
+        self.cut: set[frozenset[int]] = set()  # pairs of nodes that do not reach each other
         self.config = CoordinatorConfig("cluster-1", initial_nodes or nodes, assembly_ms=15_000)
         self.coordinator: Coordinator | None = None
         self.coordinators = 0
@@ -127,6 +151,11 @@ class World:
             for replica in list(node.replicas.values()):
                 if replica.needs_tick:
                     self._replica_acts(node, replica, replica.tick())
+        up = {node.node_id for node in self.nodes.values() if node.running}
+        for record in self.state.shards.values():
+            if self.options.of(record.topic_id).election == "raft":
+                shard = self.voters.setdefault(record.meta.shard_id, Voters(self.random))
+                shard.step(self.now_ms, record.meta.ensemble, up)
 
     # -- coordinators ---------------------------------------------------------------------------------------------
 
@@ -168,10 +197,30 @@ class World:
                     self.answers[token] = result
                 case MetadataChanged(version):
                     assert version <= self.state.version, "only committed metadata is announced"
+                    self._push_metadata()
+                case UncleanElection():
+                    self.unclean.append(action)
+
+    def _push_metadata(self) -> None:
+        """The committed live sets reach the leaders, sooner or later."""
+        if not self.model:
+            return
+        for node in self.nodes.values():
+            for replica in node.replicas.values():
+                record = self.state.shards.get(replica.shard)
+                if replica.leading is not None and record is not None:
+                    self.transmit(node.node_id, partial(self._metadata, node, replica, record.meta))
+
+    def _metadata(self, node: Node, replica: ModelReplica, meta: ShardMeta) -> None:
+        if node.replicas.get(replica.shard) is replica:
+            self._replica_acts(node, replica, replica.metadata(meta))
 
     def _check_spoken(self, message: Any) -> None:
         """Nothing leaves the coordinator that the committed state does not say."""
         record = self.state.shards[message.shard]
+        if isinstance(message, TransferLeadership):
+            return
+        assert not is_self_led(self.options.of(record.topic_id)), f"{message}: nobody fences such a shard"
         assert message.term <= record.meta.term, f"{message} was spoken before its term was committed"
 
     def _commit_next(self, who: int) -> None:
@@ -220,6 +269,33 @@ class World:
         if noticed and self.coordinator is not None:
             self.act(self.coordinator.node_lost(node_id, self.now_ms))
 
+    def cut_link(self, one: int, other: int) -> None:
+        """The two nodes do not reach each other any more, and know it."""
+        self.cut.add(frozenset({one, other}))
+        self._links_changed()
+
+    def heal_links(self) -> None:
+        """All nodes reach each other again."""
+        self.cut.clear()
+        self._links_changed()
+
+    def _links_changed(self) -> None:
+        for node in self.nodes.values():
+            for replica in list(node.replicas.values()):
+                for other in self.nodes.values():
+                    up = other.running and frozenset({node.node_id, other.node_id}) not in self.cut
+                    told = replica.peer_connected if up else replica.peer_lost
+                    self._replica_acts(node, replica, told(other.node_id))
+
+    def damage(self, node_id: int) -> None:
+        """The logs of a node that is down end somewhere before their end, and the node will know it."""
+        node = self.nodes[node_id]
+        assert self.model
+        assert not node.running
+        for shard, log in node.disk.logs.items():
+            del log[self.random.randint(0, len(log)) :]
+            node.disk.damaged.add(shard)
+
     def start_all(self) -> None:
         for node_id in self.nodes:
             self.start_node(node_id)
@@ -242,13 +318,28 @@ class World:
             self.act(coordinator.register(self._tokens, request, self.now_ms))
             node.needs_register = False
             return
-        live = tuple(self._live_set(replica) for replica in node.replicas.values() if replica.ready)
+        live = tuple(
+            self._live_set(r) for r in node.replicas.values() if r.ready or (self.model and r.reports)
+        )
+        live += self._voted(node.node_id)
+        if self.model:
+            for replica in list(node.replicas.values()):
+                record = self.state.shards.get(replica.shard)
+                if record is not None:
+                    self._metadata(node, replica, record.meta)
         beat = Heartbeat(node.node_id, node.meta().incarnation, self.state.version, live)
         registered, actions = coordinator.heartbeat(beat, self.now_ms)
         self.act(actions)
+        if self.faults.duplicate:
+            self.transmit(COORDINATOR, partial(self._old_news, node.node_id, live))
         if not registered:
             node.needs_register = True
             self.at(1, lambda: self._beat_once(node, start))
+
+    def _old_news(self, sender: int, live: tuple[LiveSet, ...]) -> None:
+        """A heartbeat that was held up somewhere."""
+        if self.coordinator is not None and self.state.is_alive(sender):
+            self.act(self.coordinator.live_sets(sender, live, self.now_ms))
 
     def _beat_once(self, node: Node, start: int) -> None:
         if node.running and node.starts == start and self.coordinator is not None and node.needs_register:
@@ -256,7 +347,19 @@ class World:
             self._tokens += 1
             self.act(self.coordinator.register(self._tokens, Register("cluster-1", node.meta()), self.now_ms))
 
-    def _live_set(self, replica: Replica) -> LiveSet:
+    def _voted(self, node_id: int) -> tuple[LiveSet, ...]:
+        """What the node leads by votes."""
+        found = []
+        for shard_id, shard in self.voters.items():
+            record = self.state.shards.get(shard_id)
+            if shard.leader == node_id and record is not None:
+                live = tuple(n for n in record.meta.ensemble if self.nodes[n].running)
+                found.append(LiveSet(shard_id, shard.term, live))
+        return tuple(found)
+
+    def _live_set(self, replica: Any) -> LiveSet:
+        if isinstance(replica, ModelReplica):
+            return replica.report()
         live: list[int] = [replica.node_id]
         lagging: list[int] = []
         for follower in replica.followers():
@@ -268,7 +371,21 @@ class World:
 
     # -- replicas -------------------------------------------------------------------------------------------------
 
-    def _open_replica(self, node: Node, shard: int) -> Replica:
+    def options_of(self, shard: int) -> Replication:
+        """The options of the shard's topic; the defaults for one that is deleted."""
+        record = self.state.shards.get(shard)
+        if record is None or record.topic_id not in self.state.names:
+            return replication_of("oxia", {})
+        return self.options.of(record.topic_id)
+
+    def _open_replica(self, node: Node, shard: int) -> Any:
+        if self.model:
+            lost = {other.node_id for other in self.nodes.values() if not other.running}
+            options = self.options_of(shard)
+            node.replicas[shard] = ModelReplica(
+                node.node_id, shard, node.disk, options.min_live, options.unclean, lost
+            )
+            return node.replicas[shard]
         log = node.disk.logs.setdefault(shard, [])
         terms = TermIndex()
         for entry in log:
@@ -277,7 +394,7 @@ class World:
         replica = Replica(
             node_id=node.node_id,
             shard=shard,
-            ensemble=record.meta.ensemble if record is not None else (),
+            ensemble=record.meta.everybody if record is not None and shard in node.disk.terms else (),
             terms=terms,
             term=node.disk.terms.get(shard, 0),
             voted_for=None,
@@ -294,6 +411,10 @@ class World:
     def _to_replica(self, sender: int, to: int, message: Any) -> None:
         node = self.nodes[to]
         if not node.running:
+            return
+        if isinstance(message, TransferLeadership):
+            self.voters[message.shard].leader = message.to
+            self.voters[message.shard].term += 1
             return
         replica = node.replicas.get(message.shard)
         if replica is None:
@@ -312,7 +433,7 @@ class World:
                 return True
         return False
 
-    def _replica_acts(self, node: Node, replica: Replica, actions: list[Any]) -> None:
+    def _replica_acts(self, node: Node, replica: Any, actions: list[Any]) -> None:
         shard, disk, start = replica.shard, node.disk, node.starts
         for action in actions:
             match action:
@@ -332,13 +453,14 @@ class World:
                 case RoleChanged(Role.LEADER, term, _):
                     known = self.leaders.setdefault((shard, term), node.node_id)
                     assert known == node.node_id, f"two leaders of shard {shard} in term {term}"
+                    self._check_leader(shard, term, disk.logs[shard])
                 case Commit(high_watermark):
                     self._check_commit(shard, disk.logs[shard], high_watermark)
             if isinstance(action, PersistTerm | AppendLog | TruncateLog):
                 durable = partial(self._persisted, node, replica, start, action.write_id)
                 self.at(self.random.randint(0, 3), durable)
 
-    def _persisted(self, node: Node, replica: Replica, start: int, write_id: int) -> None:
+    def _persisted(self, node: Node, replica: Any, start: int, write_id: int) -> None:
         if node.running and node.starts == start:
             self._replica_acts(node, replica, replica.persisted(write_id))
 
@@ -346,7 +468,7 @@ class World:
         if to == COORDINATOR:
             if isinstance(message, NewTermReply | BecomeLeaderReply) or type(message).__name__ == "StaleTerm":
                 self.transmit(to, lambda: self._to_coordinator(sender, message))
-        else:
+        elif frozenset({sender, to}) not in self.cut:
             self.transmit(to, lambda: self._to_replica(sender, to, message))
 
     def _to_coordinator(self, sender: int, message: Any) -> None:
@@ -354,6 +476,15 @@ class World:
             self.act(self.coordinator.receive(sender, message, self.now_ms))
 
     # -- what must hold -------------------------------------------------------------------------------------------
+
+    def _check_leader(self, shard: int, term: int, log: list[Entry]) -> None:
+        """Whoever leads has everything that was ever committed."""
+        if any(event.shard_id == shard for event in self.unclean):
+            self.committed[shard] = self.committed.get(shard, [])[:0]
+            return
+        known = self.committed.get(shard, [])
+        mine = [(e.term, e.next_offset) for e in log[: len(known)]]
+        assert mine == known, f"the leader of term {term} of shard {shard} lacks what was committed"
 
     def _check_commit(self, shard: int, log: list[Entry], high_watermark: int) -> None:
         mine = [(e.term, e.next_offset) for e in log if e.next_offset <= high_watermark]
