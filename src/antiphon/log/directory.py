@@ -3,8 +3,10 @@
 `identity.json` says format, cluster, node and disk; it is written once and never changes. A directory of another cluster or
 node is refused, one of a later format too. `disk_id` is drawn at random when the directory is made: a disk that comes back
 empty or swapped has another one, and is not taken for the one that remembers its votes. `bootstrap` says whether the node
-was told to found a cluster when the directory was made: only then is having promised nothing the whole truth. `lock` is
-held with flock while the node runs. `shards/<id>/` holds one replica each (`ShardLog`).
+was told to found a cluster when the directory was made: only then is having promised nothing the whole truth. Any other
+directory may have come in the place of one that was lost; `joined` says that all replicas which the cluster had placed on
+this node before that were looked at. `lock` is held with flock while the node runs. `shards/<id>/` holds one replica each
+(`ShardLog`).
 """
 
 import fcntl
@@ -20,6 +22,7 @@ from antiphon.log.disk import Disk, RealDisk, read_whole, replace_file
 
 FORMAT: Final = 1
 IDENTITY_NAME: Final = "identity.json"
+JOINED_NAME: Final = "joined"
 LOCK_NAME: Final = "lock"
 SHARDS_NAME: Final = "shards"
 _REMOVED_SUFFIX: Final = ".removed"
@@ -42,6 +45,7 @@ class NodeDirectory:
         self.path = path
         self.identity = identity
         self._lock_fd = lock_fd
+        self._joined = identity.bootstrap or os.path.exists(os.path.join(path, JOINED_NAME))
 
     @classmethod
     def open(
@@ -88,6 +92,17 @@ class NodeDirectory:
     def read_identity(path: str) -> Identity | None:
         """Whose directory this is, without opening it; None where it is nobody's yet."""
         return _load_identity(RealDisk(), os.path.abspath(path))
+
+    @property
+    def may_replace(self) -> bool:
+        """May this directory stand in the place of one that held replicas, and is not yet known which?"""
+        return not self._joined
+
+    def note_joined(self) -> None:
+        """Every replica that was placed here when this directory was made is open, or marked as forgetful. Blocking."""
+        if not self._joined:
+            replace_file(RealDisk(), os.path.join(self.path, JOINED_NAME), b"")
+            self._joined = True
 
     def shard_path(self, shard_id: int) -> str:
         """Where the replica of a shard lives."""

@@ -44,10 +44,15 @@ from antiphon.records.members import MembersIndex
 DAMAGE_MAGIC: Final = b"ANTIPHDM"
 DAMAGE_VERSION: Final = 1
 FORGOTTEN: Final = -1
+JOINING: Final = -2
 
 
 class DamageReport(NamedTuple):
-    """What was durable and is bad now: from `offset` on, at byte `position` of `path`. `FORGOTTEN`: all, promises too."""
+    """What was durable and is bad now: from `offset` on, at byte `position` of `path`.
+
+    `FORGOTTEN`: all, promises too. `JOINING`: nothing was lost, but the replica began empty in a shard that is older, and
+    has not caught up since.
+    """
 
     offset: int
     path: str
@@ -58,6 +63,11 @@ class DamageReport(NamedTuple):
     def forgot(self) -> bool:
         """Are the promises (term and vote) lost as well?"""
         return self.position == FORGOTTEN
+
+    @property
+    def joins(self) -> bool:
+        """Is nothing lost, and only not enough here yet to vote?"""
+        return self.position == JOINING
 
 
 class RecoveryReport(NamedTuple):

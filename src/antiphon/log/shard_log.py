@@ -43,7 +43,7 @@ from antiphon.log.index import IndexEntry, find_entry, pack_entry, read_entry
 from antiphon.log.operations import APPEND, TRIM, Callback, CallStep, LogOp, OpQueue, Step, WriteStep
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.reader import DiskRead, SegmentView
-from antiphon.log.recovery import FORGOTTEN, DamageReport, RecoveredLog, recover, save_damage
+from antiphon.log.recovery import FORGOTTEN, JOINING, DamageReport, RecoveredLog, recover, save_damage
 from antiphon.log.retention import retained_from
 from antiphon.log.segment import Segment
 from antiphon.log.snapshot import LogStart, SegmentSummary, Snapshot, encode_snapshot
@@ -377,6 +377,12 @@ class ShardLog:
         """Note, durably, that an older self of this replica may have held and promised anything. Blocking."""
         self._found_damage(
             DamageReport(self.log_end, self.path, FORGOTTEN, "the node's directory was replaced")
+        )
+
+    def mark_joining(self) -> None:
+        """Note, durably, that this replica begins empty in a shard that is older. Blocking."""
+        self._found_damage(
+            DamageReport(self.log_end, self.path, JOINING, "the shard is older than this replica")
         )
 
     def clear_damage(self) -> LogOp:

@@ -21,11 +21,12 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
+from antiphon.node.raft_shards import election_config, open_raft_replica, timeout_ticks
 from antiphon.node.shard_host import ShardHost
-from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook
+from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_term_start
 from antiphon.records.entry_id import TermIndex
-from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
@@ -155,10 +156,39 @@ class Shards:
             self._tables.mkdir(exist_ok=True)
             table = TableShard(str(self._tables / str(shard.shard_id)), log)
             high_watermark = max(high_watermark, table.state.applied_offset)
-        replica = Replica(
+        replica = self._make_replica(settings, shard, log, high_watermark)
+        for peer in node.lost_peers():
+            replica.peer_lost(peer)
+        if table is not None:
+            table.catch_up(replica.high_watermark)
+        host = ShardHost(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
+        host.configure(settings)
+        if replica.needs_tick:  # it votes, and has patience of its own
+            host.ticking = True
+            self.needs_ticks(host)
+        return host
+
+    def _make_replica(
+        self, settings: TopicSettings, shard: ShardMeta, log: ShardLog, high_watermark: int
+    ) -> Replica | RaftReplica:
+        node = self._node
+        if settings.replication.election == "raft":
+            return open_raft_replica(
+                node,
+                self._directory,
+                shard,
+                log,
+                _copy_terms(log),
+                high_watermark,
+                settings.replica,
+                term_start,
+            )
+        return Replica(
             node_id=node.node_id,
             shard=shard.shard_id,
-            ensemble=shard.ensemble,
+            # A directory that never promised a term may stand for one that did, and was lost or taken away: the
+            # coordinator's word has to come first, or the feed of a leader that was deposed would be acknowledged.
+            ensemble=shard.everybody if log.hard_state.term else (),
             terms=_copy_terms(log),
             term=log.hard_state.term,
             voted_for=log.hard_state.voted_for,
@@ -167,13 +197,6 @@ class Shards:
             config=settings.replica,
             damaged=log.damaged is not None,
         )
-        for peer in node.lost_peers():
-            replica.peer_lost(peer)
-        if table is not None:
-            table.catch_up(replica.high_watermark)
-        host = ShardHost(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
-        host.configure(settings)
-        return host
 
     def open_cluster_shard(self) -> ShardHost:
         """Open this voter's replica of `__cluster`."""
@@ -188,7 +211,7 @@ class Shards:
                 reason="this directory is new and was not made to found a cluster: no vote before the other voters have "
                 "answered and a new term has begun; the first start of a new cluster needs --bootstrap",
             )
-        low, high = timings.election_min // timings.tick, timings.election_max // timings.tick
+        low, high = timeout_ticks(timings)
         replica = RaftReplica(
             node_id=node.node_id,
             shard=CLUSTER_SHARD_ID,
@@ -200,7 +223,7 @@ class Shards:
             make_term_start=term_start,
             config=ReplicaConfig(),
             election_timeout_ticks=lambda: node.random.randint(low, high),
-            election=ElectionConfig(heartbeat_ticks=max(1, low // 5), election_ticks_min=low),
+            election=election_config(timings),
             damaged=log.damaged is not None,
             forgot=log.damaged is not None and log.damaged.forgot,
         )
@@ -258,6 +281,7 @@ class Shards:
 
     def note_watermarks(self) -> None:
         """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
+        self._note_joined()
         wal = self._node.wal
         for host in self._node.hosts.values():
             if host.failed is not None or host.closed:
@@ -268,6 +292,12 @@ class Shards:
             else:
                 host.log.release_memory(IDLE_TAIL_BYTES)
 
+    def _note_joined(self) -> None:
+        """What the cluster had placed here before this directory was made is open by now, if anything was."""
+        agent = self._node.agent
+        if self._directory.may_replace and agent.registered.is_set() and not self._to_open:
+            self._directory.note_joined()
+
     def mend_damaged(self) -> None:
         """A log that was damaged and is fed again counts only from a term that began since: ask for that election."""
         if self._mending is not None and not self._mending.done():
@@ -276,7 +306,7 @@ class Shards:
             replica = host.replica
             if (
                 host.failed is None
-                and host.shard_id != CLUSTER_SHARD_ID
+                and isinstance(replica, Replica)  # those that vote see to it themselves
                 and replica.damaged
                 and replica.role is Role.FOLLOWER
                 and replica.high_watermark > replica.log_start

@@ -1,0 +1,109 @@
+"""Replicas of data shards that vote (election=raft): how they are opened, and what a fresh one may say.
+
+Such a shard needs no coordinator once it is there: its replicas elect their leader, and its members are entries of its log.
+What the metadata says matters at two moments only: it names the founders, as long as the log says nothing of members, and it
+tells a replica that begins empty what that means:
+
+- The metadata knows of no term and no leader: the shard is new, nothing can have been promised.
+- It does, and this data directory may stand in the place of another: the replica *forgot*. An older self may have promised
+  and acknowledged anything, so it asks the others for their terms, and votes only after a new term has brought it all.
+- It does, and this node is a learner: the replica is *joining*. It has promised nothing, but does not vote before it has
+  caught up, because an empty log would vote for anybody.
+- It does, and this node is a voter: a founder that was never started, which has promised nothing.
+
+A directory may stand in the place of another until the node has seen, once, which replicas the cluster had placed on it
+(`NodeDirectory.may_replace`). A term is in the metadata as soon as a leader has reported it, a heartbeat after its election;
+a disk that is lost within that heartbeat of the shard's first term is not recognised.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from antiphon.log.directory import NodeDirectory
+from antiphon.log.shard_log import ShardLog
+from antiphon.node.config import Timings
+from antiphon.records.builder import build_members
+from antiphon.records.entry_id import TermIndex
+from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.members import Members
+from antiphon.replication.messages import Entry
+from antiphon.replication.raft import RaftReplica
+from antiphon.wire.metadata import ABSENT_NODE, ShardMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from antiphon.node.node import Node
+
+
+def open_raft_replica(
+    node: "Node",
+    directory: NodeDirectory,
+    shard: ShardMeta,
+    log: ShardLog,
+    terms: TermIndex,
+    high_watermark: int,
+    config: ReplicaConfig,
+    make_term_start: "Callable[[int, int], Entry]",
+) -> RaftReplica:
+    """The replica of a shard that elects for itself, from its log; `terms` is the replica's own copy of the index."""
+    _judge_fresh(node.node_id, directory, shard, log)
+    members = log.members.copy()
+    if members.current is None:
+        members.base = Members(shard.ensemble, shard.outgoing)
+    low, high = timeout_ticks(node.config.timings)
+    damaged = log.damaged
+    return RaftReplica(
+        node_id=node.node_id,
+        shard=shard.shard_id,
+        ensemble=shard.ensemble,
+        terms=terms,
+        term=log.hard_state.term,
+        voted_for=log.hard_state.voted_for,
+        high_watermark=high_watermark,
+        make_term_start=make_term_start,
+        config=config,
+        election_timeout_ticks=lambda: node.random.randint(low, high),
+        election=election_config(node.config.timings),
+        damaged=damaged is not None,
+        forgot=damaged is not None and damaged.forgot,
+        joining=damaged is not None and damaged.joins,
+        members=members,
+        make_members=members_entry,
+    )
+
+
+def _judge_fresh(node_id: int, directory: NodeDirectory, shard: ShardMeta, log: ShardLog) -> None:
+    """See the table above."""
+    is_fresh = not (log.hard_state.term or log.log_end or log.damaged)
+    if not is_fresh or (shard.term == 0 and shard.leader == ABSENT_NODE):
+        return
+    if directory.may_replace:
+        log.mark_forgotten()
+        structlog.get_logger().error(
+            "replica_forgot",
+            shard=shard.shard_id,
+            reason="this directory is newer than the shard: no vote before the other members have answered and a new term "
+            "has begun",
+        )
+    elif node_id not in shard.ensemble and node_id not in shard.outgoing:
+        log.mark_joining()
+
+
+def timeout_ticks(timings: Timings) -> tuple[int, int]:
+    """The least and the greatest patience of a replica that hears from no leader."""
+    return timings.election_min // timings.tick, timings.election_max // timings.tick
+
+
+def election_config(timings: Timings) -> ElectionConfig:
+    """Settings of replicas that vote, `__cluster`'s too."""
+    low, _ = timeout_ticks(timings)
+    return ElectionConfig(heartbeat_ticks=max(1, low // 5), election_ticks_min=low)
+
+
+def members_entry(term: int, base_offset: int, members: Members) -> Entry:
+    """The entry that changes the members of a shard."""
+    batch = build_members(members, term, base_offset, time.time_ns() // 1_000_000)
+    return Entry(term, base_offset, base_offset + 1, batch, members)
