@@ -31,7 +31,7 @@ from antiphon.errors import (
     WrongShardError,
 )
 from antiphon.wire.frames import Buffer
-from antiphon.wire.metadata import ClusterMeta, TopicMeta
+from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, TopicMeta
 from antiphon.wire.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
 
 PAUSE_S_MIN: Final = 0.01
@@ -79,6 +79,7 @@ class Cluster:
         self._leaders: dict[
             int, int
         ] = {}  # shard id -> node id; hints overwrite it until newer metadata comes
+        self._terms: dict[int, int] = {}  # shard id -> term of the leader that is known
         self._addresses: dict[int, str] = {}
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -149,11 +150,21 @@ class Cluster:
 
     def _adopt(self, meta: ClusterMeta) -> None:
         if self.meta is not None and meta.version <= self.meta.version:
+            self._learn_leaders(meta)
             return  # a node that lags, or nothing new: hints stay
         self.meta = meta
         self.topics = {topic.name: topic for topic in meta.topics}
         self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
         self._addresses = {node.node_id: node.native for node in meta.nodes if node.native}
+        self._terms = {shard.shard_id: shard.term for topic in meta.topics for shard in topic.shards}
+
+    def _learn_leaders(self, meta: ClusterMeta) -> None:
+        """Where replicas vote, a node may know of a newer leader than the coordinator has told anybody."""
+        for topic in meta.topics:
+            for shard in topic.shards:
+                if shard.leader != ABSENT_NODE and shard.term > self._terms.get(shard.shard_id, shard.term):
+                    self._terms[shard.shard_id] = shard.term
+                    self._leaders[shard.shard_id] = shard.leader
 
     def address_of(self, node_id: int) -> str:
         """Native address of a node; raises UnavailableError when there is none."""

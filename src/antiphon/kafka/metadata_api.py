@@ -28,6 +28,7 @@ AUTO_CREATE_TIMEOUT_S: Final = 30.0
 # How long an answer waits for leaders that are being elected. A client that is told of the old leader, or of none, asks
 # again only after its own back-off, which is longer (librdkafka: a second) than an election.
 ELECTION_WAIT_S: Final = 1.5
+LOOK_S: Final = 0.1  # where replicas vote, a leader may be found without news from the coordinator
 CONDITIONAL_APPEND_FEATURE: Final = "antiphon.conditional_append"
 BROKERS: Final = 1  # endpoint type of DescribeCluster
 
@@ -91,7 +92,7 @@ class MetadataApi:
             topics = (topic for topic in meta.topics if names is None or topic.name in names)
             if not any(self._view.may_change(shard) for topic in topics for shard in topic.shards):
                 return
-            await gateway.wait_metadata(meta.version, left_s)
+            await gateway.wait_metadata(meta.version, min(left_s, LOOK_S))
 
     def _wanted(self, request: m.MetadataRequest, version: int) -> _Wanted:
         if request.topics is None or (version == 0 and not request.topics):

@@ -19,6 +19,7 @@ from antiphon.errors import (
     TopicExistsError,
     UnavailableError,
 )
+from antiphon.node.local_view import LocalView
 from antiphon.node.shard_host import ShardHost
 from antiphon.replication.follower_cursor import CursorState
 from antiphon.wire.cluster import (
@@ -29,7 +30,6 @@ from antiphon.wire.cluster import (
     HeartbeatReply,
     LiveSet,
     MetadataDelta,
-    MetadataView,
     ProducerIdBlock,
     Register,
     ReserveProducerIds,
@@ -50,7 +50,7 @@ class ClusterAgent:
     """See the module's text."""
 
     def __init__(self, node: "Node", cluster_id: str) -> None:
-        self.view = MetadataView(cluster_id)
+        self.view = LocalView(cluster_id)
         self.registered = asyncio.Event()
         self._node = node
         self._log = structlog.get_logger()
@@ -59,6 +59,7 @@ class ClusterAgent:
         self._asked_in_vain = 0
         self._beat_sent_s = NEVER
         self._beat_number = 0
+        self._beat_again = False
         self._needs_register = True
         self._coordinator_term = -1
         self._live_told: dict[int, LiveSet] = {}
@@ -96,6 +97,11 @@ class ClusterAgent:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------
 
+    def beat_now(self) -> None:
+        """Send a heartbeat, or another one as soon as the one that is underway is answered."""
+        self._beat_again = self._beat_sent_s >= 0
+        self.beat()
+
     def beat(self) -> None:
         """Send a heartbeat, unless one is underway and not overdue."""
         node = self._node
@@ -119,6 +125,9 @@ class ClusterAgent:
             if number == self._beat_number:
                 self._beat_sent_s = NEVER
                 self._answered(reply, told)
+                if self._beat_again and self._beat_sent_s < 0 and not self._node.stopping:
+                    self._beat_again = False
+                    self._node.turn.for_shard(self.beat)
 
         node.ask_coordinator(self.coordinator(), body, answered)
 
@@ -159,8 +168,8 @@ class ClusterAgent:
 
     def _is_news(self, live: LiveSet) -> bool:
         """Does the metadata of this term say otherwise? A restarted member counts again when its leader says so."""
-        found = self.view.shard(live.shard_id)
-        return found is not None and found[1].term == live.term and set(found[1].live) != set(live.live)
+        found = self.view.recorded(live.shard_id)
+        return found is not None and found.term == live.term and set(found.live) != set(live.live)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 

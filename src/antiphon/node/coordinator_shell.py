@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from antiphon.coordination.actions import Action, Answer, MetadataChanged, Propose, Record, SendTo
+from antiphon.coordination.actions import (
+    Action,
+    Answer,
+    MetadataChanged,
+    Propose,
+    Record,
+    SendTo,
+    UncleanElection,
+)
 from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
 from antiphon.coordination.membership import Silence
 from antiphon.coordination.state import ClusterState
@@ -30,6 +38,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.node.config import NodeConfig
+from antiphon.node.metrics import NodeMetrics
 from antiphon.node.peers import PeerLink
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import iter_batches
@@ -67,6 +76,7 @@ class Surroundings(Protocol):
     cluster_id: str
     config: NodeConfig
     loop: asyncio.AbstractEventLoop
+    metrics: NodeMetrics
 
     def link(self, node_id: int) -> PeerLink:
         """The connection to another node; UnavailableError for one that is not known yet."""
@@ -395,6 +405,9 @@ class CoordinatorShell:
                 self._push()
             case Propose(token, records):
                 self._propose(token, records)
+            case UncleanElection(shard_id, term, leader):
+                self._log.warning("unclean_election", shard=shard_id, term=term, leader=leader)
+                self._node.metrics.unclean_elections += 1
             case Answer(token, result):
                 waiting = self._waiting.pop(token, None)
                 if waiting is not None:

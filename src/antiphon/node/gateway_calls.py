@@ -15,8 +15,8 @@ from antiphon.errors import (
 )
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
+from antiphon.node.local_view import LocalView
 from antiphon.node.shard_host import ShardHost
-from antiphon.wire.cluster import MetadataView
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import (
     AdminRequest,
@@ -47,7 +47,7 @@ class GatewayCalls:
     # -- metadata -----------------------------------------------------------------------------------------------
 
     @property
-    def view(self) -> MetadataView:
+    def view(self) -> LocalView:
         """The metadata as it is kept here."""
         return self.agent.view
 

@@ -61,6 +61,10 @@ class HostServices(Protocol):
         """Is the shard being split off another one, and not part of its table yet?"""
         ...
 
+    def live_changed(self) -> None:
+        """The coordinator should hear of a shard that is led here, at once."""
+        ...
+
     def host_changed(self, host: "ShardHost") -> None:
         """Role, term or readiness changed."""
         ...

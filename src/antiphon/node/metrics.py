@@ -56,6 +56,8 @@ class NodeMetrics:
         self.elections = 0  # terms in which a replica of this node began to lead
         self.shard_failures = 0
         self.forwarded = 0
+        self.lost_tail_records = 0
+        self.unclean_elections = 0
         self.messages_in = 0
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
@@ -88,6 +90,8 @@ _COUNTERS: Final = {
     "table_reads": "Gets and scans of tables",
     "elections": "Times that a replica of this node began to lead",
     "shard_failures": "Replicas that stopped because of a failure",
+    "lost_tail_records": "Offsets that were acknowledged here as leader and are cut, as the topic's commit rule allows",
+    "unclean_elections": "Elections, decided here, of replicas that may lack committed records",
     "forwarded": "Requests that were passed on to the leader of their shard",
     "messages_in": "Replica messages received",
     "messages_out": "Replica messages sent",

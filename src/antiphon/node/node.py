@@ -505,8 +505,16 @@ class Node(GatewayCalls):
         """See HostServices."""
         if host.shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.beat)
+        elif host.elects_itself and (leader := host.replica.leader) is not None:
+            self.view.led_by(host.shard_id, host.term, leader)
+            if leader == self.node_id and host.is_serving:
+                self.live_changed()
         elif self.view.joining:
             self.turn.for_shard(self.splits.look)
+
+    def live_changed(self) -> None:
+        """See HostServices."""
+        self.turn.for_shard(self.agent.beat_now)
 
     def is_joining(self, shard_id: int) -> bool:
         """See HostServices."""

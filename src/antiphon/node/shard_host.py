@@ -37,6 +37,7 @@ from antiphon.replication.actions import (
     Commit,
     Feed,
     LeaderReady,
+    LostTail,
     MembersChanged,
     PersistTerm,
     ReadFailed,
@@ -111,6 +112,7 @@ class ShardHost:
             ReadReady: self.clients.read_ready,
             ReadFailed: self.clients.read_failed,
             Repaired: self._repaired,
+            LostTail: self._lost_tail,
             MembersChanged: self._members_changed,
         }
 
@@ -120,6 +122,11 @@ class ShardHost:
     def term(self) -> int:
         """The term that this replica is in."""
         return self.replica.term
+
+    @property
+    def elects_itself(self) -> bool:
+        """Do the replicas of this shard vote? `__cluster`'s do, and those of topics with `election=raft`."""
+        return isinstance(self.replica, RaftReplica)
 
     @property
     def is_leader(self) -> bool:
@@ -188,6 +195,7 @@ class ShardHost:
         if self.log.config != settings.log:
             self.log.config = settings.log
         self.clients.configure(settings)
+        self.call(self.replica.set_commit, settings.replica.commit)
 
     # -- events into the replica --------------------------------------------------------------------------------
 
@@ -365,6 +373,8 @@ class ShardHost:
                 self.table.stop_leading()
             self._deferred.clear()
             self.clients.fail_all(self.not_leader())
+            # What this leader had acknowledged beyond what is settled may yet turn out to be lost.
+            self.high_watermark = min(self.high_watermark, self.replica.high_watermark)
         if self.observer is not None:
             self.observer.role_changed(action.role, action.term, action.leader)
         self.services.host_changed(self)
@@ -380,6 +390,13 @@ class ShardHost:
     def _repaired(self, _action: Repaired) -> None:
         self._log.info("log_repaired", log_end=self.log.log_end)
         self.services.wal.submit(self.log.clear_damage())
+
+    def _lost_tail(self, action: LostTail) -> None:
+        """What this node had acknowledged, and nobody else has, is cut: the loss window of the topic's rule (S4.28)."""
+        lost = action.to_offset - action.from_offset
+        self._log.warning("lost_tail", from_offset=action.from_offset, to_offset=action.to_offset)
+        self.services.metrics.lost_tail_records += lost
+        self.high_watermark = min(self.high_watermark, action.from_offset)
 
     def _members_changed(self, action: MembersChanged) -> None:
         self._log.info("members_changed", members=action.members, committed=action.committed)

@@ -1,0 +1,65 @@
+"""The metadata as this node has it: what the coordinator said, and what the replicas here know better.
+
+Where replicas vote, the coordinator only hears who leads. A replica that follows, or leads, a term that is newer than the
+metadata's is ahead of it, and for good where no coordinator is in reach: then clients are told what it knows.
+"""
+
+import msgspec
+
+from antiphon.wire.cluster import MetadataView, ShardChange
+from antiphon.wire.metadata import ShardMeta, ShardStatus
+
+
+class LocalView(MetadataView):
+    """See the module's text."""
+
+    def __init__(self, cluster_id: str) -> None:
+        super().__init__(cluster_id)
+        self._seen: dict[
+            int, tuple[int, int]
+        ] = {}  # shard id -> (term, leader), where newer than the metadata
+        self._recorded: dict[int, ShardMeta] = {}  # the same shards as the coordinator has them
+
+    def recorded(self, shard_id: int) -> ShardMeta | None:
+        """A shard as the coordinator has it."""
+        found = self._recorded.get(shard_id)
+        if found is not None:
+            return found
+        known = self.shard(shard_id)
+        return None if known is None else known[1]
+
+    def led_by(self, shard_id: int, term: int, leader: int) -> None:
+        """A replica here knows who leads its shard in `term`."""
+        found = self.shard(shard_id)
+        recorded = self.recorded(shard_id)
+        if (
+            found is None
+            or recorded is None
+            or term < recorded.term
+            or self._seen.get(shard_id, (-1,))[0] > term
+        ):
+            return
+        if (term, leader) == (recorded.term, recorded.leader):
+            return
+        self._seen[shard_id] = (term, leader)
+        super()._put_shards((ShardChange(found[0].topic_id, self._patched(recorded)),))
+        self._cluster = None
+
+    def _put_shards(self, changes: tuple[ShardChange, ...]) -> None:
+        if self._seen:
+            changes = tuple(ShardChange(one.topic_id, self._patched(one.shard)) for one in changes)
+        super()._put_shards(changes)
+
+    def _patched(self, shard: ShardMeta) -> ShardMeta:
+        """The shard with the leader that is known here, while that is news."""
+        term, leader = self._seen.get(shard.shard_id, (-1, -1))
+        if term < shard.term or (term, leader) == (shard.term, shard.leader):
+            self._seen.pop(shard.shard_id, None)
+            self._recorded.pop(shard.shard_id, None)
+            return shard
+        self._recorded[shard.shard_id] = shard
+        return msgspec.structs.replace(shard, term=term, leader=leader, status=ShardStatus.ONLINE)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._recorded.clear()
