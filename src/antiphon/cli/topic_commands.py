@@ -8,6 +8,7 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.split_command import shard_split
 from antiphon.cli.topic_options import (
     CommitOption,
     ElectionOption,
@@ -51,6 +52,7 @@ def mount(app: typer.Typer) -> None:
     )
     shard_app.command("list", epilog="Example: antiphon shard list --topic flights")(shard_list)
     shard_app.command("elect", epilog="Example: antiphon shard elect flights 0 --node 2")(shard_elect)
+    shard_app.command("split", epilog="Example: antiphon shard split aircraft 0")(shard_split)
     app.add_typer(shard_app, name="shard")
 
 

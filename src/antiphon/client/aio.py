@@ -28,7 +28,7 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.wire.frames import Buffer
-from antiphon.wire.metadata import ClusterMeta, Kind, TopicMeta
+from antiphon.wire.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.wire.requests import (
     AlterTopic,
     AppendBatch,
@@ -39,6 +39,7 @@ from antiphon.wire.requests import (
     Fetched,
     GetStatus,
     OffsetReply,
+    SplitShard,
     StatusReply,
     TableWrite,
     TableWritten,
@@ -194,6 +195,24 @@ class AsyncClient:
         if not 0 <= shard < len(meta.shards):
             raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
         request = ElectLeader(meta.shards[shard].shard_id, node)
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
+        await self._cluster.refresh()
+
+    async def split_shard(
+        self, name: str, shard: int, *, at: int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Split a table's shard: keys with hashes from `at` on (by default the upper half) go to a new shard.
+
+        Reads and writes go on meanwhile; writes to the keys that move wait for a moment at the end. Returns when the new
+        shard is part of the table. Raises InvalidRequestError, UnknownShardError, UnavailableError (nothing has changed).
+        """
+        meta = await self._meta_of(name)
+        if not 0 <= shard < len(meta.shards):
+            raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
+        if at is None:  # said outright, so that a repeat does not halve a half
+            first, last = KeyRanges(meta.shards).range_of(meta.shards[shard])
+            at = (first + last + 1) // 2
+        request = SplitShard(meta.shards[shard].shard_id, at)
         await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
         await self._cluster.refresh()
 

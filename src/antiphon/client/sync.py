@@ -20,6 +20,7 @@ from antiphon.client.table import AsyncTable, Key
 from antiphon.client.table import Value as TableValue
 from antiphon.client.topic import AsyncTopic, Message, Value
 from antiphon.client.topic_writer import Position
+from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Change, Watch
 from antiphon.records.decode import Record
 from antiphon.wire.metadata import ClusterMeta
@@ -167,6 +168,21 @@ class Table:
             return versions
 
         return self._thread.call(put_all())
+
+    @contextlib.contextmanager
+    def transaction(self, *, timeout_s: float | None = None) -> Generator[Transaction]:
+        """Several puts and deletes that are carried out together when the block ends, or not at all.
+
+        All keys must belong to one shard. See `AsyncTable.write` for what the end of the block raises.
+        """
+
+        async def write(operations: Sequence[Operation]) -> Results:
+            return await self._table.write(operations, timeout_s=timeout_s)
+
+        transaction = Transaction(write)
+        yield transaction
+        if transaction.operations:
+            self._thread.call(transaction.commit())
 
     def get(self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None) -> Row:
         """The row of a key: `value` and `version`. Raises KeyNotFoundError. See `AsyncTable.get`."""
@@ -380,6 +396,12 @@ class Client:
     def elect_leader(self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None) -> None:
         """Fence a shard and elect its leader anew; `node` -1: whoever has the best log."""
         self.run(self.aio.elect_leader(name, shard, node=node, timeout_s=timeout_s))
+
+    def split_shard(
+        self, name: str, shard: int, *, at: int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Split a table's shard while it is read and written. See `AsyncClient.split_shard`."""
+        self.run(self.aio.split_shard(name, shard, at=at, timeout_s=timeout_s))
 
     def metadata(self) -> ClusterMeta:
         """Nodes, topics and shards as a node knows them now."""

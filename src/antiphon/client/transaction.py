@@ -1,6 +1,6 @@
 """Several operations on one shard of a table that are carried out together or not at all."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +10,7 @@ from antiphon.wire.requests import Delete, Put, Version
 
 Operation = Put | Delete
 Results = list[Version | None]
-Commit = Callable[[list[Operation]], Awaitable[Results]]
+Commit = Callable[[Sequence[Operation]], Awaitable[Results]]
 
 
 class Transaction:
@@ -22,20 +22,20 @@ class Transaction:
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
-        self._operations: list[Operation] = []
+        self.operations: list[Operation] = []
         self.versions: Results = []
 
     def put(self, key: str | bytes, value: str | bytes, *, expected_version: int | None = None) -> None:
         """Set a key; with `expected_version` only if it has that version id, or is not there (`ABSENT`)."""
-        self._operations.append(Put(as_bytes(key, "key"), as_bytes(value, "value"), expected_version))
+        self.operations.append(Put(as_bytes(key, "key"), as_bytes(value, "value"), expected_version))
 
     def delete(self, key: str | bytes, *, expected_version: int | None = None) -> None:
         """Remove a key; a key that is not there refuses the transaction."""
-        self._operations.append(Delete(as_bytes(key, "key"), expected_version))
+        self.operations.append(Delete(as_bytes(key, "key"), expected_version))
 
     async def commit(self) -> Results:
         """Carry it out. Raises what `AsyncTable.write` raises; nothing was written then, unless that is TimedOutError."""
-        operations, self._operations = self._operations, []
+        operations, self.operations = self.operations, []
         if not operations:
             raise InvalidRequestError("a transaction has at least one operation")
         self.versions = await self._commit(operations)
@@ -47,5 +47,5 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._operations:
+        if kind is None and self.operations:
             await self.commit()

@@ -32,7 +32,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.messages import NodeId
 from antiphon.wire.cluster import SplitReport, SplitStep
-from antiphon.wire.metadata import KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
+from antiphon.wire.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
 from antiphon.wire.requests import SplitShard
 
 # What a report leads to, by the phase it is for. Who may say it: the child's leader, or the parent's.
@@ -77,6 +77,8 @@ class Splits:
         if record is None:
             raise UnknownShardError(f"no shard {request.shard_id}")
         topic = self._topic_of(record)
+        if self._is_repeat(token, request, topic):
+            return
         self._check(topic, record.meta)
         first, last = self._ranges(topic).range_of(record.meta)
         at = (first + last + 1) // 2 if request.at < 0 else request.at
@@ -98,6 +100,22 @@ class Splits:
         self._child_of[parent.shard_id] = child
         self._waiting[child] = [token]
         self._elect(child, parent.leader)
+
+    def _is_repeat(self, token: int, request: SplitShard, topic: TopicMeta) -> bool:
+        """Is this split under way, or done, already? A command that is sent again must not split once more."""
+        child = self._model.shards.get(self._child_of.get(request.shard_id, -1))
+        if child is not None:
+            if request.at >= 0 and request.at != child.meta.hashes[0]:
+                return False
+            self._waiting.setdefault(child.meta.shard_id, []).append(token)
+            return True
+        meta = self._model.shards[request.shard_id].meta
+        if meta.hashes and request.at == meta.hashes[1] + 1:
+            at = self._ranges(topic).shard_of_hash(request.at & HASH_MAX)
+            if at.hashes[0] == request.at:
+                self._ledger.answer_when_committed(token)
+                return True
+        return False
 
     def _check(self, topic: TopicMeta, meta: ShardMeta) -> None:
         if topic.kind is not Kind.TABLE:

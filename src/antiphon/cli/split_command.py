@@ -1,0 +1,32 @@
+"""`antiphon shard split`: one shard of a table becomes two, with readers and writers at work."""
+
+from typing import Annotated
+
+import typer
+
+import antiphon
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
+from antiphon.cli.output import progress, reports_errors
+from antiphon.wire.metadata import KeyRanges
+
+
+@reports_errors
+def shard_split(
+    table: Annotated[str, typer.Argument(help="Table.")],
+    shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
+    at: Annotated[
+        int, typer.Option(help="First of the key hashes that go to the new shard; -1: the upper half.")
+    ] = -1,
+    timeout_s: Annotated[float, typer.Option(help="How long to wait for the copying, in seconds.")] = 3600.0,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Split a shard of a table in two, while it is read and written."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        with progress(f"splitting {table}/{shard}"):
+            db.split_shard(table, shard, at=None if at < 0 else at, timeout_s=timeout_s)
+        found = next(topic for topic in db.metadata().topics if topic.name == table)
+    ranges = KeyRanges(found.shards)
+    for part in found.shards:
+        first, last = ranges.range_of(part)
+        typer.echo(f"{table}/{part.index} holds key hashes {first} to {last}")
