@@ -360,12 +360,15 @@ class ShardLog:
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> LogOp | None:
         """Trim what `retention.ms` and `retention.bytes` no longer keep; never above `high_watermark`."""
+        return self.trim(self.retention_start(now_ms, high_watermark))
+
+    def retention_start(self, now_ms: int, high_watermark: int) -> int:
+        """Where the log would start if it were trimmed now, as `apply_retention` does."""
         limit = min(high_watermark, self.durable_end)
         views = [(s.next_offset, s.size_bytes, s.max_timestamp) for s in self._segments]
-        start = retained_from(
+        return retained_from(
             views, now_ms=now_ms, config=self._config, limit_offset=limit, log_start=self.log_start
         )
-        return self.trim(start)
 
     def checkpoint(self) -> LogOp:
         """Write a snapshot of the log's end, so that the next `open` has nothing to read. For a clean stop."""

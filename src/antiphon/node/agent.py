@@ -159,7 +159,7 @@ class ClusterAgent:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""
         changes = []
         for host in self._node.hosts.values():
-            if host.shard_id != CLUSTER_SHARD_ID and host.is_serving:
+            if host.shard_id != CLUSTER_SHARD_ID and host.is_serving and not host.every_replica_writes:
                 told = self._live_told.get(host.shard_id)
                 live = live_set(host, told)
                 if told != live or self._is_news(live):

@@ -58,6 +58,9 @@ class NodeMetrics:
         self.forwarded = 0
         self.lost_tail_records = 0
         self.unclean_elections = 0
+        self.relayed = 0
+        self.relay_duplicates = 0
+        self.split_brains = 0
         self.messages_in = 0
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
@@ -93,6 +96,9 @@ _COUNTERS: Final = {
     "lost_tail_records": "Offsets that were acknowledged here as leader and are cut, as the topic's commit rule allows",
     "unclean_elections": "Elections, decided here, of replicas that may lack committed records",
     "forwarded": "Requests that were passed on to the leader of their shard",
+    "relayed": "Batches of other writers taken into multi-writer shards",
+    "relay_duplicates": "Batches of other writers that came again by another path",
+    "split_brains": "Times that another replica was found to have other entries under the same identity",
     "messages_in": "Replica messages received",
     "messages_out": "Replica messages sent",
 }

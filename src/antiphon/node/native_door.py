@@ -26,11 +26,11 @@ from antiphon.invariants import InvariantError
 from antiphon.node.doors import version
 from antiphon.node.forwarding import ShardRequest
 from antiphon.node.gateway import FetchResult
-from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_entries
+from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
 from antiphon.node.peers import send_on
 from antiphon.node.shard_clients import ShardClients
 from antiphon.node.transport import Connection, plain_details
-from antiphon.replication.messages import Append, Message
+from antiphon.replication.messages import Message
 from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds, SplitReport
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
 from antiphon.wire.requests import (
@@ -488,8 +488,7 @@ class NativeSession:
         if sender is None:
             return False
         if isinstance(body, Message):
-            if isinstance(body, Append):
-                body = with_entries(body, payload) if payload else body
+            body = with_payload(body, payload)
             node.deliver(sender, body)
         elif isinstance(body, MetadataDelta):
             node.metadata_pushed(body)

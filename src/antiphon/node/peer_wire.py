@@ -5,14 +5,18 @@ in the batches themselves, so the header carries none. A batch's CRC is checked 
 read.
 """
 
+from typing import Any
+
 import msgspec
 
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
+from antiphon.node.multi_batches import checked_entries
 from antiphon.records.batch import CONTROL_BIT, check_batch, iter_batches
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Append, Entry, Message
+from antiphon.replication.multi_messages import MultiMessage, Relay
 from antiphon.wire.cluster import ClusterReply, ClusterRequest, MetadataDelta
 from antiphon.wire.frames import Buffer, MessageDecoder, encode_message
 from antiphon.wire.requests import Body, Reply, Request
@@ -71,8 +75,8 @@ class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
 
 
 SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
-PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | SnapshotRequest
-PeerReply = Reply | ClusterReply | SnapshotProgress | AnyMessage  # messages come back where `dial` says so
+PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | MultiMessage | SnapshotRequest
+PeerReply = Reply | ClusterReply | SnapshotProgress | AnyMessage | MultiMessage  # messages come back where `dial` says so
 
 decode_peer = MessageDecoder(PeerBody)
 """Header of a frame from a node -> (request id, one of `PeerBody`)."""
@@ -84,10 +88,21 @@ _replace = msgspec.structs.replace
 
 def encode_replica_message(message: Message) -> list[Buffer]:
     """The frame of a message to another replica of the shard."""
-    if isinstance(message, Append) and message.entries:
+    if isinstance(message, Append | Relay) and message.entries:
         payload: list[Buffer] = [entry.data for entry in message.entries]  # type: ignore[misc]  # opaque to the pure part
         return encode_message(0, _replace(message, entries=()), payload)
     return encode_message(0, message)
+
+
+def with_payload(message: Any, payload: memoryview) -> Any:
+    """The message with what its frame carried behind it; raises ProtocolViolationError where that is not right."""
+    if not payload:
+        return message
+    if isinstance(message, Append):
+        return with_entries(message, payload)
+    if isinstance(message, Relay):
+        return _replace(message, entries=checked_entries(message, payload))
+    return message
 
 
 def with_entries(message: Append, payload: memoryview) -> Append:

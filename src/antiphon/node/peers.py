@@ -17,7 +17,7 @@ import structlog
 
 from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
 from antiphon.node.config import split_address
-from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_entries
+from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_payload
 from antiphon.node.transport import Connection
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
@@ -285,8 +285,7 @@ class PeerLink:
             self._welcome(connection, body)
             return
         if isinstance(body, Message):
-            is_feed = isinstance(body, Append) and frame.payload
-            self._events.deliver(self.node_id, with_entries(body, frame.payload) if is_feed else body)  # type: ignore[arg-type]  # an Append, one of AnyMessage
+            self._events.deliver(self.node_id, with_payload(body, frame.payload))
             return
         answered = self._pending.pop(request_id, None)
         if answered is not None:

@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 class ShardHost:
     """See the module's text."""
 
+    every_replica_writes = False
+
     def __init__(
         self,
         services: HostServices,

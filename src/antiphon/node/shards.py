@@ -22,6 +22,7 @@ from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.raft_shards import election_config, open_raft_replica, timeout_ticks
+from antiphon.node.multi_host import MultiHost, Place, open_multi_host
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_term_start
@@ -76,10 +77,12 @@ class Shards:
         for shard_id in list(node.hosts):
             if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted:
                 self.remove(shard_id)
-        for shard_id, (topic, _) in wanted.items():
+        for shard_id, (topic, shard) in wanted.items():
             host = node.hosts.get(shard_id)
             if host is not None:
                 self._configure(host, topic)
+                if isinstance(host, MultiHost):
+                    host.follow(shard, view.nodes)
             elif shard_id not in self._to_open and shard_id not in self.broken:
                 self._to_open.append(shard_id)
         self.settings.forget({topic.topic_id for topic in view.topics.values()})
@@ -148,6 +151,8 @@ class Shards:
         node = self._node
         settings = self.settings.of(topic)
         log = self._open_log(shard.shard_id, settings.log)
+        if settings.replication.is_multi:
+            return open_multi_host(node, self._disk, log, topic, shard, settings, self._place())
         table = None
         high_watermark = log.hard_state.high_watermark
         if topic.kind is Kind.TABLE:
@@ -196,6 +201,16 @@ class Shards:
             make_term_start=term_start,
             config=settings.replica,
             damaged=log.damaged is not None,
+        )
+
+    def _place(self) -> Place:
+        node = self._node
+        return Place(
+            node.view.nodes,
+            self._directory.identity.disk_id,
+            self._tables,
+            node.config.timings.tick,
+            node.lost_peers(),
         )
 
     def open_cluster_shard(self) -> ShardHost:
@@ -326,6 +341,9 @@ class Shards:
         now_ms = time.time_ns() // 1_000_000
         for host in self._node.hosts.values():
             if host.failed is not None or host.closed or host.shard_id == CLUSTER_SHARD_ID:
+                continue
+            if isinstance(host, MultiHost):
+                host.keep_house(now_ms)
                 continue
             limit = host.high_watermark
             if host.table is not None:
