@@ -48,6 +48,7 @@ def test_several_writers_bring_their_commit_rule_along() -> None:
         ("oxia", {"commit": "at_least(1)"}, Kind.TOPIC, "a majority of 3 replicas may never get"),
         ("oxia", {"commit": "at_least(4)"}, Kind.TOPIC, "can never be kept with 3 replicas"),
         ("oxia", {"commit": "local"}, Kind.TABLE, "cannot be taken back"),
+        ("oxia", {"commit": "at_least(1)", "accept.split.brain": "true"}, Kind.TABLE, "use at_least(2)"),
         ("fluvio", {"min.live": "4"}, Kind.TOPIC, "can never be kept"),
         ("oxia", {"unclean.leader.election.enable": "true"}, Kind.TOPIC, "every election has a majority"),
         ("oxia", {"writers": "multi", "commit": "quorum"}, Kind.TOPIC, "asynchronous"),

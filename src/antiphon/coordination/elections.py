@@ -19,7 +19,14 @@ import msgspec
 from antiphon.coordination import live_sets
 from antiphon.coordination.actions import UncleanElection
 from antiphon.coordination.election import Election, choose_leader
-from antiphon.coordination.fences import Fence, can_be_met, in_order, voting, voting_sets
+from antiphon.coordination.fences import (
+    Fence,
+    can_be_met,
+    in_order,
+    least_promises,
+    voting,
+    voting_sets,
+)
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Options, Replication
@@ -42,6 +49,7 @@ STRANGER_MS = 1_000  # a member that the leader was not told of is fenced and ad
 REFUSALS_AT_ONCE = 3  # candidates that refuse are asked in a new term at once, so many times in a row
 PAUSE_MS = 1_000  # Offline, after every candidate has failed
 UNCLEAN_AFTER_MS = 3_000  # a live member may come back for so long before one that is not live is elected
+OPEN_PER_MS = 20  # elections going on, for each of which every time-out is a little longer
 TIMERS_PER_TICK = 5_000
 
 _Kind = Literal["resend", "grace", "promote", "pause"]
@@ -291,7 +299,7 @@ class Elections:
                 self._ledger.send(node, NewTerm(election.shard_id, election.term))
         wait_ms = min(RESEND_MS << min(election.resends, 10), RESEND_MS_MAX)
         election.resends += 1
-        self._timers.add(now_ms + wait_ms, ("resend", election))
+        self._timers.add(now_ms + wait_ms + self._backlog_ms(), ("resend", election))
 
     def _send_become_leader(self, election: Election, record: ShardRecord, now_ms: int) -> None:
         """Tell the candidate to lead with what is committed in `record`; later changes reach it as any leader."""
@@ -324,7 +332,7 @@ class Elections:
                 # The election did without it. The leader will not miss it either: it was never told of it.
                 self.followers.bring_back(election.shard_id, node, candidate, now_ms)
         wait_ms = min(PROMOTE_MS << min(self._failures.get(election.shard_id, 0), 10), PROMOTE_MS_MAX)
-        self._timers.add(now_ms + wait_ms, ("promote", election))
+        self._timers.add(now_ms + wait_ms + self._backlog_ms(), ("promote", election))
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -469,19 +477,23 @@ class Elections:
     def _decide(self, election: Election, now_ms: int) -> None:
         """Choose when all that are alive have promised, or enough have and the others had their time."""
         record = self._model.shards[election.shard_id]
-        votes = self._votes(election, record)
         waiting = any(
-            self._model.is_alive(node) and node not in election.replies
+            node not in election.replies and self._model.is_alive(node)
             for node in election.awaited(record.meta)
         )
+        if waiting and (
+            (election.grace and not election.grace_over)
+            or len(election.replies) < least_promises(record.meta)
+        ):
+            return
+        votes = self._votes(election, record)
         if not election.able(record, votes):
             if not waiting:
                 self._nobody(election, record)
             return
         if waiting and not election.grace_over:
-            if not election.grace:
-                election.grace = True
-                self._timers.add(now_ms + GRACE_MS, ("grace", election))
+            election.grace = True
+            self._timers.add(now_ms + GRACE_MS + self._backlog_ms(), ("grace", election))
             return
         candidate = choose_leader(election, record, votes, self._leadership)
         if candidate is None:  # exhausted (S3.15)
@@ -523,6 +535,10 @@ class Elections:
                 self.begin(election.shard_id)
                 return
         self._take_offline(record)
+
+    def _backlog_ms(self) -> int:
+        """Nobody is late while its answer may lie unread: so long the answers of all open elections may take."""
+        return len(self._open) // OPEN_PER_MS
 
     def _leadership(self, node: NodeId) -> int:
         return self._model.led_by.get(node, 0) + self._promised_to_lead.get(node, 0)

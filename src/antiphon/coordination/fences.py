@@ -36,6 +36,8 @@ def voting_sets(meta: ShardMeta) -> tuple[tuple[NodeId, ...], ...]:
 
 def voting(meta: ShardMeta) -> tuple[NodeId, ...]:
     """Everybody whose promise may count, each once, voters first."""
+    if not meta.outgoing:
+        return meta.ensemble
     return (*meta.ensemble, *(node for node in meta.outgoing if node not in meta.ensemble))
 
 
@@ -53,6 +55,11 @@ def can_be_met(meta: ShardMeta, nodes: Collection[NodeId]) -> bool:
     return meta.fence == Fence.MAJORITY or any(node in nodes for node in meta.live)
 
 
+def least_promises(meta: ShardMeta) -> int:
+    """With fewer it is no use to look at them."""
+    return 1 if meta.fence == Fence.LIVE else majority(meta.ensemble)
+
+
 def electable(meta: ShardMeta, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
     """The members that may lead by these promises, in the order of the ensemble; empty while they are not enough.
 
@@ -60,22 +67,32 @@ def electable(meta: ShardMeta, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
     """
     if meta.fence == Fence.LIVE:
         return [node for node in meta.ensemble if node in votes and node in meta.live]
-    for members in (meta.ensemble, meta.outgoing):
-        found = [node for node in members if node in votes and _is_backed(meta, votes, votes[node])]
+    shortest = _shortest(meta, votes)
+    if shortest is None:
+        return []
+    for members in voting_sets(meta):
+        found = [node for node in members if node in votes and votes[node] >= shortest]
         if found:
             return found
     return []
 
 
-def _is_backed(meta: ShardMeta, votes: Mapping[NodeId, EntryId], head: EntryId) -> bool:
-    """Would a majority of each set vote for a log that ends at `head`, and does it reach what the live set holds?"""
-    behind = [node for node, other in votes.items() if other <= head]
-    if not has_majorities(meta, behind):
-        return False
-    return meta.fence == Fence.MAJORITY or any(node in meta.live for node in behind)
+def _shortest(meta: ShardMeta, votes: Mapping[NodeId, EntryId]) -> EntryId | None:
+    """The least log that may lead: a majority of each set does not exceed it, and it reaches a live member's."""
+    least: EntryId | None = None
+    for each in voting_sets(meta):
+        heads = sorted(votes[node] for node in each if node in votes)
+        if len(heads) < majority(each):
+            return None
+        backed = heads[majority(each) - 1]
+        least = backed if least is None else max(least, backed)
+    if meta.fence == Fence.MAJORITY or least is None:
+        return least
+    live = [votes[node] for node in meta.live if node in votes]
+    return max(least, min(live)) if live else None
 
 
 def in_order(meta: ShardMeta, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
     """Those of the voting members that are among `nodes`, in the order of the ensemble."""
-    wanted = set(nodes)
+    wanted = tuple(nodes)  # a handful: cheaper than a set
     return tuple(node for node in voting(meta) if node in wanted)

@@ -149,7 +149,13 @@ def check(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) ->
     _check_single(found, replicas, kind) if not found.is_multi else _check_multi(found, replicas)
     if rule.kind is CommitKind.AT_LEAST and rule.k > replicas:
         raise InvalidRequestError(f"commit={rule} can never be kept with {replicas} replicas")
-    if rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= replicas and not accepts:
+    minority = rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= replicas
+    if minority and kind is Kind.TABLE:
+        raise InvalidRequestError(
+            f"commit={rule} is not for tables of {replicas} replicas: what a leader has applied and loses in a fail-over "
+            f"cannot be taken back out of its store (S4.12); use at_least({replicas // 2 + 1}) or more"
+        )
+    if minority and not accepts:
         raise InvalidRequestError(
             f"commit={rule} acknowledges what a majority of {replicas} replicas may never get: an election can lose it; use "
             f"at_least({replicas // 2 + 1}) or more, or accept.split.brain=true to take that loss",

@@ -99,12 +99,15 @@ def check_config(config: Mapping[str, str], replicas: int, commit: CommitRule = 
 
 def acknowledgements(commit: CommitRule, replicas: int) -> int:
     """On how many disks an acknowledged append is, at most where that depends on who keeps up."""
-    return {
-        CommitKind.QUORUM: replicas // 2 + 1,
-        CommitKind.LIVE: replicas,
-        CommitKind.LOCAL: 1,
-        CommitKind.AT_LEAST: commit.k,
-    }[commit.kind]
+    match commit.kind:
+        case CommitKind.QUORUM:
+            return replicas // 2 + 1
+        case CommitKind.LIVE:
+            return replicas
+        case CommitKind.LOCAL:
+            return 1
+        case CommitKind.AT_LEAST:
+            return commit.k
 
 
 def _waits_for(commit: CommitRule, replicas: int) -> str:

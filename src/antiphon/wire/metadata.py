@@ -106,6 +106,8 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     @property
     def everybody(self) -> tuple[int, ...]:
         """All nodes that hold a replica, each once, voters first."""
+        if not self.outgoing and not self.learners:
+            return self.ensemble
         found = dict.fromkeys(self.ensemble)
         found.update(dict.fromkeys(self.outgoing))
         found.update(dict.fromkeys(self.learners))
