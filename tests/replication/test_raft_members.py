@@ -276,6 +276,24 @@ def test_a_second_change_waits() -> None:
     assert cluster.voter(1).propose_members((4, 2, 1)) == [], "nothing to do"
 
 
+def test_a_voter_is_a_learner_that_has_caught_up_first() -> None:
+    cluster = founded()
+    cluster.add(4)
+    with pytest.raises(NotReadyError, match="node 4 is no learner"):
+        cluster.change((1, 2, 4))
+    cluster.isolate(4)
+    cluster.moved((1, 2, 3), (4,))
+    with pytest.raises(NotReadyError, match="caught up"):
+        cluster.change((1, 2, 4))
+    wish(cluster, 5, Members((1, 2, 4)))
+    assert cluster.voter(1).members == Members((1, 2, 3), (), (4,))
+    cluster.heal()
+    cluster.tick(6)
+    wish(cluster, 5, Members((1, 2, 4)))
+    cluster.tick(6)
+    assert cluster.voter(4).settled_members == Members((1, 2, 4))
+
+
 def test_a_fixed_ensemble_stays_as_it_is() -> None:
     replica = RaftReplica(
         node_id=1,
@@ -329,7 +347,7 @@ def test_an_only_voter_takes_others_in() -> None:
 # -- a coordinator's wish --------------------------------------------------------------------------------------------
 
 
-def settled(cluster: MemberCluster, leader: int = 1) -> list[int]:
+def settled(cluster: MemberCluster) -> list[int]:
     return [message.version for node, message in cluster.told if isinstance(message, MembersSettled)]
 
 
@@ -352,10 +370,10 @@ def test_a_coordinators_wish_is_carried_out_and_answered() -> None:
 def test_a_wish_waits_for_the_change_under_way() -> None:
     cluster = with_learner()
     wish(cluster, 5, Members((1, 2, 4)))
-    wish(cluster, 6, Members((1, 2, 3, 4)))
+    wish(cluster, 6, Members((1, 4), (), (2,)))
     cluster.tick(8)
     assert settled(cluster) == [6]
-    assert cluster.voter(1).settled_members == Members((1, 2, 3, 4))
+    assert cluster.voter(1).settled_members == Members((1, 4), (), (2,))
 
 
 def test_a_late_wish_brings_nobody_back() -> None:

@@ -50,9 +50,6 @@ def open_raft_replica(
 ) -> RaftReplica:
     """The replica of a shard that elects for itself, from its log; `terms` is the replica's own copy of the index."""
     _judge_fresh(node.node_id, directory, shard, log)
-    members = log.members.copy()
-    if members.current is None:
-        members.base = Members(shard.ensemble, shard.outgoing)
     low, high = timeout_ticks(node.config.timings)
     damaged = log.damaged
     return RaftReplica(
@@ -70,7 +67,7 @@ def open_raft_replica(
         damaged=damaged is not None,
         forgot=damaged is not None and damaged.forgot,
         joining=damaged is not None and damaged.joins,
-        members=members,
+        members=log.members.copy(),
         make_members=members_entry,
     )
 

@@ -167,7 +167,8 @@ class RaftReplica(RaftVoter):
         Nothing to do is no error. `MembersChanged` tells of each step, first when it is in force, then when it is committed.
 
         Raises:
-            NotLeaderError, NotReadyError: as for `propose`; also while another change is under way.
+            NotLeaderError, NotReadyError: as for `propose`; also while another change is under way, and as long as a new
+                voter is no learner that has caught up.
             InvalidRequestError: the ensemble is fixed, or these can never be members.
         """
         if self._leading is None or not self.ready:
@@ -175,10 +176,26 @@ class RaftReplica(RaftVoter):
         if self._index is None:
             raise InvalidRequestError(f"the members of shard {self.shard} are fixed by configuration")
         out: list[Action] = []
-        entry = next_members(self.members, voters, learners, settled=self._is_settled)
+        entry = self._next_members(voters, learners)
         if entry is not None:
             self._write_members(entry, out)
         return out
+
+    def _next_members(self, voters: Sequence[NodeId], learners: Sequence[NodeId]) -> Members | None:
+        """As `next_members`; whoever is to become a voter must hold the entry that made it a learner.
+
+        Otherwise an election could come to need its vote before its log names it a member, and never end.
+        """
+        entry = next_members(self.members, voters, learners, settled=self._is_settled)
+        if entry is not None and self._leading is not None and self._index is not None:
+            for node in entry.voters:
+                cursor = self._leading.cursors.get(node)
+                behind = cursor is None or cursor.ack_offset < self._index.end
+                if node not in self.ensemble and (behind or node not in self.members.learners):
+                    raise NotReadyError(
+                        f"node {node} is no learner of shard {self.shard} that has caught up; retry"
+                    )
+        return entry
 
     @property
     def _is_settled(self) -> bool:
@@ -246,9 +263,7 @@ class RaftReplica(RaftVoter):
             return
         sender, asked = self._change
         try:
-            entry = next_members(
-                self.members, asked.members.voters, asked.members.learners, settled=self._is_settled
-            )
+            entry = self._next_members(asked.members.voters, asked.members.learners)
         except NotReadyError:
             return  # what is under way comes first
         except InvalidRequestError:
