@@ -76,7 +76,9 @@ class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
 
 SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
 PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | MultiMessage | SnapshotRequest
-PeerReply = Reply | ClusterReply | SnapshotProgress | AnyMessage | MultiMessage  # messages come back where `dial` says so
+PeerReply = (
+    Reply | ClusterReply | SnapshotProgress | AnyMessage | MultiMessage
+)  # messages come back where `dial` says so
 
 decode_peer = MessageDecoder(PeerBody)
 """Header of a frame from a node -> (request id, one of `PeerBody`)."""

@@ -205,6 +205,13 @@ class MultiWriterReplica:
         """What every member has durably, as far as they said."""
         return self._relays.stable_clock()
 
+    def settled_clock(self) -> Vclock:
+        """What every member has, if this replica has all that any of them had when it said so; else nothing.
+
+        No entry that was written before its writer had this clock can still be on its way here.
+        """
+        return self._relays.stable_clock() if self._relays.has_all_that_is_acked() else ()
+
     def common_offset(self) -> int:
         """The log may be trimmed up to here: every member has what is before."""
         return self._relays.common_offset()

@@ -281,6 +281,11 @@ class RelaySide:
             clock = meet(clock, cursor.acked)
         return clock
 
+    def has_all_that_is_acked(self) -> bool:
+        """Is everything here, durably, that a peer was last heard to have?"""
+        clock = self._log.durable_clock
+        return all(_covers_replicated(clock, cursor.acked) for cursor in self.cursors.values())
+
     def common_offset(self) -> int:
         """Everything in the log before this offset is durable at every member: it may be trimmed."""
         mark = self._log.index.covered_by(self.stable_clock())

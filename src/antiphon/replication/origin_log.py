@@ -125,4 +125,6 @@ class OriginLog:
 
     def durable_marks(self) -> tuple[Mark, ...]:
         """The index as far as it may be written down: a mark beyond what is durable may never come true."""
-        return tuple(mark for mark in self.index.marks if mark.offset <= self.durable_end)
+        marks = tuple(mark for mark in self.index.marks if mark.offset <= self.durable_end)
+        at_end = self.durable_end == self.log_end > marks[-1].offset
+        return (*marks, self.history.mark()) if at_end else marks

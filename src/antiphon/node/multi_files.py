@@ -1,0 +1,86 @@
+"""The vector clocks of a log on disk: a file of marks, and what the headers behind the last mark add to it.
+
+The clock of a log is recovered from its batches' headers. So that a start need not read the whole log, and a peer that was
+away long need not wait for it to be read, marks (offset, clock, chains) are written to `origins` in the shard's directory
+now and then: the first is the log's start, later ones lie in the part that was durable at the time. What the file lacks is
+read from the log. Only where the log was trimmed it cannot be done without: the clock at the log's start stands nowhere
+else, so the file is durable before the log is trimmed.
+
+File: magic "ANTIPHVC", version u32, CRC-32C u32, then a msgpack array of [offset, clock, chains].
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from antiphon.errors import DamagedLogError
+from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.operations import CallStep, LogOp
+from antiphon.log.snapshot import frame, unframe
+from antiphon.node.multi_batches import entry_of
+from antiphon.replication.origin_history import START, History, Mark
+from antiphon.replication.origin_index import OriginIndex
+
+if TYPE_CHECKING:
+    from antiphon.log.shard_log import ShardLog
+
+ORIGINS_FILE: Final = "origins"
+ORIGINS_MAGIC: Final = b"ANTIPHVC"
+ORIGINS_VERSION: Final = 1
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+_decoder = msgspec.msgpack.Decoder(tuple[Mark, ...])
+
+
+def save_marks(disk: Disk, log: "ShardLog", marks: Sequence[Mark]) -> LogOp:
+    """The operation that writes the file; all marks lie in the durable part of the log."""
+    path = os.path.join(log.path, ORIGINS_FILE)
+    data = frame(ORIGINS_MAGIC, ORIGINS_VERSION, msgspec.msgpack.encode(marks))
+    return LogOp(log.queue, [CallStep(functools.partial(replace_file, disk, path, data))])
+
+
+def load_marks(disk: Disk, directory: str) -> tuple[Mark, ...]:
+    """What the file says; nothing where it is missing or not whole."""
+    path = os.path.join(directory, ORIGINS_FILE)
+    payload = unframe(ORIGINS_MAGIC, ORIGINS_VERSION, read_whole(disk, path), path)
+    if payload is None:
+        return ()
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        return ()
+
+
+def recover_origins(disk: Disk, log: "ShardLog") -> tuple[OriginIndex, Mark]:
+    """Index and final history of a log that was just opened. Blocking.
+
+    Raises DamagedLogError where the log was trimmed and nothing says what came before.
+    """
+    marks = [mark for mark in load_marks(disk, log.path) if mark.offset <= log.log_end]
+    if not marks or marks[0].offset < log.log_start:
+        if log.log_start > 0:
+            raise DamagedLogError(
+                f"{log.path} starts at offset {log.log_start}, and its file {ORIGINS_FILE!r} does not say what of each "
+                "origin came before: remove the replica and let the others fill a new one",
+                offset=log.log_start,
+            )
+        marks = [START]
+    index = OriginIndex(marks)
+    history = History(marks[-1])
+    pass_over(log, history, log.log_end, index)
+    return index, history.mark()
+
+
+def pass_over(log: "ShardLog", history: History, to_offset: int, index: OriginIndex | None = None) -> None:
+    """Move `history` forward over the batches of the log, up to `to_offset`. Reads the disk where it must."""
+    while history.offset < to_offset:
+        batches = log.read(history.offset, _READ_BYTES, to_offset)
+        if not batches:
+            return
+        for batch in batches:
+            history.take(entry_of(batch))
+            if index is not None:
+                index.passed(history, 1)

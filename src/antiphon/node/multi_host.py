@@ -1,0 +1,363 @@
+"""One replica of a shard that every replica writes (`writers=multi`), tied together on the event loop.
+
+It is a `ShardHost` to everybody: doors append, fetch and read here as they do at a leader, on every member. Its state
+machine is a `MultiWriterReplica`, whose actions are other ones: entries of all origins go to the one log, relays read it,
+and what is durable here is committed here. The log is synced at every append whatever `flush` says: an entry that was
+relayed and then lost would be numbered a second time.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from antiphon.errors import AntiphonError
+from antiphon.log.shard_log import ShardLog
+from antiphon.node.multi_batches import entries_of, number_batch
+from antiphon.node.multi_files import pass_over, recover_origins, save_marks
+from antiphon.node.multi_table import MergedShard, write_merged
+from antiphon.node.shard_clients import Done, ShardClients
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.batch import read_header, stamp
+from antiphon.replication.multi_messages import Relay
+from antiphon.replication.multi_writer import MultiWriterReplica
+from antiphon.replication.multi_writer_actions import (
+    AdoptBase,
+    AppendEntries,
+    FeedRelay,
+    SplitBrain,
+    Tell,
+    TrimmedAway,
+)
+from antiphon.replication.multi_writer_config import MultiWriterConfig
+from antiphon.replication.multi_writer_relay import TERM
+from antiphon.replication.origin_history import History, OriginEntry
+from antiphon.replication.origins import OriginTable, origin_of, origins_of
+from antiphon.replication.replica_state import Role
+from antiphon.table.merge import ConflictRule, rule_named
+from antiphon.table.state import destroy_state
+from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
+from antiphon.wire.requests import ReplicaStatus, TableWrite
+
+if TYPE_CHECKING:
+    from antiphon.log.disk import Disk
+    from antiphon.node.host_services import HostServices
+    from antiphon.node.topic_settings import TopicSettings
+    from antiphon.replication.messages import AnyMessage
+
+SAVE_EVERY_ENTRIES: Final = 16_384
+RESEND_MS: Final = 200
+STALL_MS: Final = 500
+LIFE_UNIT_NS: Final = 10_000_000
+
+
+class MultiClients(ShardClients):
+    """Clients of such a shard: tables are judged and merged by rules of their own."""
+
+    def __init__(self, host: "MultiHost", max_message_bytes: int) -> None:
+        super().__init__(host, max_message_bytes)
+        self._multi = host
+
+    def table_write(self, request: TableWrite, done: Done) -> None:
+        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
+        host = self._multi
+        host.check_writable()
+        host.require_table()
+        write_merged(host, cast(MergedShard, host.table), self, request, done)
+
+
+class MultiHost(ShardHost):
+    """See the module's text."""
+
+    every_replica_writes = True
+
+    def __init__(
+        self,
+        services: "HostServices",
+        disk: "Disk",
+        log: ShardLog,
+        replica: MultiWriterReplica,
+        table: MergedShard | None,
+        disk_id: str,
+        max_message_bytes: int,
+    ) -> None:
+        super().__init__(services, replica.shard, log, cast(Any, replica), table, max_message_bytes)
+        self.multi = replica
+        self.merged = table
+        self.clients = MultiClients(self, max_message_bytes)
+        self._disk = disk
+        self._disk_id = disk_id
+        self._saved_at = 0  # log end when the marks were last written down
+        self._unsaved = 0
+        self._duplicates = 0
+        self._feeds: tuple[tuple[int, int, int], list[OriginEntry]] | None = None
+        self._carry_out.update(
+            {
+                AppendEntries: self._append_entries,
+                AdoptBase: self._adopt_base,
+                Tell: self._tell,
+                FeedRelay: self._feed_relay,
+                SplitBrain: self._split_brain,
+                TrimmedAway: self._trimmed_away,
+            }
+        )
+
+    # -- members ------------------------------------------------------------------------------------------------
+
+    def start(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
+        """The first event."""
+        self.follow(shard, nodes)
+        self._event(self.multi.start)
+
+    def follow(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
+        """Take over the members and origins that the metadata names."""
+        found = member_origins(shard, nodes, self.services.node_id, self._disk_id)
+        if found != self.multi.members:
+            self._log.info("origins", origins=found)
+            self._event(self.multi.set_members, found)
+
+    def next_identity(self) -> tuple[int, int]:
+        """(origin, LSN) that the next batch written here gets."""
+        return self.multi.origin, self.multi.next_lsn + len(self._staged)
+
+    def check_writable(self) -> None:
+        """As for any shard, and this replica must have an origin and know its own entries: NotReadyError."""
+        super().check_writable()
+        self.multi.check_writable()
+
+    def configure(self, settings: "TopicSettings") -> None:
+        """Take over the settings of the topic."""
+        super().configure(always_synced(settings))
+
+    # -- events and actions -------------------------------------------------------------------------------------
+
+    def _event(self, event: Callable[..., Any], *arguments: Any) -> None:
+        """`call`, for events whose actions are those of multi-writer replicas."""
+        self.call(event, *arguments)
+
+    def receive(self, sender: int, message: "AnyMessage") -> None:
+        """A message of another replica; entries wait, at their sender, while there is no room for them."""
+        if isinstance(message, Relay) and message.entries and self.services.wal.disk_full:
+            return
+        self._event(self.multi.receive, sender, message)
+        duplicates = self.multi.duplicates - self._duplicates
+        if duplicates:
+            self._duplicates = self.multi.duplicates
+            self.services.metrics.relay_duplicates += duplicates
+
+    def stage(self, batch: bytearray, records: int) -> None:
+        """Number a stamped client batch and append it to the log; it is proposed at the end of this turn."""
+        header = read_header(batch)  # with the client's producer id, by which repeats are told
+        number_batch(batch, *self.next_identity())
+        self._staged.append((records, batch))
+        self._staged_ops.append(self.log.stage_append([batch], [header]))
+        self._note(1)
+        if not self._flush_asked:
+            self._flush_asked = True
+            self.services.turn.for_shard(self._flush)
+
+    def _propose(self) -> None:
+        staged, self._staged = self._staged, []
+        self._do(
+            self._any(self.multi.propose([(n, read_header(one).crc, len(one), one) for n, one in staged]))
+        )
+
+    @staticmethod
+    def _any(actions: Sequence[Any]) -> Sequence[Any]:
+        return actions
+
+    def _append_entries(self, action: AppendEntries) -> None:
+        ops, self._staged_ops = self._staged_ops, []
+        if ops:  # client batches are in the log already
+            for op in ops[:-1]:
+                self.services.wal.submit(op)
+            self._submit(ops[-1], action.write_id)
+            return
+        batches: list[Any] = []
+        for entry in action.entries:
+            batch = cast(bytearray, entry.data)
+            stamp(batch, entry.base_offset, TERM)
+            batches.append(batch)
+        self.services.metrics.relayed += len(batches)
+        self._submit(self.log.stage_append(batches), action.write_id)
+        self._note(len(batches))
+
+    def _note(self, entries: int) -> None:
+        """Write the marks down now and then, so that a start reads little of the log."""
+        self._unsaved += entries
+        if self._unsaved >= SAVE_EVERY_ENTRIES:
+            self.save_marks()
+
+    def save_marks(self, saved: Callable[[AntiphonError | None], None] | None = None) -> None:
+        """Write the marks down."""
+        self._unsaved = 0
+        self.services.wal.submit(save_marks(self._disk, self.log, self.multi.marks()), saved)
+
+    def _adopt_base(self, action: AdoptBase) -> None:
+        self._log.warning("log_begins_with", vclock=action.mark.clock)
+        self._submit(save_marks(self._disk, self.log, [action.mark]), action.write_id)
+
+    def _tell(self, action: Tell) -> None:
+        self.services.send(self, action.to, cast(Any, action.message))
+
+    def _feed_relay(self, action: FeedRelay) -> None:
+        """Read entries for a peer; a congested connection gets them when it is free again."""
+        if self.services.is_congested(action.to):
+            self._deferred[action.to] = cast(Any, action)
+            return
+        key = (action.from_offset, action.to_offset, action.max_bytes)
+        if self._feeds is None or self._feeds[0] != key:
+            self._feeds = (key, entries_of(self.read(action.from_offset, action.max_bytes, action.to_offset)))
+            self.services.turn.for_shard(self._forget_feed)
+        self._do(self._any(self.multi.fed(action.to, action.from_offset, self._feeds[1])))
+
+    def _forget_feed(self) -> None:
+        self._feeds = None
+
+    def _split_brain(self, action: SplitBrain) -> None:
+        self.services.metrics.split_brains += 1
+        self._log.error("split_brain", peer=action.peer, origin=action.origin, lsn=action.lsn)
+
+    def _trimmed_away(self, action: TrimmedAway) -> None:
+        self._log.error("entries_trimmed_at_peer", peer=action.peer, vclock=self.multi.vclock)
+
+    # -- time and end -------------------------------------------------------------------------------------------
+
+    def keep_house(self, now_ms: int) -> None:
+        """Trim what the settings no longer keep and every member has; forget removals that every member has."""
+        if self.failed is not None or self.closed:
+            return
+        if self.merged is not None:
+            try:
+                self.merged.forget_tombstones(self.multi.settled_clock())
+            except AntiphonError as error:
+                self.fail(error)
+            return  # its log is what a new member is filled from
+        start = self.log.retention_start(now_ms, self.multi.common_offset())
+        if start <= self.multi.log_start:
+            return
+        history = History(self.multi.mark_before(start))
+        pass_over(self.log, history, start)
+        base = history.mark()
+        self._event(self.multi.trimmed, base)
+
+        def saved(error: AntiphonError | None) -> None:
+            op = None if error is not None or self.closed else self.log.trim(base.offset)
+            if op is not None:
+                self._log.info("log_trimmed", log_start=self.log.log_start)
+                self.services.wal.submit(op)
+
+        self.save_marks(saved)
+
+    def fail(self, error: Exception) -> None:
+        """Stop this replica for good. The others go on writing; nobody is to be elected."""
+        if self.failed is None:
+            self.multi.role = Role.FENCED
+        super().fail(error)
+
+    def close(self) -> None:
+        """Stop serving, and note what makes the next start quick."""
+        if not self.closed:
+            super().close()
+            if self.failed is None:
+                self.save_marks()
+
+    def status(self) -> ReplicaStatus:
+        """For status pages: the vector clock, and whether a split brain was found."""
+        found = super().status()
+        state = "split_brain" if self.multi.splits and found.state == "ok" else found.state
+        return ReplicaStatus(
+            shard_id=found.shard_id,
+            role="writer" if self.failed is None else found.role,
+            term=found.term,
+            log_start=found.log_start,
+            high_watermark=found.high_watermark,
+            log_end=found.log_end,
+            size_bytes=found.size_bytes,
+            followers=found.followers,
+            state=state,
+            applied=found.applied,
+            vclock=self.multi.vclock,
+        )
+
+
+class Place(NamedTuple):
+    """What a replica needs to know of its node.
+
+    `nodes`: of the metadata. `disk_id`: of the node's directory. `tables`: where stores go. `lost_peers`: nodes that are not
+    reached now.
+    """
+
+    nodes: Mapping[int, NodeMeta]
+    disk_id: str
+    tables: Path
+    tick_ms: int
+    lost_peers: Sequence[int]
+
+
+def member_origins(
+    shard: ShardMeta, nodes: Mapping[int, NodeMeta], node_id: int, disk_id: str
+) -> dict[int, int]:
+    """Members with their origins; this node's by the disk that it really runs on."""
+    table: OriginTable = shard.origins
+    disks = {node: nodes[node].disk_id for node in shard.everybody if node in nodes}
+    found = origins_of(table, shard.everybody, disks)
+    found[node_id] = origin_of(table, node_id, disk_id)
+    return found
+
+
+def always_synced(settings: "TopicSettings") -> "TopicSettings":
+    """The settings with a log that is synced at every append."""
+    return dataclasses.replace(settings, log=settings.log._replace(flush="always"))
+
+
+def open_multi_host(
+    services: "HostServices",
+    disk: "Disk",
+    log: ShardLog,
+    topic: TopicMeta,
+    shard: ShardMeta,
+    settings: "TopicSettings",
+    place: Place,
+) -> MultiHost:
+    """Recover this node's replica and start it. Blocking.
+
+    Raises InvalidRequestError for a conflict rule that this node does not know, DamagedLogError, StorageFailedError.
+    """
+    rule = rule_named(settings.replication.conflict)
+    index, end = recover_origins(disk, log)
+    table = None
+    if topic.kind is Kind.TABLE:
+        place.tables.mkdir(exist_ok=True)
+        table = _open_table(str(place.tables / str(shard.shard_id)), log, rule)
+    replica = MultiWriterReplica(
+        node_id=services.node_id,
+        shard=shard.shard_id,
+        origins=member_origins(shard, place.nodes, services.node_id, place.disk_id),
+        index=index,
+        end=end,
+        life=time.time_ns() // LIFE_UNIT_NS,
+        config=MultiWriterConfig(
+            resend_ticks=max(2, RESEND_MS // place.tick_ms), stall_ticks=max(4, STALL_MS // place.tick_ms)
+        ),
+        damaged=log.damaged is not None,
+    )
+    for peer in place.lost_peers:
+        replica.peer_lost(peer)
+    if table is not None:
+        table.catch_up(log.log_end)
+    host = MultiHost(services, disk, log, replica, table, place.disk_id, settings.max_message_bytes)
+    host.configure(settings)
+    host.start(shard, place.nodes)
+    return host
+
+
+def _open_table(path: str, log: ShardLog, rule: ConflictRule) -> MergedShard:
+    """The store; one that is ahead of a log that lost its end is made anew from the log, which a table keeps whole."""
+    table = MergedShard(path, log, rule)
+    if table.state.applied_offset > log.log_end:
+        table.state.close()
+        destroy_state(path)
+        table = MergedShard(path, log, rule)
+    return table

@@ -1,0 +1,110 @@
+"""A table that every replica writes, beside its shard: merged on every commit, judged on by the writer's evaluator.
+
+Every read is of this replica's own rows, whatever consistency was asked for: there is no order of writes across replicas
+that a read could be linearizable with. A write is answered when it is durable here and merged.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import InvalidRequestError
+from antiphon.node.shard_clients import ShardClients, producer_header
+from antiphon.node.table_shard import TableShard
+from antiphon.records.builder import build_batch
+from antiphon.table.evaluator import results_from_batch
+from antiphon.table.merge import ConflictRule
+from antiphon.table.merge_evaluator import MergingEvaluator
+from antiphon.table.merge_state import MergedState
+from antiphon.wire.requests import TableWrite, TableWritten
+
+if TYPE_CHECKING:
+    from antiphon.log.shard_log import ShardLog
+    from antiphon.node.multi_host import MultiHost
+
+FORGET_AT_ONCE = 10_000  # tombstones looked at in one go
+
+
+class MergedShard(TableShard):
+    """Store and evaluator of one replica."""
+
+    def __init__(self, path: str, log: "ShardLog", rule: ConflictRule) -> None:
+        self.path = path
+        self.merged = MergedState.open(path, rule)
+        self.state = self.merged
+        self.judge: MergingEvaluator | None = None
+        self.evaluator = None
+        self._log = log
+        self._inherited = (b"", None)
+        self._forget_from = b""
+
+    def committed(self, high_watermark: int) -> None:
+        """Merge the log up to here. Raises StorageFailedError."""
+        self.catch_up(high_watermark)
+        if self.judge is not None:
+            self.judge.committed(high_watermark)
+
+    def begin(self, origin: int) -> None:
+        """Judge as `origin` from now on; everything that is durable is merged."""
+        self.merged.own_origin = origin
+        if self.judge is None:
+            self.judge = MergingEvaluator(self.merged)
+
+    def forget_tombstones(self, stable: tuple[int, ...]) -> None:
+        """Look at some more tombstones, which every member may have."""
+        following = self.merged.forget_tombstones(stable, self._forget_from, FORGET_AT_ONCE)
+        self._forget_from = following or b""
+
+
+def write_merged(
+    host: "MultiHost",
+    table: MergedShard,
+    clients: ShardClients,
+    request: TableWrite,
+    done: Callable[[Any], None],
+) -> None:
+    """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
+    timeout_s = request.timeout_ms / 1000
+    now_ms = time.time_ns() // 1_000_000
+    host.services.metrics.table_ops += len(request.ops)
+    if request.producer_id >= 0:
+        if request.producer_epoch < 0 or request.sequence < 0:
+            raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
+        header = producer_header(
+            request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
+        )
+        duplicate = host.log.producers.check(header, table=True)
+        if duplicate is not None:
+            host.services.metrics.duplicates += 1
+            base, end = duplicate.base_offset, duplicate.next_offset
+
+            def answer_again() -> None:
+                (batch,) = host.log.read(base, 1, end)
+                done(results_from_batch(batch))
+
+            clients.when_committed(end, timeout_s, answer_again, done)
+            return
+    origin, lsn = host.next_identity()
+    table.begin(origin)
+    judge = table.judge
+    if judge is None:
+        raise InvalidRequestError(f"shard {host.shard_id} takes no writes")
+    evaluation = judge.judge(request.ops, now_ms, lsn, origin, atomic=request.atomic)
+    if not evaluation.records:
+        written = TableWritten(tuple(evaluation.results), -1)
+        clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
+        return
+    base = host.log.log_end
+    batch = build_batch(
+        evaluation.records,
+        base_offset=base,
+        leader_epoch=host.term,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        base_sequence=request.sequence,
+    )
+    clients.check_size(len(batch))
+    judge.appended(evaluation, base)
+    written = TableWritten(tuple(evaluation.results), base)
+    records = len(evaluation.records)
+    clients.stage(batch, records, base + records, written, timeout_s, done)
