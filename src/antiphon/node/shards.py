@@ -21,8 +21,8 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
-from antiphon.node.raft_shards import election_config, open_raft_replica, timeout_ticks
 from antiphon.node.multi_host import MultiHost, Place, open_multi_host
+from antiphon.node.raft_shards import election_config, open_raft_replica, timeout_ticks
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_term_start
