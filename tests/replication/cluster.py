@@ -92,6 +92,7 @@ class Host:
     def run(self, actions: Iterable[Action]) -> None:
         for action in actions:
             self.seen.append(action)
+            self.cluster.did(self, action)
             match action:
                 case PersistTerm() | AppendLog() | TruncateLog() | ResetLog():
                     self._stage(action)
@@ -233,6 +234,9 @@ class Cluster:
     def replica(self, node: NodeId) -> Any:
         """The replica of a node (typed loosely: a test knows which kind it has)."""
         return self.hosts[node].replica
+
+    def did(self, host: Host, action: Action) -> None:
+        """A host is about to carry out `action`."""
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

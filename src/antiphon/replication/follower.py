@@ -13,8 +13,8 @@ nothing about the leader's log. The high watermark is min(leader's, verified, du
 underway, the disk still has other entries in the place of those that are committed.) The check of the preceding entry
 is made for an empty log as for any other (hazard H3): the empty log holds exactly the prefix `EntryId(0, 0)`.
 
-An Append that was delayed or duplicated is harmless (S1.8): entries that are there are skipped, and nothing is cut unless an
-entry of another term stands in the place of one that was sent (S1.9).
+An Append that was delayed or duplicated is harmless (S1.8): entries that are there are skipped, and nothing is cut
+unless an entry of another term stands in the place of one that was sent (S1.9).
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,30 @@ from antiphon.replication.actions import Action, Commit, Send
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
 
+NOT_TOLD = -1
+
 
 class FollowerSide:
     """State of following one leader in one term; thrown away with either."""
 
-    __slots__ = ("_ack_due", "_ack_round", "_leader_mark", "_log", "_shard", "_term", "leader", "verified")
+    __slots__ = (
+        "_ack_due",
+        "_ack_round",
+        "_leader_mark",
+        "_log",
+        "_shard",
+        "_term",
+        "leader",
+        "live",
+        "verified",
+    )
 
     def __init__(self, shard: ShardId, term: int, log: LocalLog) -> None:
         self._shard = shard
         self._term = term
         self._log = log
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
+        self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
         self.verified = max(log.high_watermark, log.terms.log_start)
         self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
@@ -60,6 +73,7 @@ class FollowerSide:
             self.verified = end
         if message.round > self._ack_round:
             self._ack_round = message.round
+        self.live = message.live
         if message.high_watermark > self._leader_mark:
             self._leader_mark = message.high_watermark
         if self._leader_mark > log.high_watermark:
@@ -85,7 +99,7 @@ class FollowerSide:
             return
         at = entries[known].base_offset
         if at < terms.log_end:
-            out.append(log.truncate(at))
+            log.cut(at, out)
         out.append(log.append(entries[known:]))
 
     def _check(self, prev: EntryId, entries: Sequence[Entry]) -> None:
@@ -107,7 +121,8 @@ class FollowerSide:
     def _commit(self, high_watermark: int, out: list[Action]) -> None:
         if high_watermark > self._log.high_watermark:
             self._log.high_watermark = high_watermark
-            out.append(Commit(high_watermark))
+            if high_watermark > self._log.acknowledged:
+                out.append(Commit(high_watermark))
 
     def _reject(self, message: Append | Truncate, asked: EntryId, out: list[Action]) -> None:
         log = self._log
@@ -124,7 +139,8 @@ class FollowerSide:
             self._ack_due = True
             return
         self._ack_due = end < self.verified
-        out.append(Send(self.leader, Ack(self._shard, self._term, log.point(end), self._ack_round)))
+        mark = log.high_watermark if self.live else NOT_TOLD
+        out.append(Send(self.leader, Ack(self._shard, self._term, log.point(end), self._ack_round, mark)))
 
     def persisted(self, out: list[Action]) -> None:
         """More of the log, or the term, is durable: commit and answer what waited for it."""
@@ -150,7 +166,7 @@ class FollowerSide:
     def truncate(self, message: Truncate, out: list[Action]) -> TruncateReply:
         """Cut the log (S0.36). The reply may be sent when the cut is durable."""
         if message.to.offset < self._log.terms.log_end:
-            out.append(self._log.truncate(message.to.offset))
+            self._log.cut(message.to.offset, out)
         self.verified = max(self.verified, message.to.offset)
         return TruncateReply(self._shard, self._term, message.to)
 

@@ -15,6 +15,7 @@ from collections import deque
 from enum import StrEnum
 from typing import NamedTuple
 
+from antiphon.replication.live_set import Progress
 from antiphon.replication.messages import NodeId
 
 
@@ -34,6 +35,7 @@ class FollowerStatus(NamedTuple):
     last_pushed: int
     state: CursorState
     connected: bool
+    high_watermark: int = 0  # what it is known to know
 
 
 class Push(NamedTuple):
@@ -179,4 +181,10 @@ class FollowerCursor:
 
     def status(self) -> FollowerStatus:
         """For status pages."""
-        return FollowerStatus(self.node, self.ack_offset, self.last_pushed, self.state, self.connected)
+        return FollowerStatus(
+            self.node, self.ack_offset, self.last_pushed, self.state, self.connected, self.known_watermark
+        )
+
+    def progress(self) -> Progress:
+        """For the live set."""
+        return Progress(self.node, self.ack_offset, self.connected, self.round_echoed)

@@ -1,15 +1,16 @@
 """The leading half of a replica: one cursor per follower, and what it is fed. `LeaderCommit` is the other part of it.
 
-It is made when leadership begins and thrown away when it ends, so nothing of an old leadership can be mistaken for the new
-one's. An answer that was underway is recognised by its term (messages) or checked against the log (`fed`).
+It is made when leadership begins and thrown away when it ends, so nothing of an old leadership can be mistaken for the
+new one's. An answer that was underway is recognised by its term (messages) or checked against the log (`fed`).
 
-The entries of a proposal go to every follower that has been pushed everything before, at once, while the own disk syncs; a
-follower that is behind is fed from the log. The high watermark rises when the tracker says so (S0.34), whoever's
-acknowledgement it was. Every Append carries it (S0.26, S1.18); when writes stop, a tick carries the last one (S0.28).
+The entries of a proposal go to every follower that has been pushed everything before, at once, while the own disk
+syncs; a follower that is behind is fed from the log. The high watermark rises when the tracker says so (S0.34),
+whoever's acknowledgement it was. Every Append carries it (S0.26, S1.18); when writes stop, a tick carries the last one
+(S0.28).
 
-Lost messages: nothing is sent again blindly. When a follower makes no progress for `resend_ticks`, it gets an empty Append
-whose preceding entry is the last that was pushed. If it has that, it answers with what is durable; if not, it rejects, and
-its hint says from where to push again.
+Lost messages: nothing is sent again blindly. When a follower makes no progress for `resend_ticks`, it gets an empty
+Append whose preceding entry is the last that was pushed. If it has that, it answers with what is durable; if not, it
+rejects, and its hint says from where to push again.
 """
 
 from collections.abc import Sequence
@@ -102,13 +103,29 @@ class LeaderSide(LeaderCommit):
             ):
                 if message is None:
                     prev = EntryId(prev_term, base)
-                    message = Append(
-                        self._shard, term, self._node, prev, log.high_watermark, self._round, entries
-                    )
+                    message = self._message(prev, entries)
                 out.append(Send(cursor.node, message))
                 cursor.pushed(at, size, log.high_watermark)
             else:
                 self._pump(cursor, out)
+
+    def _message(self, prev: EntryId, entries: tuple[Entry, ...] = ()) -> Append:
+        """A message of now; under the live rule it tells the live set and the log's end, too (S3.26)."""
+        log, live = self._log, self.live
+        shard, term, node = self._shard, self._term, self._node
+        if live is None:
+            return Append(shard, term, node, prev, log.high_watermark, self._round, entries)
+        return Append(
+            shard,
+            term,
+            node,
+            prev,
+            log.high_watermark,
+            self._round,
+            entries,
+            live.recorded,
+            log.terms.log_end,
+        )
 
     def _pump(self, cursor: FollowerCursor, out: list[Action]) -> None:
         """Ask for the next entries of a follower that is behind, unless they are being read or the window is full."""
@@ -153,8 +170,7 @@ class LeaderSide(LeaderCommit):
         cursor.feed_from = None
         prev = self._log.point(first.base_offset)
         mark = self._log.high_watermark
-        message = Append(self._shard, self._term, self._node, prev, mark, self._round, tuple(entries))
-        out.append(Send(to, message))
+        out.append(Send(to, self._message(prev, tuple(entries))))
         cursor.pushed(last.next_offset, size_bytes, mark)
         self._pump(cursor, out)
 
@@ -197,6 +213,8 @@ class LeaderSide(LeaderCommit):
         cursor = self.cursors.get(sender)
         if cursor is not None and self._acknowledged(cursor, message.end, message.round, out):
             cursor.accepted(message.round)
+            if message.high_watermark > cursor.known_watermark:
+                cursor.known_watermark = message.high_watermark
             if self._reads.is_waiting:
                 self._confirm_reads(out)
 
@@ -226,6 +244,8 @@ class LeaderSide(LeaderCommit):
             self._advance(out)
         if self._unsettled is not None:
             self._check_settled(out)
+        if self.live is not None:
+            self._heard_live(cursor, out)
         self._pump(cursor, out)
         return True
 
@@ -272,7 +292,7 @@ class LeaderSide(LeaderCommit):
         else:
             prev = log.point(cursor.last_pushed)
         mark = log.high_watermark
-        out.append(Send(cursor.node, Append(self._shard, self._term, self._node, prev, mark, self._round)))
+        out.append(Send(cursor.node, self._message(prev)))
         cursor.beat(self._round, mark)
 
     def heartbeat(self, out: list[Action]) -> None:
@@ -295,6 +315,7 @@ class LeaderSide(LeaderCommit):
             if self._needs_beat(cursor):
                 self._beat(cursor, out)
             self._pump(cursor, out)
+        self._tick_live(out)
 
     def _needs_beat(self, cursor: FollowerCursor) -> bool:
         is_overdue = cursor.quiet_ticks >= self._config.resend_ticks
@@ -315,7 +336,16 @@ class LeaderSide(LeaderCommit):
         if self._reads.is_waiting:
             return True
         log_end, mark = self._log.terms.log_end, self._log.high_watermark
-        return any(not cursor.is_settled(log_end, mark) for cursor in self.cursors.values())
+        if any(not cursor.is_settled(log_end, mark) for cursor in self.cursors.values()):
+            return True
+        live = self.live
+        return live is not None and live.needs_tick(
+            [
+                node
+                for node, cursor in self.cursors.items()
+                if cursor.connected and cursor.ack_offset >= log_end
+            ]
+        )
 
     def peer_connected(self, node: NodeId, out: list[Action]) -> None:
         """A connection to the follower is there (again): ask where it is."""

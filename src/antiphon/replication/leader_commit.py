@@ -5,12 +5,13 @@ the news that the term is ready (S1.36), into confirmed reads, and into the answ
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from antiphon.replication.actions import Action, Commit, LeaderReady, ReadReady
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower_cursor import FollowerCursor
+from antiphon.replication.live_set import LiveSet, Progress, Standing
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, ShardId
@@ -29,6 +30,7 @@ class LeaderCommit(ABC):
         term: int,
         members: Members,
         rule: CommitRule,
+        live: LiveSet | None,
         log: LocalLog,
         config: ReplicaConfig,
         on_ready: Callable[[list[Action]], None],
@@ -47,6 +49,7 @@ class LeaderCommit(ABC):
         self.ready = False
         self.members = members
         self.rule = rule
+        self.live = live  # where this term's commits go by it
         self.cursors: dict[NodeId, FollowerCursor] = {}
         self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
         self._own_slot = self.tracker.own_slot
@@ -56,7 +59,10 @@ class LeaderCommit(ABC):
     # -- who counts --------------------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        self.tracker.go_by_sets(self.members, self.rule)
+        if self.live is None:
+            self.tracker.go_by_sets(self.members, self.rule)
+        else:
+            self.tracker.go_by_live(self.live.counting, enough=self.live.is_enough)
 
     def set_commit(self, rule: CommitRule, out: list[Action]) -> None:
         """Go by another rule from now on; what was committed stays so (C1)."""
@@ -70,11 +76,25 @@ class LeaderCommit(ABC):
         promised the term; as voters they count from now on all the same.
         """
         self.members = members
-        staying = members.everybody
+        self._forget_strangers()
+        self._recount(out)
+        if self.live is not None:
+            self._ask_voters(out)
+            self._propose_live(out)
+
+    def _ask_voters(self, out: list[Action]) -> None:
+        """Ask voters that are not live yet where they are; the answer may make them so."""
+        counting = self.live.counting if self.live is not None else ()
+        for node, cursor in self.cursors.items():
+            if cursor.connected and node in self.members.voters and node not in counting:
+                self._beat(cursor, out)
+
+    def _forget_strangers(self) -> None:
+        """Feed members only, and whoever counts until a record without it is known."""
+        staying = {*self.members.everybody, *(self.live.counting if self.live is not None else ())}
         for node in [node for node in self.cursors if node not in staying]:
             del self.cursors[node]
             self.tracker.drop(node)
-        self._recount(out)
 
     def _recount(self, out: list[Action]) -> None:
         self._count()
@@ -93,19 +113,78 @@ class LeaderCommit(ABC):
 
     def _check_settled(self, out: list[Action]) -> None:
         mark = self._unsettled
-        if mark is not None and self.tracker.held_by_majority(self.members.voters, mark):
-            self._unsettled = None
+        if mark is None:
+            return
+        if self.live is not None or self.tracker.held_by_majority(self.members.voters, mark):
+            self._unsettled = (
+                None  # under the live rule all who may lead next hold what is committed, as always
+            )
             self._on_settled(out)
+
+    # -- the live set ------------------------------------------------------------------------------------------------
+
+    def live_recorded(self, version: int, live: Collection[NodeId], out: list[Action]) -> None:
+        """The coordinator has recorded `live` as the live set (S3.28, S3.29)."""
+        if self.live is not None and self.live.record(version, live):
+            self._forget_strangers()
+            self._recount(out)
+            self._propose_live(out)
+
+    def _tick_live(self, out: list[Action]) -> None:
+        """One tick passed: who lags, and who has come back?"""
+        live = self.live
+        if live is None:
+            return
+        counting = [self._progress(node) for node in live.counting if node != self._node]
+        if live.tick(counting, self._log.terms.log_end, self._reads.round):
+            self._recount(out)
+        self._propose_live(out)
+
+    def _heard_live(self, cursor: FollowerCursor, out: list[Action]) -> None:
+        """A follower has answered: it may be about to be live again."""
+        live, log = self.live, self._log
+        if live is None or live.standing(cursor.node) is Standing.LIVE:
+            return
+        if cursor.connected and cursor.node in self.members.voters:
+            if live.heard(cursor.progress(), log.high_watermark, log.terms.log_end):
+                self._count()
+            self._propose_live(out)
+
+    def _propose_live(self, out: list[Action]) -> None:
+        if self.live is not None:
+            proposal = self.live.proposal(self.members.voters)
+            if proposal is not None:
+                out.append(proposal)
+
+    def _progress(self, node: NodeId) -> Progress:
+        cursor = self.cursors.get(node)
+        return Progress(node, 0, connected=False) if cursor is None else cursor.progress()
 
     # -- how far they have come --------------------------------------------------------------------------------------
 
     def _advance(self, out: list[Action]) -> None:
         log = self._log
+        if self.tracker.settles_apart:
+            self._advance_apart(out)
+            return
         high_watermark = self.tracker.commit_offset(log.high_watermark)
         if high_watermark == log.high_watermark:
             return
         log.high_watermark = high_watermark
-        out.append(Commit(high_watermark))
+        if high_watermark > log.acknowledged:
+            out.append(Commit(high_watermark))
+        if not self.ready:
+            self._became_ready(out)
+
+    def _advance_apart(self, out: list[Action]) -> None:
+        """More is committed than is settled (S4.18): two marks, the settled one never ahead of the other."""
+        log = self._log
+        mark = self.tracker.commit_offset(log.commit_mark)
+        log.high_watermark = min(mark, self.tracker.settled_offset(log.high_watermark))
+        if mark == log.commit_mark:
+            return
+        log.acknowledged = mark
+        out.append(Commit(mark))
         if not self.ready:
             self._became_ready(out)
 
@@ -119,8 +198,8 @@ class LeaderCommit(ABC):
     def request_read(self, token: int, out: list[Action]) -> None:
         """Serve a read once it is confirmed, after now, that this replica leads."""
         if self._confirms_alone():
-            out.append(ReadReady(token, self._log.high_watermark))
-        elif self._reads.add(token, self._log.high_watermark):
+            out.append(ReadReady(token, self._log.commit_mark))
+        elif self._reads.add(token, self._log.commit_mark):
             self._start_reads(out)
 
     def _confirms_alone(self) -> bool:

@@ -3,9 +3,14 @@
 No entry is kept here. Storage is asynchronous: a write is *staged* (it counts as part of the log at once) and later
 *persisted*. Writes carry ids that rise by one and become durable in that order, so one number says how far the disk is.
 
-`durable_end` is the end of the part of the log *as staged* that is on disk. It is not the end of what the disk holds: when
-the log is cut while earlier appends are still underway, those appends, once durable, prove no more than the prefix that
-survived the cut, so a cut lowers what every write underway will prove.
+What is committed has two ends. `high_watermark` is the *settled* one: no election loses what is below, it is told to
+followers and written down, and nothing below is ever cut. `acknowledged` is beyond it only where a rule acknowledges
+sooner (`local`, small `at_least(k)`): as far as this replica, as a leader, has told clients that entries are committed.
+When a later leader's log has something else there, that tail is lost, and `LostTail` says so (S4.28).
+
+`durable_end` is the end of the part of the log *as staged* that is on disk. It is not the end of what the disk holds:
+when the log is cut while earlier appends are still underway, those appends, once durable, prove no more than the prefix
+that survived the cut, so a cut lowers what every write underway will prove.
 """
 
 from collections import deque
@@ -13,7 +18,7 @@ from collections.abc import Sequence
 
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
-from antiphon.replication.actions import AppendLog, PersistTerm, ResetLog, TruncateLog
+from antiphon.replication.actions import Action, AppendLog, LostTail, PersistTerm, ResetLog, TruncateLog
 from antiphon.replication.messages import Entry, NodeId
 
 NOTHING = 0  # durable end that a write proves when the log it belonged to is gone
@@ -24,6 +29,7 @@ class LocalLog:
 
     __slots__ = (
         "_underway",
+        "acknowledged",
         "durable_end",
         "high_watermark",
         "persisted_id",
@@ -37,6 +43,9 @@ class LocalLog:
         self.durable_end = terms.log_end
         # The checkpoint of the high watermark may be ahead of a log that lost its unsynced or damaged end.
         self.high_watermark = min(max(high_watermark, terms.log_start), terms.log_end)
+        self.acknowledged = (
+            0  # where a leader acknowledges what is not settled; matters while beyond high_watermark
+        )
         self.write_id = 0  # of the last write that was staged
         self.persisted_id = 0  # of the last write that is durable
         self.term_write_id = (
@@ -59,8 +68,24 @@ class LocalLog:
         self._underway.append((self.write_id, last.next_offset))
         return AppendLog(self.write_id, tuple(entries))
 
+    @property
+    def commit_mark(self) -> int:
+        """First offset that this replica has not told anybody is committed."""
+        return max(self.high_watermark, self.acknowledged)
+
+    def cut(self, to_offset: int, out: list[Action]) -> None:
+        """Stage a cut, and say what is lost by it."""
+        self.lose_tail(to_offset, out)
+        out.append(self.truncate(to_offset))
+
+    def lose_tail(self, from_offset: int, out: list[Action]) -> None:
+        """What was acknowledged from `from_offset` on is about to go, or cannot be shown to stay."""
+        if from_offset < self.acknowledged:
+            out.append(LostTail(from_offset, self.acknowledged))
+            self.acknowledged = from_offset
+
     def truncate(self, to_offset: int) -> TruncateLog:
-        """Stage a cut. What is committed is never cut."""
+        """Stage a cut. What is settled is never cut."""
         invariant(
             to_offset >= self.high_watermark,
             f"cut at {to_offset} below the high watermark {self.high_watermark}",

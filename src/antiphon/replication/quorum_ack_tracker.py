@@ -1,8 +1,8 @@
 """The leader's book of who holds what: one durable end per node that is fed, counted by voting sets (S0.12).
 
-Theory: the leader's own disk is a member like any other (S0.11) and counts only after its write is durable. A slow member
-never delays the commit when others make the quorum (S0.30). Every node that is fed has a slot, whether it counts or not, so
-that what a learner holds is known at the moment when it becomes a voter.
+Theory: the leader's own disk is a member like any other (S0.11) and counts only after its write is durable. A slow
+member never delays the commit when others make the quorum (S0.30). Every node that is fed has a slot, whether it counts
+or not, so that what a learner holds is known at the moment when it becomes a voter.
 
 Who counts is said by *blocs*: a bloc is some slots and the number of them that must agree, and all blocs must agree. One
 bloc is the usual case; while members change there are two, the voters and the outgoing ones (S0.2). Three questions are
@@ -15,10 +15,10 @@ asked of the same book, each with blocs of its own:
 | who confirms that no newer leader exists? | majorities | majorities | majorities | all of the live set |
 
 The third row under `live`: a later leader comes from the live set that is recorded, which is within the set that counts
-here, and it has promised its term before it leads. When *all* of this set answer in this term, none has promised a later one
-yet. A majority would not do: the next leader may be the one that did not answer, and one of the live set is enough to elect
-it. Nor need it be more: whoever is outside the set can be elected only by an unclean election, which gives up what was
-acknowledged anyway.
+here, and it has promised its term before it leads. When *all* of this set answer in this term, none has promised a
+later one yet. A majority would not do: the next leader may be the one that did not answer, and one of the live set is
+enough to elect it. Nor need it be more: whoever is outside the set can be elected only by an unclean election, which
+gives up what was acknowledged anyway.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ class QuorumAckTracker:
 
     def go_by_live(self, live: Sequence[NodeId], *, enough: bool) -> None:
         """Count all of the live set (S3.24); commit nothing unless there are `enough` of them."""
-        blocs: list[Bloc] = [(tuple(self._slot_of(node) for node in live), len(live))]
+        blocs: list[Bloc] = [(tuple(self._slot_of(node) for node in live), len(live))] if live else []
         self._go_by(blocs if enough else [], blocs, blocs)
         self.settles_apart = False
 
@@ -142,4 +142,5 @@ class QuorumAckTracker:
 
     def confirmed(self, values: Sequence[int]) -> int:
         """The largest value that enough nodes have reached to prove that nobody else leads; `values` go by slot."""
-        return min(committed_offset([values[slot] for slot in slots], k) for slots, k in self._confirming)
+        reached = [committed_offset([values[slot] for slot in slots], k) for slots, k in self._confirming]
+        return min(reached, default=0)

@@ -1,10 +1,10 @@
 """Linearizable reads without a log entry: confirm leadership once for many reads (Raft's read-index).
 
-A read that arrives now may be served from the state at the high watermark of now, if this replica still led at some moment
-after now. A majority that answers, in this term, a message sent after the read arrived proves that: a newer leader would
-have needed a promise from one of them before. (Who it takes besides, while members change or under the live rule, see
-`QuorumAckTracker`.) So reads are gathered by *rounds*: those that arrive while a round is
-underway wait for the next one, because the current round's messages may have been sent before they arrived.
+A read that arrives now may be served from the state at the high watermark of now, if this replica still led at some
+moment after now. A majority that answers, in this term, a message sent after the read arrived proves that: a newer
+leader would have needed a promise from one of them before. (Who it takes besides, while members change or under the
+live rule, see `QuorumAckTracker`.) So reads are gathered by *rounds*: those that arrive while a round is underway wait
+for the next one, because the current round's messages may have been sent before they arrived.
 """
 
 from antiphon.errors import OverloadedError

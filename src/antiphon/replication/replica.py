@@ -25,9 +25,9 @@ Nothing happens in between: no clock, disk, network or random source is touched 
                 case Commit(high_watermark): apply, answer clients, wake readers
                 ...
 
-Rules for the surroundings: actions in order; one event at a time; `persisted` ids never run ahead of the disk; after a crash
-a new object is made from what is on the disk (term, vote, log), never from memory. A leader and its ticks: put a replica on
-the list of those that get ticks after any event, and take it off when `needs_tick` is false.
+Rules for the surroundings: actions in order; one event at a time; `persisted` ids never run ahead of the disk; after a
+crash a new object is made from what is on the disk (term, vote, log), never from memory. A leader and its ticks: put a
+replica on the list of those that get ticks after any event, and take it off when `needs_tick` is false.
 
 Decisions
 ---------
@@ -53,6 +53,7 @@ from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import Action, RoleChanged, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
+from antiphon.replication.live_set import LiveSet
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     AddFollower,
@@ -149,23 +150,35 @@ class Replica(ReplicaCore):
             return
         self._coordinator = sender
         self._members_version = message.members_version
-        self._lead(_members_of(message), message.heads, out)
+        live = None
+        if message.live:
+            live = LiveSet(self.node_id, message.live_version, message.live, self._config)
+        self._lead(_members_of(message), message.heads, out, live)
 
     def _may_lead(self, message: BecomeLeader) -> bool:
         head = self._log.terms.end
-        promised = {node for node, _ in message.heads} | {self.node_id}
         return (
             message.term == self.term
             and next_role(self.role, Event.BECOME_LEADER) is not None
             and self.term != self._loaded_term
             and self._log.is_term_durable
             and not self.damaged
-            and self.node_id in message.ensemble
-            and all(
-                len(promised.intersection(one)) >= majority(len(one)) for one in _members_of(message).sets
-            )
+            and self._is_fenced_off(message)
             and all(other <= head for _, other in message.heads)
         )
+
+    def _is_fenced_off(self, message: BecomeLeader) -> bool:
+        """Do those that promised meet every set by which an older leader could still commit?
+
+        By the live rule, any one member that was recorded as live does: the older leader cannot do without it.
+        """
+        members = _members_of(message)
+        if self.node_id not in members.voting:
+            return False
+        if message.live:
+            return self.node_id in message.live
+        promised = {node for node, _ in message.heads} | {self.node_id}
+        return all(len(promised.intersection(one)) >= majority(len(one)) for one in members.sets)
 
     def _became_ready(self, out: list[Action]) -> None:
         if self.members.is_joint and self._leading is not None:

@@ -5,7 +5,7 @@ come down to two primitives that live here: `_fence`, the durable promise of a t
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from antiphon.errors import NotLeaderError, NotReadyError
@@ -17,6 +17,7 @@ from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.leader import LeaderSide
+from antiphon.replication.live_set import LiveSet
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
@@ -135,12 +136,33 @@ class ReplicaCore:
 
     @property
     def high_watermark(self) -> int:
-        """First offset that is not known to be committed.
+        """First offset that is not known to be committed: `commit_mark` on a leader, `settled` elsewhere."""
+        return self._log.commit_mark if self._leading is not None else self._log.high_watermark
 
-        What is below is on this disk, except for a leader's newest entries; so it may be written down as a checkpoint at any
-        time. While a snapshot is being put in place of the log it is below `log_start`.
+    @property
+    def settled(self) -> int:
+        """First offset that is not known to be safe from every election.
+
+        It is what a checkpoint is to hold, and as far as a log may be trimmed. What is below is on this disk, except for a
+        leader's newest entries. While a snapshot is being put in place of the log it is below `log_start`.
         """
         return self._log.high_watermark
+
+    @property
+    def commit_mark(self) -> int:
+        """First offset that this replica has told nobody is committed.
+
+        Beyond `settled` only where a rule acknowledges sooner (`local`, small `at_least(k)`); there it falls when `LostTail`
+        says so, and not when leadership ends.
+        """
+        return self._log.commit_mark
+
+    @property
+    def live(self) -> tuple[NodeId, ...]:
+        """The live replica set as recorded, as far as it is known here; empty in terms that do not go by it (S3.6)."""
+        if self._leading is not None:
+            return self._leading.live.recorded if self._leading.live is not None else ()
+        return self._following.live if self._following is not None else ()
 
     @property
     def head(self) -> EntryId:
@@ -189,7 +211,7 @@ class ReplicaCore:
             unreachable("a follower follows")
         if self._cut_damage:
             self._cut_damage = False
-            out.append(self._log.truncate(self._log.terms.log_end))
+            self._log.cut(self._log.terms.log_end, out)
         following.on_append(message, out)
         if self.damaged:
             self._check_repair(out)
@@ -262,7 +284,13 @@ class ReplicaCore:
         if leading is not None:
             leading.fail_reads(out)
 
-    def _lead(self, members: Members, heads: Sequence[tuple[NodeId, EntryId]], out: list[Action]) -> None:
+    def _lead(
+        self,
+        members: Members,
+        heads: Sequence[tuple[NodeId, EntryId]],
+        out: list[Action],
+        live: LiveSet | None = None,
+    ) -> None:
         """Begin to lead: append the term-start entry and feed those who promised (S0.9, S1.36)."""
         role = next_role(self.role, Event.BECOME_LEADER)
         invariant(role is Role.LEADER and self._log.is_term_durable, f"a {self.role} cannot lead")
@@ -274,6 +302,7 @@ class ReplicaCore:
             term=self.term,
             members=members,
             rule=self._rule,
+            live=live,
             log=self._log,
             config=self._config,
             on_ready=self._became_ready,
@@ -354,7 +383,7 @@ class ReplicaCore:
         """Retention removed the log before `log_start`, which is at most the high watermark."""
         invariant(
             log_start <= self._log.high_watermark,
-            f"trim to {log_start} beyond the high watermark {self._log.high_watermark}",
+            f"trim to {log_start} beyond what is settled, {self._log.high_watermark}",
         )
         if log_start > self._log.terms.log_start:
             self._log.terms.trim(log_start)
@@ -412,6 +441,23 @@ class ReplicaCore:
                 self._leading.set_commit(rule, out)
         return out
 
+    def live_recorded(self, term: int, version: int, live: Collection[NodeId]) -> list[Action]:
+        """The metadata says that `live` is the live replica set of `term` by now, as record `version` (S3.28, S3.29).
+
+        It answers `ProposeLive`, and may be told again and of any term; only a newer record of this leadership counts.
+        """
+        out: list[Action] = []
+        if self._leading is not None and term == self.term:
+            self._leading.live_recorded(version, live, out)
+        return out
+
+    def recall_acknowledged(self, commit_mark: int) -> None:
+        """Before the first event: an earlier self had, as a leader, told clients that all below `commit_mark` is committed.
+
+        It matters only for `LostTail` to be complete after a restart.
+        """
+        self._log.acknowledged = min(commit_mark, self._log.terms.log_end)
+
     # -- events: feeding, snapshots, connections, time -----------------------------------------------------------------
 
     def fed(self, to: NodeId, entries: Sequence[Entry], size_bytes: int) -> list[Action]:
@@ -449,6 +495,7 @@ class ReplicaCore:
             self._following = FollowerSide(self.shard, self.term, log)
             self.role = role
             out.append(RoleChanged(role, self.term, None))
+        log.lose_tail(max(log.high_watermark, min(self._following.verified, log.acknowledged)), out)
         out.append(log.reset(at))
         self._cut_damage = False
         self._following.snapshot_installed()
