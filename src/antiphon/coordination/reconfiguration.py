@@ -57,7 +57,6 @@ class Move:
     turn: tuple[NodeId, ...] = ()  # nodes among whose few moving shards this one is
     queued_on: NodeId | None = None  # the node whose turn it waits for
     caught_up: frozenset[NodeId] = frozenset()  # by the word of the leader of `reported_term`
-    lagging: frozenset[NodeId] = frozenset()  # it feeds them, and they have not caught up
     reported_term: int = -1
     reported: Members | None = None  # where replicas vote: the members in the leader's log
     fed_since: tuple[int, int] = (-1, -1)  # (term, version) in which new nodes were given to the leader
@@ -224,8 +223,7 @@ class Reconfigurations:
         move = self._moves.get(report.shard_id)
         if move is None:
             return
-        move.caught_up, move.lagging = frozenset(report.live), frozenset(report.lagging)
-        move.reported_term, move.reported = report.term, reported
+        move.caught_up, move.reported_term, move.reported = frozenset(report.live), report.term, reported
         self._event(move, now_ms)
 
     def settled(self, sender: NodeId, message: MembersSettled, now_ms: int) -> None:
@@ -334,7 +332,7 @@ class Reconfigurations:
                 if not (step.meta.goal or step.meta.learners or step.meta.outgoing):
                     self._end(move.shard_id)
             case Feed():
-                self._feed(move, meta, step.nodes, now_ms)
+                self._feed(move, meta, step.nodes, now_ms, again=again)
             case Elect() | HandOver():
                 if again or move.handed_over_in != meta.term:
                     self._move_leadership(move, meta, step)
@@ -356,7 +354,9 @@ class Reconfigurations:
             move.handed_over_in = meta.term
             self._ledger.send(meta.leader, TransferLeadership(move.shard_id, meta.term, to=step.to))
 
-    def _feed(self, move: Move, meta: ShardMeta, nodes: tuple[NodeId, ...], now_ms: int) -> None:
+    def _feed(
+        self, move: Move, meta: ShardMeta, nodes: tuple[NodeId, ...], now_ms: int, *, again: bool
+    ) -> None:
         """Have the leader feed these; a node that is not there does not keep other shards from moving."""
         away = [node for node in nodes if not self._model.is_alive(node)]
         if away:
@@ -366,16 +366,12 @@ class Reconfigurations:
             return
         move.waits_for = f"nodes {list(nodes)} to catch up with node {meta.leader}"
         now = (meta.term, meta.members_version)
-        if (
-            move.committed_version != meta.members_version
-            or move.fed_since == now
-            or move.reported is not None
-        ):
+        if move.committed_version != meta.members_version or move.reported is not None:
             return
-        move.fed_since = now
-        for node in nodes:
-            is_fed = move.reported_term == meta.term and node in move.lagging
-            if not is_fed and not self._elections.followers.is_returning(meta.shard_id, node):
+        if again or move.fed_since != now:
+            # That the leader feeds it is no proof that it promised: it may be fed as what it was before it left.
+            move.fed_since = now
+            for node in nodes:
                 self._elections.followers.bring_back(meta.shard_id, node, meta.leader, now_ms)
 
     def _tell(self, move: Move, meta: ShardMeta, options: Replication, *, again: bool) -> None:
@@ -398,8 +394,10 @@ class Reconfigurations:
     def _facts(self, move: Move, record: ShardRecord, options: Replication) -> Facts:
         meta = record.meta
         current = move.reported_term == meta.term
+        # A leader reports what changes; of voters the record says it too, learners must be vouched for in this term.
+        voters = frozenset(node for node in meta.live if node not in meta.learners)
         return Facts(
-            caught_up=move.caught_up if current else frozenset(),
+            caught_up=voters | move.caught_up if current else voters,
             is_alive=self._model.is_alive,
             told=move.told == (meta.term, meta.members_version),
             has_turn=bool(move.turn),
@@ -407,7 +405,8 @@ class Reconfigurations:
             is_multi=options.is_multi,
             min_live=options.min_live,
             tried_to_hand_over=move.handed_over_in >= 0,
-            reported=move.reported if current else None,
+            # Nothing was reported: then nothing has changed since it was recorded. Learners may not be in the log yet.
+            reported=(move.reported if current else None) or Members(meta.ensemble, meta.outgoing),
         )
 
     def _concerned(self, meta: ShardMeta) -> tuple[NodeId, ...]:
@@ -428,4 +427,7 @@ class Reconfigurations:
     def _put(self, record: ShardRecord, meta: ShardMeta) -> None:
         voting = {*meta.ensemble, *meta.outgoing}
         untrusted = tuple(node for node in record.untrusted if node in voting)
+        for node in record.meta.everybody:
+            if node not in voting and node not in meta.learners:
+                self._elections.followers.arrived(meta.shard_id, node)
         self._ledger.put_shard(msgspec.structs.replace(record, meta=meta, untrusted=untrusted))

@@ -17,7 +17,7 @@ vote, the steps are entries of their own log, and the record follows what their 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -63,7 +63,7 @@ class Facts:
     is_multi: bool = False
     min_live: int = 1
     tried_to_hand_over: bool = False
-    reported: Members | None = None
+    reported: Members = field(default_factory=lambda: Members(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +246,6 @@ def follow(meta: ShardMeta, reported: Members) -> ShardMeta:
 
 def _by_votes(meta: ShardMeta, facts: Facts) -> Step:
     now = facts.reported
-    if now is None:
-        return Wait(f"node {meta.leader} has not reported its members")
     goal = meta.aim
     new = tuple(node for node in goal if node not in now.voting)
     if not set(new) <= set(meta.learners):
