@@ -110,6 +110,7 @@ class CoordinatorShell:
                 dead_after_ms=node.config.timings.node_dead,
                 after_start_ms=node.config.timings.node_dead + AFTER_START_EXTRA_MS,
             ),
+            voters=tuple(node.config.voters),
             assembly_ms=ASSEMBLY_MS,
         )
         self._log = structlog.get_logger().bind(part="coordinator")
