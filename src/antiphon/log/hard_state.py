@@ -4,7 +4,8 @@ The promise is a checksummed file that is replaced atomically and synced before 
 hint that saves time after a restart: it is written without a sync and counts as 0 when it is not whole.
 
 Big-endian. `hard-state`: magic 8s "ANTIPHHS" | version u32 | crc u32 of the rest | term i64 | voted_for i64 (-1: nobody).
-`high-watermark`: magic 8s "ANTIPHHW" | version u32 | crc u32 of the rest | offset i64.
+`high-watermark`: magic 8s "ANTIPHHW" | version u32 | crc u32 of the rest | offset i64 | led i64 (the last term in which this
+replica, as leader, acknowledged what was not settled; absent where there is none).
 """
 
 import functools
@@ -25,6 +26,7 @@ _WATERMARK_MAGIC: Final = b"ANTIPHHW"
 _VERSION: Final = 1
 _PROMISE: Final = struct.Struct(">qq")
 _OFFSET: Final = struct.Struct(">q")
+_HINT: Final = struct.Struct(">qq")
 
 
 class HardState:
@@ -38,10 +40,14 @@ class HardState:
         term: int,
         voted_for: int | None,
         high_watermark: int,
+        led_term: int = 0,
     ) -> None:
         self.term = term
         self.voted_for = voted_for
         self.high_watermark = high_watermark
+        self.led_term = (
+            led_term  # 0, or the last term whose unsettled entries this replica acknowledged as leader
+        )
         self._disk = disk
         self._directory = directory
         self._queue = queue
@@ -66,8 +72,14 @@ class HardState:
             term, voted_for = _PROMISE.unpack(payload)
         hint_path = os.path.join(directory, HIGH_WATERMARK_NAME)
         hint = unframe(_WATERMARK_MAGIC, _VERSION, read_whole(disk, hint_path), hint_path)
-        high_watermark = _OFFSET.unpack(hint)[0] if hint is not None and len(hint) == _OFFSET.size else 0
-        return cls(disk, directory, queue, term, None if voted_for < 0 else voted_for, high_watermark)
+        high_watermark, led_term = 0, 0
+        if hint is not None and len(hint) == _OFFSET.size:
+            (high_watermark,) = _OFFSET.unpack(hint)
+        elif hint is not None and len(hint) == _HINT.size:
+            high_watermark, led_term = _HINT.unpack(hint)
+        return cls(
+            disk, directory, queue, term, None if voted_for < 0 else voted_for, high_watermark, led_term
+        )
 
     def stage(self, term: int, voted_for: int | None) -> LogOp:
         """Promise `term` and this vote; durable when the operation is done. A term never falls, a vote never changes."""
@@ -82,10 +94,14 @@ class HardState:
         step = CallStep(functools.partial(replace_file, self._disk, path, frame(_MAGIC, _VERSION, payload)))
         return LogOp(self._queue, [step])
 
-    def stage_high_watermark(self, offset: int) -> LogOp:
-        """Leave a hint for the next start; not synced. Call it now and then, and at a clean stop."""
-        self.high_watermark = offset
-        data = frame(_WATERMARK_MAGIC, _VERSION, _OFFSET.pack(offset))
+    def stage_high_watermark(self, offset: int, led_term: int = 0) -> LogOp:
+        """Leave a hint for the next start; not synced. Call it now and then, and at a clean stop.
+
+        `led_term`: see the attribute; 0 leaves what was said before.
+        """
+        self.high_watermark, self.led_term = offset, led_term or self.led_term
+        payload = _HINT.pack(offset, self.led_term) if self.led_term else _OFFSET.pack(offset)
+        data = frame(_WATERMARK_MAGIC, _VERSION, payload)
         path = os.path.join(self._directory, HIGH_WATERMARK_NAME)
         write = functools.partial(replace_file, self._disk, path, data, durable=False)
         return LogOp(self._queue, [CallStep(write)])

@@ -19,9 +19,8 @@ from antiphon.errors import (
     TopicExistsError,
     UnavailableError,
 )
+from antiphon.node.live_reports import live_set
 from antiphon.node.local_view import LocalView
-from antiphon.node.shard_host import ShardHost
-from antiphon.replication.follower_cursor import CursorState
 from antiphon.wire.cluster import (
     LIVE_SETS_MAX,
     Command,
@@ -159,11 +158,17 @@ class ClusterAgent:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""
         changes = []
         for host in self._node.hosts.values():
-            if host.shard_id != CLUSTER_SHARD_ID and host.is_serving and not host.every_replica_writes:
+            if host.shard_id == CLUSTER_SHARD_ID or host.every_replica_writes or not host.is_leader:
+                continue
+            # By the live set, a leader may need the coordinator's record before it can commit anything, and be ready.
+            if host.is_serving or host.replica.live:
                 told = self._live_told.get(host.shard_id)
                 live = live_set(host, told)
                 if told != live or self._is_news(live):
                     changes.append(live)
+                    host.proposed_live = (
+                        None  # said once; the replica proposes again what is not recorded in time
+                    )
         return tuple(changes[:LIVE_SETS_MAX])
 
     def _is_news(self, live: LiveSet) -> bool:
@@ -275,20 +280,6 @@ class ClusterAgent:
                     "the coordinator answered with something else than a block of producer ids"
                 )
             return block
-
-
-def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
-    """Who keeps up with the leader `host`: once caught up in this term, a follower counts until its connection breaks."""
-    kept = set(before.live) if before is not None and before.term == host.term else set()
-    mark = host.high_watermark
-    live, lagging = [host.services.node_id], []
-    for follower in host.replica.followers():
-        caught_up = follower.state is CursorState.REPLICATE and follower.ack_offset >= mark
-        if follower.connected and (caught_up or follower.node in kept):
-            live.append(follower.node)
-        else:
-            lagging.append(follower.node)
-    return LiveSet(host.shard_id, host.term, tuple(sorted(live)), tuple(sorted(lagging)))
 
 
 Answered = Callable[[Any], None]

@@ -232,6 +232,14 @@ class Node(GatewayCalls):
             "Shards that this node leads",
             lambda: sum(host.is_serving for host in self.hosts.values()),
         )
+        gauges["antiphon_live_shards"] = (
+            "Shards led here whose commits go by the live replica set",
+            lambda: sum(bool(live) for live in self._live_sets()),
+        )
+        gauges["antiphon_live_replicas"] = (
+            "Replicas in the live replica sets of those shards",
+            lambda: sum(len(live) for live in self._live_sets()),
+        )
         gauges["antiphon_wal_backlog_bytes"] = (
             "Bytes that wait for the disk",
             lambda: self.wal.backlog_bytes,
@@ -240,6 +248,13 @@ class Node(GatewayCalls):
         gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(self.wal.disk_full))
         gauges["antiphon_resident_bytes"] = ("Resident memory", _rss_bytes)
         gauges["antiphon_connections"] = ("Native connections", lambda: len(self.sessions))
+
+    def _live_sets(self) -> list[tuple[int, ...]]:
+        return [
+            host.replica.live
+            for host in self.hosts.values()
+            if host.is_leader and not host.every_replica_writes
+        ]
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -505,12 +520,20 @@ class Node(GatewayCalls):
         """See HostServices."""
         if host.shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.beat)
+        elif not host.every_replica_writes and host.is_leader and host.replica.live:
+            self.turn.for_shard(partial(self._tell_record, host))
         elif host.elects_itself and (leader := host.replica.leader) is not None:
             self.view.led_by(host.shard_id, host.term, leader)
             if leader == self.node_id and host.is_serving:
                 self.live_changed()
         elif self.view.joining:
             self.turn.for_shard(self.splits.look)
+
+    def _tell_record(self, host: ShardHost) -> None:
+        """A live replica set may have been recorded while its leader was still to be told to lead."""
+        found = self.view.recorded(host.shard_id)
+        if found is not None:
+            host.recorded(found)
 
     def live_changed(self) -> None:
         """See HostServices."""

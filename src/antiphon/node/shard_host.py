@@ -40,6 +40,7 @@ from antiphon.replication.actions import (
     LostTail,
     MembersChanged,
     PersistTerm,
+    ProposeLive,
     ReadFailed,
     ReadReady,
     Repaired,
@@ -49,11 +50,13 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
+from antiphon.wire.metadata import ShardMeta
 from antiphon.wire.requests import ReplicaStatus
 
 if TYPE_CHECKING:
@@ -89,7 +92,9 @@ class ShardHost:
         self.failed: AntiphonError | None = None
         self.closed = False
         self.high_watermark = replica.high_watermark
-        self.noted_watermark = self.high_watermark  # what the checkpoint file says
+        self.noted_watermark = replica.high_watermark  # what the checkpoint file says
+        self._known_record = (0, 0)  # term and version of the live replica set that the replica was told of
+        self.proposed_live: ProposeLive | None = None  # to be told to the coordinator
         self.ticking = False
         self.snapshot_producers: ProducerState | None = None  # of the snapshot that is being installed
         self._staged: list[tuple[int, bytearray]] = []
@@ -116,6 +121,7 @@ class ShardHost:
             Repaired: self._repaired,
             LostTail: self._lost_tail,
             MembersChanged: self._members_changed,
+            ProposeLive: self._propose_live,
         }
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -134,6 +140,19 @@ class ShardHost:
     def is_leader(self) -> bool:
         """Does this replica lead, ready or not?"""
         return self.failed is None and self.replica.role is Role.LEADER
+
+    @property
+    def settled(self) -> int:
+        """First offset that an election may still take back: what is written down, and as far as the log may be trimmed."""
+        return self.high_watermark if self.every_replica_writes else self.replica.settled
+
+    @property
+    def acknowledges_early(self) -> bool:
+        """Does the topic's rule acknowledge what an election may still lose (`local`, small `at_least(k)`)?"""
+        if self.every_replica_writes or self.replica.live:
+            return False
+        rule, voters = self.replica.commit_rule, len(self.replica.members.voters)
+        return rule.kind is CommitKind.LOCAL or (rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= voters)
 
     @property
     def is_serving(self) -> bool:
@@ -197,7 +216,14 @@ class ShardHost:
         if self.log.config != settings.log:
             self.log.config = settings.log
         self.clients.configure(settings)
-        self.call(self.replica.set_commit, settings.replica.commit)
+        if not self.every_replica_writes:
+            self.call(self.replica.set_commit, settings.replica.commit)
+
+    def recorded(self, shard: ShardMeta) -> None:
+        """The metadata shows the shard like this: a leader that goes by its live replica set is told of the record (S3.29)."""
+        if shard.live_version and self.is_leader and (shard.term, shard.live_version) != self._known_record:
+            self._known_record = (shard.term, shard.live_version)
+            self.call(self.replica.live_recorded, shard.term, shard.live_version, shard.live)
 
     # -- events into the replica --------------------------------------------------------------------------------
 
@@ -385,6 +411,8 @@ class ShardHost:
         if self.table is not None:
             self.table.lead()
         self._log.info("leader_ready", term=action.term, log_end=self.log.log_end)
+        if self.acknowledges_early:  # so that a loss is counted even if this process ends before it is found
+            self.note_watermark()
         if self.observer is not None:
             self.observer.leader_ready(action.term)
         self.services.host_changed(self)
@@ -403,6 +431,11 @@ class ShardHost:
     def _members_changed(self, action: MembersChanged) -> None:
         self._log.info("members_changed", members=action.members, committed=action.committed)
         self.services.host_changed(self)
+
+    def _propose_live(self, action: ProposeLive) -> None:
+        self._log.info("live_set_proposed", live=action.live, version=action.version)
+        self.proposed_live = action
+        self.services.live_changed()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -433,6 +466,12 @@ class ShardHost:
     def report(self, error: Exception) -> None:
         """Log what went wrong with one client's request."""
         self._log.error("request_failed", error=str(error), exc_info=error)
+
+    def note_watermark(self) -> None:
+        """Leave a hint for the next start."""
+        self.noted_watermark = self.settled
+        led_term = self.term if self.is_leader and self.acknowledges_early else 0
+        self.services.wal.submit(self.log.hard_state.stage_high_watermark(self.noted_watermark, led_term))
 
     # -- the end ------------------------------------------------------------------------------------------------
 

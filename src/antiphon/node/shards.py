@@ -81,6 +81,7 @@ class Shards:
             host = node.hosts.get(shard_id)
             if host is not None:
                 self._configure(host, topic)
+                host.recorded(shard)
                 if isinstance(host, MultiHost):
                     host.follow(shard, view.nodes)
             elif shard_id not in self._to_open and shard_id not in self.broken:
@@ -162,6 +163,8 @@ class Shards:
             table = TableShard(str(self._tables / str(shard.shard_id)), log)
             high_watermark = max(high_watermark, table.state.applied_offset)
         replica = self._make_replica(settings, shard, log, high_watermark)
+        if log.hard_state.led_term and log.hard_state.led_term == log.terms.end.term:
+            replica.recall_acknowledged(log.log_end)
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
@@ -297,13 +300,11 @@ class Shards:
     def note_watermarks(self) -> None:
         """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
         self._note_joined()
-        wal = self._node.wal
         for host in self._node.hosts.values():
             if host.failed is not None or host.closed:
                 continue
-            if host.noted_watermark != host.high_watermark:
-                host.noted_watermark = host.high_watermark
-                wal.submit(host.log.hard_state.stage_high_watermark(host.high_watermark))
+            if host.noted_watermark != host.settled:
+                host.note_watermark()
             else:
                 host.log.release_memory(IDLE_TAIL_BYTES)
 
@@ -345,7 +346,7 @@ class Shards:
             if isinstance(host, MultiHost):
                 host.keep_house(now_ms)
                 continue
-            limit = host.high_watermark
+            limit = host.settled
             if host.table is not None:
                 limit = min(limit, host.table.state.durable_offset)
             op = host.log.apply_retention(now_ms, limit)
@@ -383,7 +384,7 @@ class Shards:
         for host in self._node.hosts.values():
             host.close()
             if host.failed is None:
-                self._node.wal.submit(host.log.hard_state.stage_high_watermark(host.high_watermark))
+                host.note_watermark()
                 self._node.wal.submit(host.log.checkpoint())
 
     def close_tables(self) -> None:

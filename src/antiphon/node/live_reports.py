@@ -1,0 +1,61 @@
+"""What a leader's node tells the coordinator of its followers, in heartbeats (`wire.cluster.LiveSet`).
+
+Three kinds of shards, three meanings. Where an election has to meet a majority, the report is for people and for those who
+move replicas: who keeps up. Where commits go by the live replica set it is the set that is recorded, or a proposal to
+record another one in its place (S3.28, S3.29). Where replicas vote it also names the members that the log has settled on,
+and the sender is thereby known as the leader.
+"""
+
+from antiphon.node.shard_host import ShardHost
+from antiphon.replication.follower_cursor import CursorState, FollowerStatus
+from antiphon.replication.members import Members
+from antiphon.replication.raft import RaftReplica
+from antiphon.wire.cluster import LiveSet
+
+NOBODY = Members(())
+
+
+def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
+    """What is to be told of the shard that `host` leads; `before` was told last."""
+    recorded = host.replica.live
+    if recorded:
+        return _by_live_set(host, recorded)
+    kept = set(before.live) if before is not None and before.term == host.term else set()
+    live, lagging = [host.services.node_id], []
+    for follower in host.replica.followers():
+        # Once caught up in this term, a follower counts until its connection breaks.
+        if follower.connected and (_caught_up(host, follower) or follower.node in kept):
+            live.append(follower.node)
+        else:
+            lagging.append(follower.node)
+    members = NOBODY
+    if isinstance(host.replica, RaftReplica):
+        members = host.replica.settled_members or NOBODY
+    return LiveSet(
+        host.shard_id,
+        host.term,
+        tuple(sorted(live)),
+        tuple(sorted(lagging)),
+        voters=members.voters,
+        outgoing=members.outgoing,
+        learners=members.learners,
+    )
+
+
+def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
+    """The recorded live replica set, or the one that is proposed in its place; and learners that have caught up."""
+    proposal = host.proposed_live
+    live = set(recorded if proposal is None else proposal.live)
+    voting = host.replica.members.voting
+    lagging = []
+    for follower in host.replica.followers():
+        if follower.node not in voting and follower.connected and _caught_up(host, follower):
+            live.add(follower.node)
+        elif follower.node not in live:
+            lagging.append(follower.node)
+    version = -1 if proposal is None else proposal.version
+    return LiveSet(host.shard_id, host.term, tuple(sorted(live)), tuple(sorted(lagging)), version)
+
+
+def _caught_up(host: ShardHost, follower: FollowerStatus) -> bool:
+    return follower.state is CursorState.REPLICATE and follower.ack_offset >= host.high_watermark
