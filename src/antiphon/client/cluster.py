@@ -264,18 +264,27 @@ class Cluster:
             raise error
         if self.closed:
             raise ClientClosedError("this client is closed")
-        await pauses.wait(error)
         if isinstance(error, NotLeaderError | UnavailableError | UnknownShardError | WrongShardError):
             try:
                 avoid = self.leader_address(shard_id)
             except AntiphonError:
                 avoid = None
-            # The first time, what a node knows by now will do; later there is reason to wait for news.
-            news = pauses.count > 1 and not isinstance(error, UnknownShardError)
-            try:
-                await self.refresh(avoid=avoid, news=news)
-            except UnavailableError:
-                return  # the next try says what is wrong, until the time is over
+            await self.learn(error, pauses, avoid=avoid)
+        else:
+            await pauses.wait(error)
+
+    async def learn(self, error: AntiphonError, pauses: Pauses, *, avoid: str | None = None) -> None:
+        """Pause, and have newer metadata afterwards if a node has some; raises TimedOutError when the time is over."""
+        version = self.meta.version if self.meta is not None else -1
+        await pauses.wait(error)
+        if self.meta is not None and self.meta.version > version:
+            return  # it came meanwhile: waiting for more would be in vain
+        # The first time, what a node knows by now will do; later there is reason to wait for news.
+        news = pauses.count > 1 and not isinstance(error, UnknownShardError)
+        try:
+            await self.refresh(avoid=avoid, news=news)
+        except UnavailableError:
+            return  # the next try says what is wrong, until the time is over
 
     async def call_shard(
         self, shard_id: int, body: Any, payload: Sequence[Buffer] = (), *, timeout_s: float

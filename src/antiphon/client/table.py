@@ -211,8 +211,7 @@ class AsyncTable(Handle):
                 await self._delete_range_of(parts[0].shard_id, hashes, op, deadline)
                 return
             except WrongShardError as error:
-                await pauses.wait(error)
-                await self._cluster.refresh(news=pauses.count > 1)
+                await self._cluster.learn(error, pauses)
 
     async def _delete_range_of(
         self, shard_id: int, hashes: tuple[int, int], op: DeleteRange, deadline: float
@@ -342,8 +341,7 @@ class AsyncTable(Handle):
                 places = [self._ranges.shard_of(item.what).shard_id for item in items]
                 if any(place != shard_id for place in places):
                     break
-                await pauses.wait(WrongShardError(f"shard {shard_id} was split"))
-                await self._cluster.refresh(news=pauses.count > 1)
+                await self._cluster.learn(WrongShardError(f"shard {shard_id} was split"), pauses)
         except (AntiphonError, asyncio.CancelledError) as error:
             gone = error if isinstance(error, AntiphonError) else TimedOutError("the client was closed")
             for item in items:

@@ -43,8 +43,7 @@ class RangeScan:
                 pages = await asyncio.gather(*(self._page(*one) for one in self._parts()))
                 break
             except WrongShardError as error:
-                await pauses.wait(error)
-                await self._cluster.refresh(news=pauses.count > 1)
+                await self._cluster.learn(error, pauses)
         if len(pages) == 1:
             self.rows, self.more = pages[0]
         else:
