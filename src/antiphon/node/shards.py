@@ -9,6 +9,7 @@ later one (ids only rise).
 import shutil
 import time
 from collections import deque
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class Shards:
         self._found = directory.shard_ids()
         self.settings = SettingsBook(node.config)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
+        self._removing: set[int] = set()  # their files are still there; not to be opened before they are gone
         self._ticking: dict[int, ShardHost] = {}
         self._mending: asyncio.Task[None] | None = None
         self._waited_for: dict[int, ShardHost] = {}
@@ -77,6 +79,9 @@ class Shards:
         for shard_id in list(node.hosts):
             if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted:
                 self.remove(shard_id)
+        for shard_id in [known for known in self.broken if known not in wanted]:
+            del self.broken[shard_id]
+            self._remove_files(shard_id)
         for shard_id, (topic, shard) in wanted.items():
             host = node.hosts.get(shard_id)
             if host is not None:
@@ -87,7 +92,7 @@ class Shards:
             elif shard_id not in self._to_open and shard_id not in self.broken:
                 self._to_open.append(shard_id)
         self.settings.forget({topic.topic_id for topic in view.topics.values()})
-        self._remove_orphans(view.shard_ids())
+        self._remove_orphans(view.shard_ids(), wanted)
         self._continue_opening()
 
     def _configure(self, host: ShardHost, topic: TopicMeta) -> None:
@@ -100,16 +105,21 @@ class Shards:
         if host.settings is not settings:
             host.configure(settings)
 
-    def _remove_orphans(self, known: list[int]) -> None:
-        """Directories of shards that were deleted while this node was down."""
+    def _remove_orphans(self, known: list[int], wanted: Container[int]) -> None:
+        """Directories of shards that were deleted, or moved elsewhere, while this node was down.
+
+        A shard that lives on elsewhere is given up only once this process is registered: what a coordinator says before
+        that may be older than the record that placed the replica here.
+        """
         if not self._found or not known:
             return
+        is_new = self._node.agent.registered.is_set()
         alive = set(known)
         keep = []
         for shard_id in self._found:
-            if shard_id == CLUSTER_SHARD_ID or shard_id in alive:
+            if shard_id == CLUSTER_SHARD_ID or shard_id in wanted:
                 continue
-            if shard_id < known[-1]:
+            if is_new if shard_id in alive else shard_id < known[-1]:
                 self._log.info("orphan_removed", shard=shard_id)
                 self._remove_files(shard_id)
             else:
@@ -126,7 +136,13 @@ class Shards:
         while self._to_open and time.monotonic() < deadline:
             shard_id = self._to_open.popleft()
             found = self._node.view.shard(shard_id)
-            if found is not None and shard_id not in self._node.hosts and not self._node.stopping:
+            if (
+                found is not None
+                and self._node.node_id in found[1].everybody
+                and shard_id not in self._node.hosts
+                and shard_id not in self._removing
+                and not self._node.stopping
+            ):
                 self._open(*found)
         if self._to_open and not self._node.stopping:
             self._node.loop.call_soon(self._open_some)
@@ -368,12 +384,22 @@ class Shards:
         if host.table is not None:
             host.table.state.close()
         self._log.info("replica_removed", shard=shard_id)
+        self._removing.add(shard_id)
         # What is queued for the files is carried out first; nothing is submitted for this log any more.
         barrier = LogOp(host.log.queue, [])
         self._node.wal.submit(barrier, lambda _error: self._remove_files(shard_id))
 
     def _remove_files(self, shard_id: int) -> None:
-        self._node.loop.run_in_executor(None, self._remove_now, shard_id)
+        self._removing.add(shard_id)
+        removal = self._node.loop.run_in_executor(None, self._remove_now, shard_id)
+        removal.add_done_callback(lambda _done: self._removed(shard_id))
+
+    def _removed(self, shard_id: int) -> None:
+        """The files are gone. If the shard is placed here again meanwhile, it starts from nothing."""
+        self._removing.discard(shard_id)
+        if not self._node.stopping:
+            self._to_open.append(shard_id)
+            self._continue_opening()
 
     def _remove_now(self, shard_id: int) -> None:
         shutil.rmtree(self._tables / str(shard_id), ignore_errors=True)
