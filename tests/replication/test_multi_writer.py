@@ -141,6 +141,33 @@ def test_two_histories_of_one_origin_are_found_out_and_the_link_stops() -> None:
     assert sites[2].of_origin(3) == ["more"]  # the sound link works on
 
 
+def test_an_old_copy_of_a_directory_writes_nothing_before_it_has_its_own_entries_back() -> None:
+    sites = Sites(2)
+    sites[1].write("a", "b", "c")
+    sites.settle()
+    sites[1].crash()
+    sites[1].disk = sites[1].disk[:1]
+    sites[1].start()
+    sites.deliver()
+    assert sites[1].of_origin(1) == ["a", "b", "c"]
+    sites[1].crash()
+    sites[1].disk = sites[1].disk[:1]
+    sites.cut.add((2, 1))
+    sites[1].start()
+    sites.heal()
+    message = next(m for m in reversed(sites[2].said) if isinstance(m, Relay))
+    sites[1].run(
+        sites[1].replica.receive(2, Relay(*(7, 1, sites[1].replica._intake._sessions, 1, message.vclock)))
+    )
+    with pytest.raises(NotReadyError, match="old copy"):
+        sites[1].write("d")
+    sites.restart(1)
+    sites.settle()
+    sites[1].write("d")
+    sites.settle()
+    assert sites[2].of_origin(1) == ["a", "b", "c", "d"]
+
+
 def test_histories_that_parted_and_have_equal_length_are_found_out_too() -> None:
     sites = Sites(2)
     sites.split(1)

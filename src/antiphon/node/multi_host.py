@@ -6,7 +6,6 @@ and what is durable here is committed here. The log is synced at every append wh
 relayed and then lost would be numbered a second time.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header, stamp
+from antiphon.replication.actions import ReadReady
 from antiphon.replication.multi_messages import Relay
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_actions import (
@@ -100,6 +100,7 @@ class MultiHost(ShardHost):
                 FeedRelay: self._feed_relay,
                 SplitBrain: self._split_brain,
                 TrimmedAway: self._trimmed_away,
+                ReadReady: self.clients.read_ready,
             }
         )
 
@@ -127,8 +128,12 @@ class MultiHost(ShardHost):
         self.multi.check_writable()
 
     def configure(self, settings: "TopicSettings") -> None:
-        """Take over the settings of the topic."""
-        super().configure(always_synced(settings))
+        """Take over the settings of the topic; its log is synced at every append."""
+        self.settings = settings
+        config = settings.log._replace(flush="always")
+        if self.log.config != config:
+            self.log.config = config
+        self.clients.configure(settings)
 
     # -- events and actions -------------------------------------------------------------------------------------
 
@@ -305,11 +310,6 @@ def member_origins(
     found = origins_of(table, shard.everybody, disks)
     found[node_id] = origin_of(table, node_id, disk_id)
     return found
-
-
-def always_synced(settings: "TopicSettings") -> "TopicSettings":
-    """The settings with a log that is synced at every append."""
-    return dataclasses.replace(settings, log=settings.log._replace(flush="always"))
 
 
 def open_multi_host(

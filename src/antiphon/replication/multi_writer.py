@@ -45,7 +45,7 @@ from antiphon.replication.origin_log import OriginLog
 from antiphon.replication.origin_regain import Regain
 from antiphon.replication.origins import NONE
 from antiphon.replication.replica_state import Role
-from antiphon.replication.vclock import Vclock
+from antiphon.replication.vclock import Vclock, component
 
 Batch = tuple[int, int, int, object]
 """(number of offsets, checksum, bytes, data) of a batch that a client wrote here."""
@@ -92,6 +92,7 @@ class MultiWriterReplica:
         self._regain = Regain(shard, self._log, life) if damaged else None
         self._origins: dict[NodeId, int] = {}
         self._held: deque[tuple[int, NodeId, int]] = deque()  # answers to AskOrigin: (write id, who, nonce)
+        self._own_lsn = 0  # the last entry of this replica's own origin that others are known to have
         self._asked: dict[NodeId, int] = {}  # the last nonce of each that asked
         self._set_members(origins)
         self._handlers: dict[type, Callable[[NodeId, Any, list[MultiAction]], None]] = {
@@ -180,6 +181,11 @@ class MultiWriterReplica:
                 f"node {self.node_id} lost part of its log of shard {self.shard}, and writes again when every other member "
                 f"has said what it has; waiting for: {silent}"
             )
+        if self._own_lsn >= self.next_lsn:
+            raise NotReadyError(
+                f"others have entry {self._own_lsn} of node {self.node_id} in shard {self.shard}, and it has only what comes "
+                f"before {self.next_lsn} itself: its directory is an old copy; it writes again when it got them back"
+            )
         if self.origin == NONE:
             raise NotReadyError(
                 f"node {self.node_id} has no origin id in shard {self.shard} for its disk yet; write at another replica"
@@ -241,6 +247,8 @@ class MultiWriterReplica:
         out: list[MultiAction] = []
         if self.failed or dict(origins) == self._origins:
             return out
+        if origins.get(self.node_id) != self.origin:
+            self._own_lsn = 0
         self._set_members(origins)
         self._intake.subscribe_due(out)
         self._check_regained(out)
@@ -284,6 +292,7 @@ class MultiWriterReplica:
         if taken:
             out.append(self._log.append(taken))
         self._relays.heard(sender, message.vclock)
+        self._own_lsn = max(self._own_lsn, component(message.vclock, self.origin))
         self._intake.taken(sender, message, out)
 
     def _on_base(self, sender: NodeId, message: RelayBase, out: list[MultiAction]) -> None:

@@ -288,7 +288,10 @@ class RelaySide:
 
     def common_offset(self) -> int:
         """Everything in the log before this offset is durable at every member: it may be trimmed."""
-        mark = self._log.index.covered_by(self.stable_clock())
+        stable = self.stable_clock()
+        if stable == self._log.durable_clock:
+            return self._log.durable_end
+        mark = self._log.index.covered_by(stable)
         return self._log.log_start if mark is None else mark.offset
 
     def lags(self) -> Mapping[NodeId, int]:
