@@ -11,6 +11,7 @@ from antiphon.coordination import topic_rules
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
 from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
+from antiphon.coordination.profiles import check as check_replication
 from antiphon.coordination.state import SHARD_COUNTER, TOPIC_COUNTER, ClusterState, ShardRecord
 from antiphon.errors import (
     InvalidRequestError,
@@ -59,6 +60,8 @@ def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
             config[normal_name(name)] = value
     wanted = topic_rules.check_settings(topic.profile, config, topic.replicas, topic.kind)
     _check_fixed(topic, wanted)
+    for voters in _voters_now(ledger.model, topic) - {topic.replicas}:
+        check_replication(topic.profile, config, voters, topic.kind)
     count = len(ledger.model.shards_of[topic.topic_id])
     loads: list[NodeLoad] = []
     if request.shards is not None:
@@ -98,6 +101,12 @@ def _check_fixed(topic: TopicMeta, wanted: Replication) -> None:
                 f"{name} is decided when a {topic.kind.value} is made: {topic.name!r} has {name}={old}, which cannot become "
                 f"{new}; make a new one and copy"
             )
+
+
+def _voters_now(state: ClusterState, topic: TopicMeta) -> set[int]:
+    """How many voters its shards have, or had, while they are on their way to as many as the topic is to have."""
+    metas = [state.shards[shard_id].meta for shard_id in state.shards_of[topic.topic_id]]
+    return {len(voters) for meta in metas for voters in (meta.ensemble, meta.outgoing, meta.goal) if voters}
 
 
 def _check_more_shards(topic: TopicMeta, count: int, wanted: int) -> None:
