@@ -17,7 +17,9 @@ from antiphon.errors import (
     TimedOutError,
     WrongShardError,
 )
+from antiphon.node.shard_host import ShardHost
 from antiphon.node.splits import next_entry
+from antiphon.records.batch import read_header
 from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw
 from antiphon.table.ranges import WHOLE, OwnedRange
@@ -111,13 +113,23 @@ async def under_load(
     return load
 
 
+def whole_log(host: ShardHost) -> list[memoryview]:
+    """All committed batches."""
+    batches: list[memoryview] = []
+    at = host.log.log_start
+    while at < host.high_watermark:
+        batches += host.log.read(at, 1 << 30, host.high_watermark)
+        at = read_header(batches[-1]).next_offset
+    return batches
+
+
 async def check_logs(nodes: Nodes, name: str, load: Load) -> None:
     """The logs tell each acknowledged write once, apart from the copies at the child's beginning, and no removals."""
     written: list[tuple[str, int]] = []
     topic = next(iter(nodes.nodes.values())).topic(name)
     for shard in topic.shards:
         leader = await nodes.leader(shard.shard_id)
-        changes = list(decode_changes(leader.log.read(0, 1 << 30, leader.high_watermark)))
+        changes = list(decode_changes(whole_log(leader)))
         assert all(change.kind is not ChangeKind.DELETED for change in changes)
         own = [change for change in changes if change.offset >= shard.own_start]
         versions = [change.version_id for change in own]

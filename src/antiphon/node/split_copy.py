@@ -7,9 +7,8 @@ to know nothing of splits, and its log tells the whole story of its keys.
 
 1. *Scan*: page by page in key order, each page of one moment. What the child has already (of an earlier leader's copying) is
    compared, so a page costs writes only where it differs. The pages are of different moments; that is mended by
-2. *follow*: the parent's log from where it was when the scan began, by the hashes that are the child's. A put counts if its
-   version is above the child's, a removal if the version that it removes is not below: versions only rise, so an old change
-   that comes after a newer row is recognised, and at the freeze each key is what it was in the parent at the freeze.
+2. *follow*: the parent's log from where it was when the scan began, by the hashes that are the child's (`table.copying` has
+   the rules). So after the freeze each key is what it was in the parent at the freeze.
 3. *Inherit*: with everything up to the freeze in the log, an entry ends the copy. Version ids go on above the parent's.
 
 Nothing of this is remembered outside the child's log: a new leader scans again, which finds most of it done.
@@ -26,10 +25,10 @@ from antiphon.errors import AntiphonError, NotReadyError, UnavailableError
 from antiphon.node.table_shard import TableShard
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
-from antiphon.records.changes import VERSION, VERSION_HEADER, VersionTuple
+from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Inherit, SplitEntry, build_split_entry
-from antiphon.table.evaluator import RecordInput
+from antiphon.table.copying import CopiedRow, differences, newer, records_of
 from antiphon.wire.cluster import SplitReport, SplitStep
 from antiphon.wire.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
 
@@ -128,23 +127,19 @@ class SplitCopy:
         while start is not None:
             if parent.closed or table.state is not state or state.owned.last < low:
                 raise NotReadyError(f"the replica of shard {parent.shard_id} was replaced")
-            rows, following = state.stored_rows(
+            stored, following = state.stored_rows(
                 start, None, (low, high), examined_max=PAGE_ROWS, size_bytes_max=PAGE_BYTES
             )
             own, _ = self._table().state.stored_rows(
                 start, following, (0, HASH_MAX), examined_max=1 << 40, size_bytes_max=1 << 40
             )
-            have = {row.key: row for row in own}
-            records: list[RecordInput] = []
-            for row in rows:
-                found = have.pop(row.key, None)
-                if found is None or found.version_id < row.version_id:
-                    modified_ms = VERSION.unpack(row.version)[3]
-                    records.append((row.key, row.value, [(VERSION_HEADER, row.version)], modified_ms))
-            now_ms = time.time_ns() // 1_000_000
-            records += [(row.key, None, [(VERSION_HEADER, row.version)], now_ms) for row in have.values()]
-            if records:
-                await self._write(records)
+            rows = differences(
+                [CopiedRow(*row, VERSION.unpack(row[1])[3]) for row in stored],
+                [CopiedRow(*row) for row in own],
+                time.time_ns() // 1_000_000,
+            )
+            if rows:
+                await self._write(rows)
             else:
                 await asyncio.sleep(0)
             start = following
@@ -158,42 +153,25 @@ class SplitCopy:
     async def _follow(self, meta: ShardMeta, parent: "ShardHost", end: int) -> None:
         """Take over what the parent's log says from the position on, a piece of it."""
         batches = await parent.read_in_thread(self._position, PAGE_BYTES, end, at_least_one=True)
-        records: list[RecordInput] = []
-        known: dict[bytes, VersionTuple | None] = {}
+        low, high = meta.hashes
+        changes: list[CopiedRow] = []
         position = self._position
         for piece in batches:
             for header, batch in iter_batches(piece):
                 position = header.next_offset
-                if not header.is_control:
-                    records += self._wanted(meta, batch, known)
-        if records:
-            await self._write(records)
+                for record in () if header.is_control else decode_records(batch):
+                    key = record.key or b""
+                    if low <= key_hash(key) <= high:
+                        version = dict(record.headers).get(VERSION_HEADER)
+                        if version is not None:
+                            changes.append(CopiedRow(key, version, record.value, record.timestamp_ms))
+        keys = list(dict.fromkeys(change.key for change in changes))
+        versions = self._table().state.versions(keys)
+        known = {key: None if v is None else v[0] for key, v in zip(keys, versions, strict=True)}
+        rows = newer(changes, known)
+        if rows:
+            await self._write(rows)
         self._position = position
-
-    def _wanted(
-        self, meta: ShardMeta, batch: memoryview, known: dict[bytes, VersionTuple | None]
-    ) -> list[RecordInput]:
-        """The changes of a batch that are the child's and newer than what it has."""
-        low, high = meta.hashes
-        found: list[tuple[bytes, bytes | None, bytes, int]] = []
-        for record in decode_records(batch):
-            key = record.key or b""
-            if low <= key_hash(key) <= high:
-                version = dict(record.headers).get(VERSION_HEADER)
-                if version is not None:
-                    found.append((key, record.value, version, record.timestamp_ms))
-        asked = list({key: None for key, *_ in found if key not in known})
-        known.update(zip(asked, self._table().state.versions(asked), strict=True))
-        records: list[RecordInput] = []
-        for key, value, packed, timestamp_ms in found:
-            version_id, current = VERSION.unpack(packed)[0], known[key]
-            newer = current is None or version_id > current[0]
-            if (value is not None and newer) or (
-                value is None and current is not None and version_id >= current[0]
-            ):
-                known[key] = None if value is None else VERSION.unpack(packed)
-                records.append((key, value, [(VERSION_HEADER, packed)], timestamp_ms))
-        return records
 
     async def _finish(self, meta: ShardMeta, split: Split, parent: "ShardHost", table: TableShard) -> None:
         """Everything up to the freeze is here: end the copy, once for each freeze, and say so."""
@@ -213,14 +191,14 @@ class SplitCopy:
     def _table(self) -> TableShard:
         return self._host.require_table()
 
-    async def _write(self, records: list[RecordInput]) -> None:
+    async def _write(self, rows: list[CopiedRow]) -> None:
         """Append to the child's log and wait for the commit."""
         host = self._host
         host.check_writable()
         evaluator = self._table().evaluator
         if evaluator is None:
             raise NotReadyError(f"shard {host.shard_id} has just been elected")
-        base = host.log.log_end
+        base, records = host.log.log_end, records_of(rows)
         batch = build_batch(records, base_offset=base, leader_epoch=host.term)
         evaluator.imported(records, base)
         await staged(host, batch, len(records))

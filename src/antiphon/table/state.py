@@ -24,7 +24,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import msgspec
 from rocksdict import (
@@ -101,20 +101,6 @@ def _options() -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
-
-
-class StoredRow(NamedTuple):
-    """A row as a split copies it."""
-
-    key: bytes
-    version: bytes  # VERSION, packed
-    value: bytes
-
-    @property
-    def version_id(self) -> int:
-        """Id of the version."""
-        found: int = VERSION_ID.unpack_from(self.version)[0]
-        return found
 
 
 class TableState:
@@ -344,12 +330,13 @@ class TableState:
         *,
         examined_max: int,
         size_bytes_max: int,
-    ) -> tuple[list[StoredRow], bytes | None]:
-        """Rows from key `start` to before `end` (None: to the end) whose hash is in `hashes`, and the key to go on with.
+    ) -> tuple[list[tuple[bytes, bytes, bytes]], bytes | None]:
+        """Rows (key, packed version, value) from key `start` to before `end` (None: to the end) whose hash is from the first
+        to the second of `hashes`, and the key to go on with.
 
         Looks at no more than `examined_max` rows and takes about `size_bytes_max` bytes; what it returns is of one moment.
         """
-        rows: list[StoredRow] = []
+        rows: list[tuple[bytes, bytes, bytes]] = []
         size_bytes = 0
         stop = USER_END if end is None else USER + end
         for examined, (key, stored) in enumerate(self._db.items(from_key=USER + start)):
@@ -358,7 +345,7 @@ class TableState:
             if examined >= examined_max or size_bytes > size_bytes_max:
                 return rows, key[1:]
             if hashes[0] <= key_hash(key[1:]) <= hashes[1]:
-                rows.append(StoredRow(key[1:], stored[: VERSION.size], stored[VERSION.size :]))
+                rows.append((key[1:], stored[: VERSION.size], stored[VERSION.size :]))
                 size_bytes += len(key) + len(stored)
         return rows, None
 

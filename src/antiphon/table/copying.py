@@ -1,0 +1,64 @@
+"""What the shard that is being split off writes down of its parent's rows and changes. Pure; driven by `node.split_copy`.
+
+Two rules make copies at different moments come out right, both from one fact: in a shard version ids only rise, and a
+removal names the version that it removes.
+
+* A row counts if its version is above that of the row that is here. So an old change does no harm when a newer row was
+  copied before it.
+* A removal counts if what is here has the version that it removes, or an older one.
+
+Whoever compares the rows once and then goes by all changes since the comparison began ends with exactly the parent's rows,
+whatever was here before.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from antiphon.records.changes import VERSION, VERSION_HEADER
+from antiphon.table.evaluator import RecordInput
+
+
+class CopiedRow(NamedTuple):
+    """A row with its packed version; a `value` of None: the removal of the row that had this version."""
+
+    key: bytes
+    version: bytes
+    value: bytes | None
+    timestamp_ms: int = 0
+
+    @property
+    def version_id(self) -> int:
+        """Id of the version."""
+        found: int = VERSION.unpack(self.version)[0]
+        return found
+
+
+def differences(theirs: Sequence[CopiedRow], own: Sequence[CopiedRow], now_ms: int) -> list[CopiedRow]:
+    """What makes `own`, the rows of a range of keys here, the same as `theirs` at the parent, unless it is ahead of them."""
+    have = {row.key: row for row in own}
+    found = []
+    for row in theirs:
+        mine = have.pop(row.key, None)
+        if mine is None or mine.version_id < row.version_id:
+            found.append(row)
+    found += [CopiedRow(row.key, row.version, None, now_ms) for row in have.values()]
+    return found
+
+
+def newer(changes: Iterable[CopiedRow], known: dict[bytes, int | None]) -> list[CopiedRow]:
+    """The changes that count. `known` has the version id that each key has here (None: no row) and is brought up to date."""
+    found = []
+    for change in changes:
+        version_id, current = change.version_id, known[change.key]
+        if change.value is not None and (current is None or version_id > current):
+            known[change.key] = version_id
+            found.append(change)
+        elif change.value is None and current is not None and version_id >= current:
+            known[change.key] = None
+            found.append(change)
+    return found
+
+
+def records_of(rows: Iterable[CopiedRow]) -> list[RecordInput]:
+    """The records of a table's log that say this."""
+    return [(row.key, row.value, [(VERSION_HEADER, row.version)], row.timestamp_ms) for row in rows]
