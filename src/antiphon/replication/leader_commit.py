@@ -179,9 +179,11 @@ class LeaderCommit(ABC):
     def _advance_apart(self, out: list[Action]) -> None:
         """More is committed than is settled (S4.18): two marks, the settled one never ahead of the other."""
         log = self._log
-        mark = self.tracker.commit_offset(log.commit_mark)
+        before = log.commit_mark
+        mark = self.tracker.commit_offset(before)
+        # Where the followers were faster than the own disk, both marks move at once.
         log.high_watermark = min(mark, self.tracker.settled_offset(log.high_watermark))
-        if mark == log.commit_mark:
+        if mark == before:
             return
         log.acknowledged = mark
         out.append(Commit(mark))
