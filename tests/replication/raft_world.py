@@ -59,19 +59,19 @@ class MemberCluster(Cluster):
         config: ReplicaConfig | None = None,
         election: ElectionConfig | None = None,
         timeout: Callable[[NodeId], int] = lambda node: 10 + node,
-        kind: type[RaftReplica] = RaftReplica,
+        host: type[MemberHost] = MemberHost,
     ) -> None:
         self.founders = voters
-        self.kind = kind
+        self.host = host
         super().__init__(0, raft=True, config=config, election=election, timeout=timeout)
         self.ensemble = tuple(range(1, nodes + 1))
         for node in self.ensemble:
             if node in voters:
-                self.hosts[node] = MemberHost(self, node)
+                self.hosts[node] = self.host(self, node)
 
     def add(self, node: NodeId) -> None:
         """Open an empty replica on a node, as the metadata has it do that places a learner there."""
-        self.hosts[node] = MemberHost(self, node, joining=True)
+        self.hosts[node] = self.host(self, node, joining=True)
 
     def remove(self, node: NodeId) -> None:
         """The node's replica is gone, with its disk."""
@@ -83,7 +83,7 @@ class MemberCluster(Cluster):
         if host.joining and host.term == 0:
             host.damaged = True  # until it is repaired: this mark is on the disk
         index = index_of_members(host.disk, host.base)
-        return self.kind(
+        return RaftReplica(
             node_id=host.node,
             shard=SHARD,
             ensemble=self.founders,

@@ -344,6 +344,53 @@ def test_an_only_voter_takes_others_in() -> None:
     assert cluster.leader in {2, 3}
 
 
+def test_a_cut_brings_the_founders_back() -> None:
+    cluster = founded()
+    cluster.isolate(1)
+    cluster.change((1, 2, 3), (4,))
+    cluster.crash(1)
+    cluster.restart(1)
+    assert cluster.voter(1).members == Members((1, 2, 3), (), (4,))
+    cluster.tick(40)
+    cluster.heal()
+    cluster.tick(6)
+    assert cluster.voter(1).members == THREE
+
+
+def test_who_is_no_voter_by_an_entry_that_may_be_undone_can_still_be_elected() -> None:
+    """Node 1 wrote the final entry, which leaves it out, and nobody else has it; node 4 lacks what only node 1 has."""
+    cluster = founded(4, (1,))
+    cluster.add(4)
+    cluster.moved((1,), (4,))
+    cluster.change((4,))
+    while cluster.voter(1).members.is_joint:
+        cluster.deliver(1)
+    cluster.drop()
+    cluster.crash(1)
+    cluster.restart(1)
+    assert cluster.voter(1).ensemble == (4,)
+    cluster.tick(60)
+    assert cluster.voter(4).settled_members == Members((4,))
+    assert cluster.leader == 4
+
+
+def test_those_that_leave_hear_of_it() -> None:
+    cluster = with_learner()
+    cluster.moved((1, 2, 4))
+    assert cluster.heard(3)[-1] == (Members((1, 2, 4)), True)
+
+
+def test_a_hand_over_ends_when_its_target_leaves() -> None:
+    cluster = founded(2, (1, 2))
+    cluster.change((1,))
+    cluster.isolate(2)
+    cluster[1].run(cluster.voter(1).transfer_leadership(2))
+    cluster.heal()
+    cluster.tick(4)
+    cluster.propose(cluster.leader, "b")
+    assert cluster.leader in {1, 2}
+
+
 # -- a coordinator's wish --------------------------------------------------------------------------------------------
 
 

@@ -5,9 +5,9 @@ Votes are `RaftVoter`'s; here is what a leader and its followers make of members
 Decisions
 ---------
 * **Members are entries of the log** (`raft_members`), unless the ensemble is fixed by configuration. A replica goes by the
-  last one it has, committed or not. Who is no voter by that does not campaign; but whoever is asked for a vote gives it, by
-  its log alone, whether it finds the candidate or itself among its members or not: the candidate may know of later members,
-  and could otherwise never win. Whom a candidate may count is said by the candidate's members.
+  last one it has, committed or not. Who is no voter by that does not campaign, once it is committed; and whoever is asked
+  for a vote gives it, by its log alone, whether it finds the candidate or itself among its members or not: the candidate may
+  know of later members, and could otherwise never win. Whom a candidate may count is said by the candidate's members.
 * **A leader that is no voter any more** leads until that is committed; then it hands over to a voter, or gives up.
 * **A change that an older leader began** is finished by the next one, as soon as that one is ready: a joint step is never
   left standing.
@@ -108,6 +108,11 @@ class RaftReplica(RaftVoter):
         return super().ready and self._transfer is None
 
     @property
+    def needs_tick(self) -> bool:
+        """As for every replica that votes; handing over takes time as well."""
+        return super().needs_tick or self._transfer is not None
+
+    @property
     def settled_members(self) -> Members | None:
         """The members that are committed in the log; None where the ensemble is fixed."""
         return None if self._index is None else self._index.at(self._log.high_watermark)
@@ -182,20 +187,27 @@ class RaftReplica(RaftVoter):
         return out
 
     def _next_members(self, voters: Sequence[NodeId], learners: Sequence[NodeId]) -> Members | None:
-        """As `next_members`; whoever is to become a voter must hold the entry that made it a learner.
+        """As `next_members`; whoever is to become a voter must be a learner that votes when it is asked.
 
-        Otherwise an election could come to need its vote before its log names it a member, and never end.
+        Otherwise an election could come to need a vote that is not given before there is a leader.
         """
         entry = next_members(self.members, voters, learners, settled=self._is_settled)
-        if entry is not None and self._leading is not None and self._index is not None:
-            for node in entry.voters:
-                cursor = self._leading.cursors.get(node)
-                behind = cursor is None or cursor.ack_offset < self._index.end
-                if node not in self.ensemble and (behind or node not in self.members.learners):
-                    raise NotReadyError(
-                        f"node {node} is no learner of shard {self.shard} that has caught up; retry"
-                    )
+        for node in () if entry is None else entry.voters:
+            if node not in self.ensemble and not self._has_caught_up(node):
+                raise NotReadyError(
+                    f"node {node} is no learner of shard {self.shard} that has caught up; retry"
+                )
         return entry
+
+    def _has_caught_up(self, learner: NodeId) -> bool:
+        """Does it hold, durably, the entry that made it a learner, and know of an entry that this term has committed?"""
+        leading, index = self._leading, self._index
+        if leading is None or index is None or learner not in self.members.learners:
+            return False
+        cursor = leading.cursors.get(learner)
+        return cursor is not None and min(cursor.ack_offset, cursor.known_watermark) >= max(
+            index.end, leading.tracker.term_start + 1
+        )
 
     @property
     def _is_settled(self) -> bool:
@@ -216,21 +228,27 @@ class RaftReplica(RaftVoter):
             return
         members = index.current
         if members is not None and members is not self.members:
-            self.members = members
+            before, self.members = self.members, members
             self._told_committed = False
             out.append(MembersChanged(members, committed=False))
             if leading is not None:
-                self._lead_members(leading, members, out)
+                self._lead_members(leading, before, out)
         if not self._told_committed and self._is_settled:
             self._told_committed = True
             out.append(MembersChanged(self.members, committed=True))
             if leading is not None and leading.ready:
                 self._settled(out)
         if self._transfer is not None:
-            self._hand_over(self._transfer, out)
+            if self._transfer.to in self.ensemble:
+                self._hand_over(self._transfer, out)
+            else:
+                self._transfer = None
 
-    def _lead_members(self, leading: LeaderSide, members: Members, out: list[Action]) -> None:
-        leading.set_members(members, out)
+    def _lead_members(self, leading: LeaderSide, before: Members, out: list[Action]) -> None:
+        """Count by the new members, and feed them; those that leave hear of it, as learners do, until it is committed."""
+        members = self.members
+        leaving = tuple(node for node in before.everybody if node not in members.everybody)
+        leading.set_members(Members(members.voters, members.outgoing, (*members.learners, *leaving)), out)
         for node in members.everybody:
             if node != self.node_id and node not in leading.cursors:
                 leading.add_follower(node, self.head, out)
@@ -242,6 +260,9 @@ class RaftReplica(RaftVoter):
         if self.members.is_joint:
             self._write_members(final_members(self.members), out)
             return
+        if self._leading is not None:
+            self._leading.heartbeat(out)  # tells those that leave
+            self._leading.set_members(self.members, out)
         self._work_on_change(out)
         if self._leading is not None and self.node_id not in self.ensemble:
             successor = best_successor(self._leading.cursors, self.members.voters)

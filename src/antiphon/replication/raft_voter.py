@@ -22,9 +22,10 @@ Decisions
   obeys or acknowledges anything it asks the others which terms they promised, and takes the highest for its own. As many
   must answer as make a majority, itself not counted: those share a replica with every majority that it may have been part
   of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates.
-* **A replica that joins** a shard with a history (`joining`) does not vote before its log names it a member. An empty log
-  would vote for anybody, also for a candidate of long ago that counts this node from a time when it was a member before, and
-  that has not heard since that others decide now. The entry that names it comes after all of that.
+* **A replica that joins** a shard with a history (`joining`) does not vote before it has, durably, an entry that was
+  committed in the term that it is in. An empty log would vote for anybody, also for a candidate of long ago that counts this
+  node from a time when it was a member before, and that has not heard since that others decide now. No earlier point will
+  do: the log that it is fed begins with that time. So nobody is made a voter before it is past that point.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,9 +86,8 @@ class RaftVoter(ReplicaCore):
         joining: bool = False,
         members: MembersIndex | None = None,
     ) -> None:
-        founders = Members(tuple(ensemble))
-        if members is not None and members.current is None:
-            members.base = founders
+        if members is not None and members.base is None:  # the log does not say how it began
+            members.base = Members(tuple(ensemble))
         super().__init__(
             node_id=node_id,
             shard=shard,
@@ -102,7 +102,6 @@ class RaftVoter(ReplicaCore):
             members=None if members is None else members.current,
         )
         self._index = members
-        self._founders = founders
         if members is not None:
             self._log = MembersLog(terms, high_watermark, members)
             if terms.log_end or term:  # a member once, for whoever counts it
@@ -177,11 +176,22 @@ class RaftVoter(ReplicaCore):
     def _time_out(self, out: list[Action]) -> None:
         self._timer.rearm()
         self._campaign = None
-        if self._is_sound and self.node_id in self.ensemble:
+        if not self.damaged and self._may_lead():
             if self._election.pre_vote:
                 self._ask_for_pre_votes(out)
             else:
                 self._ask_for_votes(out)
+
+    def _may_lead(self) -> bool:
+        """Is this replica a voter, or was it one before an entry that may still be undone?
+
+        The latter may be the only one whose log is long enough; when it is elected it brings that entry to the others.
+        """
+        if self.node_id in self.ensemble or self._index is None:
+            return self.node_id in self.ensemble
+        index = self._index
+        before = index.at(index.end - 1)
+        return index.end > self._log.high_watermark and before is not None and self.node_id in before.voting
 
     # -- being a candidate -----------------------------------------------------------------------------------------
 
@@ -307,15 +317,7 @@ class RaftVoter(ReplicaCore):
             self._vote(sender, message, out)
 
     def _would_vote_for(self, message: RequestVote) -> bool:
-        return self._is_sound and is_up_to_date(message.head, self.head)
-
-    @property
-    def _is_sound(self) -> bool:
-        """Does this replica have everything that its vote rests on?"""
-        if not self.damaged:
-            return True
-        named = self.members is not self._founders and self.node_id in self.members.everybody
-        return self._joining and named
+        return not self.damaged and is_up_to_date(message.head, self.head)
 
     def _knows_live_leader(self) -> bool:
         if self.role is Role.LEADER:

@@ -363,7 +363,7 @@ class ReplicaCore:
         mark = log.high_watermark
         if (
             self.term > self._repair_floor
-            and mark > log.terms.log_start
+            and mark >= log.terms.log_start
             and log.durable_end >= mark
             and log.terms.term_before(mark) == self.term
         ):
