@@ -159,4 +159,12 @@ def founded(nodes: int = 5, voters: tuple[NodeId, ...] = (1, 2, 3), **options: A
     return cluster
 
 
-__all__ = ["MemberCluster", "MemberHost", "Role", "founded", "make_members"]
+def with_learner() -> MemberCluster:
+    """Nodes 1-3 vote, node 4 has just been made a learner and has caught up."""
+    cluster = founded()
+    cluster.add(4)
+    cluster.moved((1, 2, 3), (4,))
+    return cluster
+
+
+__all__ = ["MemberCluster", "MemberHost", "Role", "founded", "make_members", "with_learner"]
