@@ -82,7 +82,7 @@ def up(
         pids = _start_all(directory, cluster, bases, asked)
     _announce(directory, cluster, pids, time.monotonic() - started_at, as_json=as_json)
     if not detach:
-        _attend(cluster, asked)
+        _attend(directory, cluster, asked)
 
 
 def _base(asked: int | None, default: int, fresh: bool) -> int | None:
@@ -204,9 +204,8 @@ def _note_signals() -> list[int]:
     return asked
 
 
-def _attend(cluster: LocalClusterFile, asked: list[int]) -> None:
-    """Wait for a signal, say when a node ends by itself, then stop every node, also ones started again later."""
-    dirs = [Path(node.dir) for node in cluster.nodes]
+def _attend(directory: Path | None, cluster: LocalClusterFile, asked: list[int]) -> None:
+    """Wait for a signal, say when a node ends by itself, then stop every node, also ones started or added later."""
     while not asked:
         for pid, wait_status in supervisor.reap():
             code = os.waitstatus_to_exitcode(wait_status)
@@ -218,7 +217,9 @@ def _attend(cluster: LocalClusterFile, asked: list[int]) -> None:
                 err=True,
             )
         time.sleep(0.1)
-    killed = supervisor.stop_nodes(dirs)
+    if directory is not None:
+        cluster = load_cluster(directory) or cluster
+    killed = supervisor.stop_nodes([Path(node.dir) for node in cluster.nodes])
     if killed:
         raise AntiphonError(
             f"{len(killed)} nodes did not stop in time and were killed; they will recover at the next start"
@@ -305,7 +306,7 @@ def node_start(
     sys.stdout.flush()
     if foreground:
         only = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
-        _attend(only, _note_signals())
+        _attend(None, only, _note_signals())
 
 
 def server_addresses(servers: str | None, directory: Path) -> str:

@@ -21,7 +21,10 @@ DOORS: Final = ("native", "kafka", "http")
 
 
 class LocalNode(msgspec.Struct):
-    """One node of a local cluster. Addresses are `host:port` of its last start, empty where a door is off."""
+    """One node of a local cluster. Addresses are `host:port` of its last start, empty where a door is off.
+
+    `added`: it joined later; the others chose the voters of `__cluster` without it.
+    """
 
     id: int
     dir: str
@@ -29,6 +32,7 @@ class LocalNode(msgspec.Struct):
     kafka: str = ""
     oxia: str = ""
     http: str = ""
+    added: bool = False
 
 
 class LocalClusterFile(msgspec.Struct):
@@ -48,6 +52,14 @@ def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalCl
         raise InvalidRequestError(f"a local cluster has 1 to 64 nodes, not {nodes}")
     members = [LocalNode(id=i, dir=str(directory / f"node-{i}")) for i in range(nodes)]
     return LocalClusterFile(FORMAT, uuid.uuid4().hex, host, profile, members, founded=False)
+
+
+def new_node(directory: Path, cluster: LocalClusterFile) -> LocalNode:
+    """Describe a node more, with an id and a folder that no node had before; nothing is written yet."""
+    node_id = max(node.id for node in cluster.nodes) + 1
+    while (directory / f"node-{node_id}").exists():
+        node_id += 1
+    return LocalNode(id=node_id, dir=str(directory / f"node-{node_id}"), added=True)
 
 
 def load_cluster(directory: Path) -> LocalClusterFile | None:

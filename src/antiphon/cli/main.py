@@ -11,6 +11,7 @@ from antiphon.cli import (
     demo,
     judge,
     kv_commands,
+    membership_commands,
     simulate,
     topic_commands,
     verify,
@@ -46,6 +47,7 @@ def _options(
 
 cluster_commands.mount(app)
 topic_commands.mount(app)
+membership_commands.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)
 demo.mount(app)

@@ -12,7 +12,8 @@ from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_co
 def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
     """The configuration of one node of a local cluster; what a person changed in its node.toml is kept."""
     directory = Path(node.dir)
-    members = [Member(id=member.id, native=member.native) for member in cluster.nodes]
+    # Who founded the cluster: the voters of `__cluster` are the first of these, on every node and at every start.
+    members = [Member(id=member.id, native=member.native) for member in cluster.nodes if not member.added]
     ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
     if (directory / "node.toml").exists():
         config = load_config(directory)

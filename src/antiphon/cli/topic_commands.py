@@ -7,6 +7,7 @@ import typer
 
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.moves import WAIT_S, wait_for_moves
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.split_command import shard_split
 from antiphon.cli.topic_options import (
@@ -43,13 +44,15 @@ SHARD_HEADINGS = (
 JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING")
 
 
+shard_app = typer.Typer(
+    no_args_is_help=True, help="Shards: who leads, who follows, how far.", rich_markup_mode=None
+)
+
+
 def mount(app: typer.Typer) -> None:
     """Add this module's commands to the command line."""
     for kind in (Kind.TOPIC, Kind.TABLE):
         app.add_typer(_app_for(kind), name=kind.value)
-    shard_app = typer.Typer(
-        no_args_is_help=True, help="Shards: who leads, who follows, how far.", rich_markup_mode=None
-    )
     shard_app.command("list", epilog="Example: antiphon shard list --topic flights")(shard_list)
     shard_app.command("elect", epilog="Example: antiphon shard elect flights 0 --node 2")(shard_elect)
     shard_app.command("split", epilog="Example: antiphon shard split aircraft 0")(shard_split)
@@ -208,22 +211,27 @@ def _alter(kind: Kind) -> Callable[..., None]:
         shards: Annotated[
             int | None, typer.Option(help="New number of shards of a topic (only more).")
         ] = None,
+        replicas: Annotated[
+            int | None, typer.Option(help="New number of copies of each shard; they move while it is used.")
+        ] = None,
         servers: ServersOption = None,
         directory: DirOption = DEFAULT_DIR,
     ) -> None:
         chosen = with_options(parse_config(config), commit=commit, accept_split_brain=accept_split_brain)
         settings: dict[str, str | None] = {**chosen, **dict.fromkeys(reset or [])}
-        if not settings and shards is None:
-            usage("nothing to change: give --commit, --config, --reset or --shards")
+        if not settings and shards is None and replicas is None:
+            usage("nothing to change: give --commit, --config, --reset, --shards or --replicas")
         with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"altering {name}"):
             _find(db.metadata(), name, kind)
-            db.alter_topic(name, config=settings, shards=shards)
+            db.alter_topic(name, config=settings, shards=shards, replicas=replicas)
             topic = _find(db.metadata(), name, kind)
+            if replicas is not None:
+                wait_for_moves(db, lambda topic_name, _: topic_name == name, WAIT_S)
         typer.echo(f"Altered {kind.value} {name}")
         if settings:
             _warn(topic)
 
-    alter.__doc__ = f"Change the settings of a {kind.value}" + (
+    alter.__doc__ = f"Change the settings of a {kind.value}, or its replicas" + (
         ", or add shards." if kind is Kind.TOPIC else "."
     )
     return alter

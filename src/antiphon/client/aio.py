@@ -15,6 +15,7 @@ from antiphon import __version__
 from antiphon.client import log_reader
 from antiphon.client.cluster import Cluster, default_servers
 from antiphon.client.handles import Handle
+from antiphon.client.moves import shards_on_their_way
 from antiphon.client.table import AsyncTable
 from antiphon.client.topic import AsyncTopic
 from antiphon.errors import (
@@ -30,15 +31,20 @@ from antiphon.errors import (
 from antiphon.wire.frames import Buffer
 from antiphon.wire.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.wire.requests import (
+    AdminRequest,
     AlterTopic,
     AppendBatch,
     Appended,
     CreateTopic,
     DeleteTopic,
+    DrainNode,
     ElectLeader,
     Fetched,
     GetStatus,
+    MoveReplica,
     OffsetReply,
+    Rebalance,
+    RemoveNode,
     SplitShard,
     StatusReply,
     TableWrite,
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
+MOVES_POLL_S: Final = 0.1
 
 
 class AsyncClient:
@@ -180,10 +187,14 @@ class AsyncClient:
         *,
         config: Mapping[str, str | None] | None = None,
         shards: int | None = None,
+        replicas: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Change settings (None: back to the default) or add shards to a plain topic."""
-        request = AlterTopic(name, dict(config or {}), shards)
+        """Change settings (None: back to the default), add shards to a plain topic, or change the replicas of each shard.
+
+        Returns when it is decided; replicas are then added and dropped while everybody works: see `wait_for_moves`.
+        """
+        request = AlterTopic(name, dict(config or {}), shards, replicas)
         await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
         await self._cluster.refresh()
 
@@ -213,6 +224,55 @@ class AsyncClient:
             first, last = KeyRanges(meta.shards).range_of(meta.shards[shard])
             at = (first + last + 1) // 2
         request = SplitShard(meta.shards[shard].shard_id, at)
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
+        await self._cluster.refresh()
+
+    # -- who holds what -----------------------------------------------------------------------------------------
+
+    async def move_replica(
+        self, name: str, shard: int, from_node: int, to_node: int, *, timeout_s: float | None = None
+    ) -> None:
+        """Have one node hold a shard in the place of another. Returns when it is decided: see `wait_for_moves`.
+
+        Raises InvalidRequestError, UnknownShardError.
+        """
+        meta = await self._meta_of(name)
+        if not 0 <= shard < len(meta.shards):
+            raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
+        await self._decide(MoveReplica(meta.shards[shard].shard_id, from_node, to_node), timeout_s)
+
+    async def drain_node(self, node: int, *, cancel: bool = False, timeout_s: float | None = None) -> None:
+        """Have everything that a node holds moved elsewhere, and nothing new put on it; `cancel` takes that back.
+
+        Returns when it is decided: see `wait_for_moves`. Raises InvalidRequestError where something has nowhere to go.
+        """
+        await self._decide(DrainNode(node, cancel), timeout_s)
+
+    async def remove_node(self, node: int, *, timeout_s: float | None = None) -> None:
+        """Forget a node that holds nothing and is stopped. Raises InvalidRequestError for any other."""
+        await self._decide(RemoveNode(node), timeout_s)
+
+    async def rebalance(self, *, leaders_only: bool = False, timeout_s: float | None = None) -> None:
+        """Spread replicas (unless `leaders_only`) and leaderships evenly. Returns when it is decided: see `wait_for_moves`.
+
+        Leaderships of shards that move replicas are not evened out at once: ask again when those have moved.
+        """
+        await self._decide(Rebalance(leaders_only), timeout_s)
+
+    async def wait_for_moves(self, name: str | None = None, *, timeout_s: float | None = None) -> None:
+        """Return when no shard (of one topic, if named) is on its way to other members. Raises TimedOutError."""
+        deadline = asyncio.get_running_loop().time() + self._time(timeout_s)
+        await asyncio.sleep(MOVES_POLL_S)  # nodes hear one after the other of what was decided just now
+        while moving := shards_on_their_way(await self.metadata(), name):
+            if asyncio.get_running_loop().time() > deadline:
+                topic, shard = moving[0]
+                raise TimedOutError(
+                    f"{len(moving)} shards are still on their way; {topic}/{shard.index} from "
+                    f"{list(shard.ensemble)} to {list(shard.goal)}"
+                )
+            await asyncio.sleep(MOVES_POLL_S)
+
+    async def _decide(self, request: AdminRequest, timeout_s: float | None) -> None:
         await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
         await self._cluster.refresh()
 

@@ -388,10 +388,13 @@ class Client:
         *,
         config: Mapping[str, str | None] | None = None,
         shards: int | None = None,
+        replicas: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Change settings (None: back to the default) or add shards to a plain topic."""
-        self.run(self.aio.alter_topic(name, config=config, shards=shards, timeout_s=timeout_s))
+        """Change settings, shards or replicas. See `AsyncClient.alter_topic`."""
+        self.run(
+            self.aio.alter_topic(name, config=config, shards=shards, replicas=replicas, timeout_s=timeout_s)
+        )
 
     def elect_leader(self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None) -> None:
         """Fence a shard and elect its leader anew; `node` -1: whoever has the best log."""
@@ -402,6 +405,28 @@ class Client:
     ) -> None:
         """Split a table's shard while it is read and written. See `AsyncClient.split_shard`."""
         self.run(self.aio.split_shard(name, shard, at=at, timeout_s=timeout_s))
+
+    def move_replica(
+        self, name: str, shard: int, from_node: int, to_node: int, *, timeout_s: float | None = None
+    ) -> None:
+        """Have one node hold a shard in the place of another. See `AsyncClient.move_replica`."""
+        self.run(self.aio.move_replica(name, shard, from_node, to_node, timeout_s=timeout_s))
+
+    def drain_node(self, node: int, *, cancel: bool = False, timeout_s: float | None = None) -> None:
+        """Have everything that a node holds moved elsewhere. See `AsyncClient.drain_node`."""
+        self.run(self.aio.drain_node(node, cancel=cancel, timeout_s=timeout_s))
+
+    def remove_node(self, node: int, *, timeout_s: float | None = None) -> None:
+        """Forget a node that holds nothing and is stopped. See `AsyncClient.remove_node`."""
+        self.run(self.aio.remove_node(node, timeout_s=timeout_s))
+
+    def rebalance(self, *, leaders_only: bool = False, timeout_s: float | None = None) -> None:
+        """Spread replicas and leaderships evenly. See `AsyncClient.rebalance`."""
+        self.run(self.aio.rebalance(leaders_only=leaders_only, timeout_s=timeout_s))
+
+    def wait_for_moves(self, name: str | None = None, *, timeout_s: float | None = None) -> None:
+        """Return when no shard is on its way to other members. See `AsyncClient.wait_for_moves`."""
+        self.run(self.aio.wait_for_moves(name, timeout_s=timeout_s))
 
     def metadata(self) -> ClusterMeta:
         """Nodes, topics and shards as a node knows them now."""

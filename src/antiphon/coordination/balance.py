@@ -142,6 +142,8 @@ def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId
     """The goal that puts `to_node` in the place of `from_node`. Raises InvalidRequestError."""
     meta = state.shards[shard_id].meta
     aim = meta.aim
+    if from_node not in aim and from_node in meta.everybody and to_node in aim:
+        return aim  # it was asked for already
     if from_node not in aim:
         raise InvalidRequestError(
             f"node {from_node} has no replica of shard {shard_id}; it is on {list(aim)}"

@@ -113,7 +113,9 @@ class MemberCommands:
             )
         if known.alive:
             raise InvalidRequestError(
-                f"node {node} is running: stop its process first, or it would register again", node=node
+                f"node {node} is running: stop its process first, or it would register again",
+                node=node,
+                running=True,
             )
         self._ledger.drop_node(node)
 

@@ -1,0 +1,284 @@
+"""`antiphon node add|drain|remove`, `antiphon shard move`, `antiphon rebalance`: who holds what, while everybody works."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import antiphon
+from antiphon.cli import supervisor
+from antiphon.cli.cluster_commands import (
+    DEFAULT_DIR,
+    DirOption,
+    JsonOption,
+    ServersOption,
+    node_app,
+    server_addresses,
+)
+from antiphon.cli.cluster_files import (
+    DOORS,
+    LocalClusterFile,
+    LocalNode,
+    find_cluster,
+    load_cluster,
+    new_node,
+    running_pid,
+    save_cluster,
+)
+from antiphon.cli.moves import POLL_S, WAIT_S, anything, listed, wait_for_moves
+from antiphon.cli.output import print_json, progress, reports_errors
+from antiphon.cli.topic_commands import shard_app
+from antiphon.client.moves import is_on_its_way
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    PortInUseError,
+    UnavailableError,
+)
+from antiphon.wire.metadata import ClusterMeta
+
+STOPPED_NOTICED_S = 15.0
+
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Return when it is done, or when it is decided.")
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=1.0, help="Seconds to wait; what is decided goes on by itself.")
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this module's commands to the command line; `shard move` is put beside the other commands of shards."""
+    app.command(epilog="Example: antiphon rebalance --leaders-only")(rebalance)
+    node_app.command("add", epilog="Example: antiphon node add --dir /tmp/flights")(node_add)
+    node_app.command("drain", epilog="Example: antiphon node drain 3")(node_drain)
+    node_app.command("remove", epilog="Example: antiphon node remove 3")(node_remove)
+    shard_app.command("move", epilog="Example: antiphon shard move flights 0 --from 1 --to 3")(shard_move)
+
+
+# -- shards ---------------------------------------------------------------------------------------------------------
+
+
+@reports_errors
+def shard_move(
+    topic: Annotated[str, typer.Argument(help="Topic or table.")],
+    shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
+    from_node: Annotated[int, typer.Option("--from", help="The node that is to hold it no more.")],
+    to_node: Annotated[int, typer.Option("--to", help="The node that is to hold it instead.")],
+    wait: WaitOption = True,
+    timeout_s: TimeoutOption = WAIT_S,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a replica of a shard on another node, while it is read and written."""
+    started = time.monotonic()
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.move_replica(topic, shard, from_node, to_node)
+        if wait:
+            wait_for_moves(db, lambda name, meta: (name, meta.index) == (topic, shard), timeout_s)
+        meta = next(each for each in db.metadata().topics if each.name == topic).shards[shard]
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "shard": shard,
+                "done": not is_on_its_way(meta),
+                "ensemble": list(meta.ensemble),
+                "leader": meta.leader if meta.leader >= 0 else None,
+                "seconds": round(time.monotonic() - started, 3),
+            }
+        )
+    elif wait:
+        typer.echo(f"{topic}/{shard} is on nodes {listed(meta.ensemble)}, led by node {meta.leader}")
+    else:
+        typer.echo(f"{topic}/{shard} goes to nodes {listed(meta.aim)}")
+
+
+@reports_errors
+def rebalance(
+    leaders_only: Annotated[
+        bool, typer.Option("--leaders-only", help="Only move leaderships, no replicas.")
+    ] = False,
+    wait: WaitOption = True,
+    timeout_s: TimeoutOption = WAIT_S,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Spread replicas, then leaderships, evenly over the nodes that are not draining, with as few moves as possible."""
+    started = time.monotonic()
+    moved = 0
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        if not leaders_only:
+            db.rebalance()
+            if wait:
+                moved += wait_for_moves(db, anything, timeout_s)
+        if leaders_only or wait:
+            db.rebalance(leaders_only=True)
+        if wait:
+            moved += wait_for_moves(db, anything, timeout_s)
+        cluster = db.metadata()
+    rows = _carried(cluster)
+    if as_json:
+        print_json({"moved": moved, "nodes": rows, "seconds": round(time.monotonic() - started, 3)})
+        return
+    typer.echo(f"{moved} shards moved" if wait else "decided; `antiphon shard list` shows how far it is")
+    for row in rows:
+        typer.echo(f"  node {row['node']}: {row['replicas']} replicas, leads {row['leads']}")
+
+
+def _carried(cluster: ClusterMeta) -> list[dict[str, int]]:
+    shards = [shard for topic in cluster.topics for shard in topic.shards]
+    return [
+        {
+            "node": node.node_id,
+            "replicas": sum(node.node_id in shard.ensemble for shard in shards),
+            "leads": sum(node.node_id == shard.leader for shard in shards),
+        }
+        for node in cluster.nodes
+    ]
+
+
+# -- nodes ----------------------------------------------------------------------------------------------------------
+
+
+@reports_errors
+def node_drain(
+    node: Annotated[int, typer.Argument(help="Node id.")],
+    cancel: Annotated[
+        bool,
+        typer.Option("--cancel", help="Take it back: what has not moved stays, and it gets new replicas."),
+    ] = False,
+    wait: WaitOption = True,
+    timeout_s: TimeoutOption = WAIT_S,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Move everything that a node holds to other nodes, and put nothing new on it."""
+    started = time.monotonic()
+    moved = 0
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.drain_node(node, cancel=cancel)
+        if wait and not cancel:
+            moved = wait_for_moves(db, lambda _topic, shard: node in shard.everybody, timeout_s)
+        left = _held_by(db.metadata(), node)
+    if as_json:
+        took_s = round(time.monotonic() - started, 3)
+        print_json({"node": node, "draining": not cancel, "moved": moved, "left": left, "seconds": took_s})
+    elif cancel:
+        typer.echo(f"Node {node} takes replicas again; it holds {left}")
+    elif wait:
+        typer.echo(f"Node {node} is empty: {moved} replicas moved. `antiphon node remove {node}` forgets it")
+    else:
+        typer.echo(f"Node {node} is being drained: {left} replicas are left")
+
+
+def _held_by(cluster: ClusterMeta, node: int) -> int:
+    return sum(node in shard.everybody for topic in cluster.topics for shard in topic.shards)
+
+
+@reports_errors
+def node_remove(
+    node: Annotated[int, typer.Argument(help="Node id.")],
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a node that is drained; a node of a local cluster is stopped first. Its folder stays."""
+    directory = directory.absolute()
+    cluster = load_cluster(directory) if servers is None else None
+    member = next((each for each in cluster.nodes if each.id == node), None) if cluster else None
+    with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"removing node {node}"):
+        try:
+            db.remove_node(node)
+        except InvalidRequestError as error:
+            if not error.details.get("running") or member is None:
+                raise
+            supervisor.stop_nodes([Path(member.dir)])
+            _remove_when_gone(db, node)
+    if cluster is not None and member is not None:
+        cluster.nodes.remove(member)
+        save_cluster(directory, cluster)
+    if as_json:
+        print_json({"node": node, "removed": True})
+    else:
+        typer.echo(
+            f"Removed node {node}" + (f"; its folder {member.dir} is not needed any more" if member else "")
+        )
+
+
+def _remove_when_gone(db: "antiphon.Client", node: int) -> None:
+    """Its process has ended: the coordinator notices within moments."""
+    deadline = time.monotonic() + STOPPED_NOTICED_S
+    while True:
+        try:
+            db.remove_node(node)
+            return
+        except InvalidRequestError as error:
+            if not error.details.get("running") or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
+
+
+@reports_errors
+def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> None:
+    """Start one more node of a local cluster, as a process of its own. It holds nothing until something is put on it."""
+    from antiphon.cli import node_process
+
+    directory = directory.absolute()
+    cluster = find_cluster(directory)
+    if not any(running_pid(Path(node.dir)) is not None for node in cluster.nodes):
+        raise UnavailableError(
+            f"no node of the cluster in {directory} is running: `antiphon up --dir {directory}`"
+        )
+    node = new_node(directory, cluster)
+    sockets = _bind(cluster, node)
+    node_dir = Path(node.dir)
+    config = node_process.node_config(cluster, node)
+    node_process.write_config(config, node_dir)
+    # Written down before it runs: whatever happens to this process, the cluster's other commands know of the node.
+    cluster.nodes.append(node)
+    save_cluster(directory, cluster)
+    pid, pipe = supervisor.fork_node(node_dir, lambda ready: node_process.run(config, sockets, ready), [])
+    supervisor.close_sockets([sockets])
+    with progress(f"starting node {node.id}"):
+        alone = supervisor.wait_ready({node.id: pipe})
+    if alone:
+        raise AntiphonError(
+            f"node {node.id} runs (pid {pid}) but reaches no coordinator; see {node_dir}/node.log"
+        )
+    if as_json:
+        print_json(
+            {
+                "id": node.id,
+                "pid": pid,
+                "dir": node.dir,
+                "kafka": node.kafka,
+                "native": node.native,
+                "http": node.http,
+            }
+        )
+    else:
+        typer.echo(
+            f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, native {node.native}, http {node.http}\n"
+            "It holds nothing yet: `antiphon rebalance` gives it its share"
+        )
+    sys.stdout.flush()
+
+
+def _bind(cluster: LocalClusterFile, node: LocalNode) -> supervisor.Sockets:
+    """Bind the new node's doors: in line with the others' ports where those are in a line, else anywhere."""
+    alone = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
+    bases: dict[str, int | None] = {}
+    for door in DOORS:
+        ports = {each.id: int(str(getattr(each, door)).rpartition(":")[2] or 0) for each in cluster.nodes}
+        starts = {port - node_id for node_id, port in ports.items()}
+        bases[door] = starts.pop() if len(starts) == 1 and len(ports) > 1 else 0
+    try:
+        return supervisor.bind_ports(alone, bases)[0]
+    except PortInUseError:
+        return supervisor.bind_ports(alone, dict.fromkeys(DOORS, 0))[0]

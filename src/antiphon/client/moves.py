@@ -1,0 +1,19 @@
+"""Which shards are on their way to other members, as the metadata shows it."""
+
+from antiphon.wire.metadata import ClusterMeta, ShardMeta
+
+
+def is_on_its_way(shard: ShardMeta) -> bool:
+    """Is a change of the shard's members asked for or under way?"""
+    return bool(shard.goal or shard.outgoing or shard.learners)
+
+
+def shards_on_their_way(cluster: ClusterMeta, name: str | None = None) -> list[tuple[str, ShardMeta]]:
+    """(topic, shard) of all shards whose members change, of one topic if it is named."""
+    return [
+        (topic.name, shard)
+        for topic in cluster.topics
+        if name is None or topic.name == name
+        for shard in topic.shards
+        if is_on_its_way(shard)
+    ]
