@@ -141,6 +141,19 @@ class LocalCluster:
             time.sleep(0.05)
         self.nodes[node_id].pid = json.loads(done.stdout.splitlines()[-1])["pid"]
 
+    def add_node(self, timeout_s: float = 60.0) -> int:
+        """Start one more node; returns its id. It holds nothing yet."""
+        command = (*COMMAND, "node", "add", "--dir", str(self.dir), "--json")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        if done.returncode != 0:
+            raise UnavailableError(f"no node was added: {done.stderr.strip()}")
+        said = json.loads(done.stdout.splitlines()[-1])
+        node_id: int = said["id"]
+        self.nodes[node_id] = RunningNode(
+            node_id, said["pid"], Path(said["dir"]), said["native"], said["kafka"], said["http"]
+        )
+        return node_id
+
     def detach(self) -> None:
         """Let the cluster go on by itself; `antiphon down --dir DIR` stops it."""
         self._process.kill()
