@@ -1,8 +1,8 @@
 """Random schedules of one shard: loss, duplication, reordering, slow disks, crashes, trims, elections.
 
-After every event nobody may have committed anything else than the others (`Cluster.committed`), what a leader commits must
-be on the disks of a majority, no term may have two leaders, and no read may be served from before what was committed when it
-was asked for. At the end all faults stop, and the replicas must agree and fall silent. The simulator
+After every event nobody may have committed anything else than the others (`Cluster.committed`), what a leader commits
+must be on the disks of a majority, no term may have two leaders, and no read may be served from before what was
+committed when it was asked for. At the end all faults stop, and the replicas must agree and fall silent. The simulator
 (`antiphon.simulation`) does the same for whole clusters; this is its small, fast sibling that knows one shard only.
 """
 
@@ -36,13 +36,7 @@ class Schedule:
         self.random = Random(seed)
         self.raft = raft
         self.nodes = self.random.choice([1, 2, 3, 3, 3, 4, 4, 5])
-        small = ReplicaConfig(feed_bytes_max=100, max_in_flight_bytes=300, resend_ticks=2)
-        self.cluster = Cluster(
-            self.nodes,
-            raft=raft,
-            timeout=lambda _: self.random.randint(10, 20),
-            config=self.random.choice([None, small, ReplicaConfig(term_start_on_empty=False)]),
-        )
+        self.cluster = self.make_cluster()
         for host in self.hosts:
             host.auto_sync = self.random.random() < 0.5
             host.late_feeds = self.random.random() < 0.5
@@ -52,6 +46,15 @@ class Schedule:
         self.proposals = 0
         self.asked_at: dict[int, int] = {}  # read token -> what was committed anywhere when it was asked for
         self.seen: dict[NodeId, int] = {}
+
+    def make_cluster(self) -> Cluster:
+        small = ReplicaConfig(feed_bytes_max=100, max_in_flight_bytes=300, resend_ticks=2)
+        return Cluster(
+            self.nodes,
+            raft=self.raft,
+            timeout=lambda _: self.random.randint(10, 20),
+            config=self.random.choice([None, small, ReplicaConfig(term_start_on_empty=False)]),
+        )
 
     @property
     def hosts(self) -> list[Host]:
@@ -64,7 +67,16 @@ class Schedule:
 
     def step(self) -> None:
         """One event, by weight."""
-        events: list[tuple[int, Callable[[], None]]] = [
+        events = self.events()
+        weights = [weight for weight, _ in events]
+        self.random.choices([event for _, event in events], weights)[0]()
+        self.coordinate()
+        self.check_reads()
+        self.check_commits()
+
+    def events(self) -> list[tuple[int, Callable[[], None]]]:
+        """What may happen, and how often."""
+        return [
             (45, self.deliver_some),
             (15, self.sync_some),
             (15, self.propose),
@@ -77,11 +89,6 @@ class Schedule:
             (3, self.read),
             (0 if self.raft else 2, self.new_term),
         ]
-        weights = [weight for weight, _ in events]
-        self.random.choices([event for _, event in events], weights)[0]()
-        self.coordinate()
-        self.check_reads()
-        self.check_commits()
 
     def part(self) -> None:
         """Cut some off, or one way between two."""
@@ -145,7 +152,7 @@ class Schedule:
             self.seen[host.node] = 0
         elif len(self.living()) > 1:
             if self.random.random() < 0.5:
-                host.high_watermark = host.replica.high_watermark
+                host.high_watermark = host.replica.settled
             host.sync(self.random.randint(0, len(host.writes)))
             self.cluster.crash(host.node)
 
@@ -157,7 +164,7 @@ class Schedule:
 
     def trim(self) -> None:
         host = self.random.choice(self.living())
-        limit = min(host.replica.high_watermark, host.replica.durable_end)
+        limit = min(host.replica.settled, host.replica.durable_end)
         ends = [entry.next_offset for entry in host.log if entry.next_offset <= limit]
         if ends and not host.writes:
             self.cluster.trim(host.node, self.random.choice(ends))

@@ -103,13 +103,18 @@ class LeaderCommit(ABC):
             self._confirm_reads(out)
 
     def watch_settling(self, out: list[Action]) -> None:
-        """Call `on_settled` once all that was ever committed, before the members changed, is held by the new voters.
-
-        What earlier leaders have committed lies before this term's first entry, and what this one has, below its mark.
-        """
+        """Call `on_settled` once all that was ever committed, before the members changed, is held by the new voters."""
         if self._unsettled is None:
-            self._unsettled = max(self._log.high_watermark, self.tracker.term_start)
+            self._unsettled = self._ever_committed
         self._check_settled(out)
+
+    @property
+    def _ever_committed(self) -> int:
+        """All that was ever committed lies before this.
+
+        A new leader does not know how far its predecessors had come; but that lies before its own term's first entry.
+        """
+        return max(self._log.high_watermark, self.tracker.term_start)
 
     def _check_settled(self, out: list[Action]) -> None:
         mark = self._unsettled
@@ -146,7 +151,7 @@ class LeaderCommit(ABC):
         if live is None or live.standing(cursor.node) is Standing.LIVE:
             return
         if cursor.connected and cursor.node in self.members.voters:
-            if live.heard(cursor.progress(), log.high_watermark, log.terms.log_end):
+            if live.heard(cursor.progress(), self._ever_committed, log.terms.log_end):
                 self._count()
             self._propose_live(out)
 

@@ -122,10 +122,11 @@ class LiveSet:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def heard(self, progress: Progress, high_watermark: int, log_end: int) -> bool:
+    def heard(self, progress: Progress, committed: int, log_end: int) -> bool:
         """A voter that is fed has acknowledged something. True when `counting` has grown.
 
-        It must be a member that may be elected (no learner, nobody on its way out), and connected.
+        It must be a member that may be elected (no learner, nobody on its way out), and connected. `committed` is an end of
+        all that was ever committed, by earlier leaders too: it may be beyond the high watermark.
         """
         node, held = progress.node, progress.durable_end
         standing = self.standing(node)
@@ -138,7 +139,7 @@ class LiveSet:
             return False
         if node in self._refused:
             return False
-        if held >= high_watermark:
+        if held >= committed:
             self._too_slow.discard(node)
             self._be(node, Standing.OFFERED)
         elif near and node not in self._too_slow:
