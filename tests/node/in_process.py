@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.log.disk import Disk
 from antiphon.node.config import Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
@@ -89,7 +89,8 @@ class Nodes:
                 batch = build_batch([(None, value, [], 1)])
                 return (await self.nodes[node_id].append(shard_id, batch)).next_offset
             except AntiphonError as error:
-                if not error.retriable or time.monotonic() > deadline:
+                again = error.retriable or isinstance(error, NotLeaderError)
+                if not again or time.monotonic() > deadline:
                     raise
 
 

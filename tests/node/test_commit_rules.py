@@ -1,0 +1,304 @@
+"""Commit rules on real nodes in this process: what waits for whom, what may be lost, and what is said of it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import AntiphonError, OffsetOutOfRangeError, TimedOutError
+from antiphon.node.node import Node
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_batch
+from antiphon.records.decode import decode_records
+from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
+from antiphon.wire.requests import AlterTopic, CreateTopic
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+
+async def new_shard(
+    nodes: Nodes, profile: str = "oxia", config: dict[str, str] | None = None, kind: Kind = Kind.TOPIC
+) -> int:
+    made = await nodes.nodes[0].create_topic(
+        CreateTopic("t", kind=kind, profile=profile, config=config or {})
+    )
+    return made.shards[0].shard_id
+
+
+def batch(value: bytes) -> bytes:
+    return bytes(build_batch([(None, value, [], 1)]))
+
+
+def meta(node: Node, shard_id: int) -> ShardMeta:
+    return node.shard(shard_id)[1]
+
+
+def deafen(host: ShardHost) -> None:
+    """The replica hears nothing any more; its node goes on."""
+    host.receive = lambda *_: None  # type: ignore[method-assign]
+
+
+def listen(host: ShardHost) -> None:
+    """And hears again."""
+    del host.receive
+
+
+def node_of(nodes: Nodes, host: ShardHost) -> Node:
+    return nodes.nodes[host.services.node_id]
+
+
+def followers(nodes: Nodes, host: ShardHost) -> list[ShardHost]:
+    own = host.services.node_id
+    found = (node.hosts.get(host.shard_id) for node in nodes.nodes.values() if node.node_id != own)
+    return [one for one in found if one is not None]
+
+
+async def read_all(node: Node, shard_id: int, isolation: str = "committed") -> list[bytes | None]:
+    found: list[bytes | None] = []
+    at = 0
+    while True:
+        got = await node.fetch(shard_id, at, 1 << 20, isolation)
+        if not got.batches:
+            return found
+        for chunk in got.batches:
+            records = decode_records(chunk)
+            found += [record.value for record in records]
+            at = records[-1].offset + 1 if records else at + 1
+
+
+# -- the live rule ------------------------------------------------------------------------------------------------
+
+
+def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches_up_is_live_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "fluvio", {"live.lag.ms": "200"})
+            host = await nodes.leader(shard_id)
+            node = node_of(nodes, host)
+            await nodes.append(shard_id, b"all three have it")
+            silent = followers(nodes, host)[0]
+            deafen(silent)
+            told = node.agent._live_changes
+            monkeypatch.setattr(node.agent, "_live_changes", lambda: ())  # the coordinator hears of nothing
+            waiting = asyncio.ensure_future(node.append(shard_id, batch(b"two have it")))
+            await eventually(lambda: host.proposed_live is not None)
+            await asyncio.sleep(0.2)
+            assert not waiting.done(), "removed in the leader's eyes only: an election could still choose it"
+            assert host.high_watermark == 1
+            monkeypatch.setattr(node.agent, "_live_changes", told)
+            assert (await waiting).next_offset == 2
+            left = meta(node, shard_id).live
+            assert silent.services.node_id not in left
+            assert len(left) == 2, "S3.6: the metadata shows the live replica set"
+            assert silent.log.log_end == 1
+            listen(silent)
+            await eventually(lambda: len(meta(node, shard_id).live) == 3)
+            await eventually(lambda: silent.high_watermark == 2)
+
+    run(test())
+
+
+def test_min_live_blocks_writes_until_enough_are_live(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "fluvio", {"live.lag.ms": "100", "min.live": "3"})
+            host = await nodes.leader(shard_id)
+            node = node_of(nodes, host)
+            await nodes.append(shard_id, b"with all of them")
+            away = followers(nodes, host)[0].services.node_id
+            await nodes.stop(away)
+            with pytest.raises(TimedOutError, match="could not commit in time"):
+                await node.append(shard_id, batch(b"with two"), timeout_s=0.5)
+            assert host.high_watermark == 1
+            assert host.log.log_end == 2, "it is in the log and not acknowledged"
+            await nodes.start(away)
+            await eventually(lambda: host.high_watermark == 2)
+
+    run(test())
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_s3_11_s3_18_without_a_live_member_only_an_unclean_election_goes_on(
+    tmp_path: Path, *, unclean: bool
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 4) as nodes:
+            config = {"live.lag.ms": "100", "unclean.leader.election.enable": str(unclean).lower()}
+            shard_id = await _shard_led_elsewhere(nodes, config)
+            host = await nodes.leader(shard_id)
+            leader = host.services.node_id
+            for follower in followers(nodes, host):
+                deafen(follower)
+            end = await nodes.append(shard_id, b"the leader alone has it")
+            assert meta(nodes.nodes[leader], shard_id).live == (leader,)
+            deafen(host)  # its last words must not bring the others back into the live set
+            await nodes.stop(leader)
+            asked = nodes.nodes[0]
+            for node in nodes.nodes.values():
+                if shard_id in node.hosts:
+                    listen(node.hosts[shard_id])
+            if not unclean:
+                await eventually(lambda: meta(asked, shard_id).status is ShardStatus.OFFLINE)
+                await nodes.start(leader)
+                assert (await nodes.leader(shard_id)).services.node_id == leader
+                assert await nodes.append(shard_id, b"nothing is lost") > end
+                values = await read_all(nodes.nodes[leader], shard_id)
+                assert values == [b"the leader alone has it", b"nothing is lost"]
+                assert sum(node.metrics.unclean_elections for node in nodes.nodes.values()) == 0
+                return
+            await eventually(lambda: meta(asked, shard_id).leader not in {ABSENT_NODE, leader})
+            await nodes.append(shard_id, b"goes on without it")
+            elected = await nodes.leader(shard_id)
+            assert await read_all(node_of(nodes, elected), shard_id) == [b"goes on without it"]
+            assert sum(node.metrics.unclean_elections for node in nodes.nodes.values()) == 1, "C10: counted"
+
+    run(test())
+
+
+async def _shard_led_elsewhere(nodes: Nodes, config: dict[str, str]) -> int:
+    """A shard whose leader does not vote in `__cluster`, so that stopping it leaves the coordinator alone."""
+    for number in range(20):
+        request = CreateTopic(f"t{number}", profile="fluvio", config=config)
+        made = await nodes.nodes[0].create_topic(request)
+        if (await nodes.leader(made.shards[0].shard_id)).services.node_id == 3:
+            return made.shards[0].shard_id
+    raise AssertionError("node 3 leads nothing")
+
+
+# -- local and at_least -------------------------------------------------------------------------------------------
+
+
+def cut_off(host: ShardHost) -> None:
+    """Nothing about the shard leaves its leader any more, and nothing reaches it."""
+    deafen(host)
+    host.services.send = lambda *_: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("rule", ["local", "at_least(1)"])
+def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_readers(
+    tmp_path: Path, rule: str
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, config={"commit": rule, "accept.split.brain": "true"})
+            host = await nodes.leader(shard_id)
+            node = node_of(nodes, host)
+            for number in range(5):
+                await nodes.append(shard_id, b"everybody has %d" % number)
+            await eventually(lambda: host.settled == 5)
+            cut_off(host)
+            for number in range(3):  # S4.18: the leader's own disk is enough
+                await node.append(shard_id, batch(b"only here %d" % number), timeout_s=2)
+            assert (host.high_watermark, host.settled) == (8, 5)
+            assert len(await read_all(node, shard_id)) == 8
+            await nodes.nodes[0].elect_leader(shard_id, followers(nodes, host)[0].services.node_id)
+            elected = next(one for one in followers(nodes, host) if one.is_serving)
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                elected.clients.fetch(8, 1000, "", at_least_one=True)
+            assert caught.value.details["asked"] == 8, (
+                "who had read on is told, not given other records in their place"
+            )
+            listen(host)
+            del host.services.send
+            await eventually(lambda: not host.is_leader and host.log.log_end == elected.log.log_end)
+            assert node.metrics.lost_tail_records == 3, "S4.28: the loss is measured"
+            assert host.high_watermark <= elected.high_watermark
+            values = await read_all(node_of(nodes, elected), shard_id)
+            assert values == [b"everybody has %d" % number for number in range(5)]
+
+    run(test())
+
+
+def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, config={"commit": "local"})
+            host = await nodes.leader(shard_id)
+            leader = host.services.node_id
+            await nodes.append(shard_id, b"everybody has it")
+            await eventually(lambda: host.settled == 1)
+            cut_off(host)
+            await nodes.nodes[leader].append(shard_id, batch(b"only here"), timeout_s=2)
+            await nodes.stop(leader)
+            assert await nodes.append(shard_id, b"another leader's") >= 2
+            back = await nodes.start(leader)
+            await eventually(lambda: back.metrics.lost_tail_records == 1)
+
+    run(test())
+
+
+def test_s4_29_at_least_k_waits_for_k_replicas(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, config={"commit": "at_least(3)"})
+            host = await nodes.leader(shard_id)
+            node = node_of(nodes, host)
+            await nodes.append(shard_id, b"three have it")
+            deafen(followers(nodes, host)[0])
+            with pytest.raises(TimedOutError):
+                await node.append(shard_id, batch(b"two have it"), timeout_s=0.4)
+            assert host.high_watermark == 1
+            await node.alter_topic(AlterTopic("t", {"commit": "at_least(2)"}))
+            await eventually(lambda: host.high_watermark == 2)  # the new rule counts for what waits, too
+            await nodes.append(shard_id, b"two have it")
+
+    run(test())
+
+
+# -- a living topic changes its rule ------------------------------------------------------------------------------
+
+
+def test_c1_a_living_topic_changes_its_commit_rule_under_load(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes)
+            acknowledged: dict[int, bytes] = {}
+            stop = False
+
+            async def write(writer: int) -> None:
+                number = 0
+                while not stop:
+                    value = b"%d/%d" % (writer, number)
+                    end = await nodes.append(shard_id, value)
+                    acknowledged[end - 1] = value
+                    number += 1
+                    await asyncio.sleep(0.001)
+
+            writers = [asyncio.ensure_future(write(number)) for number in range(3)]
+            for rule in ("live", "at_least(3)", "local", "quorum", "live", "quorum"):
+                before = len(acknowledged)
+                await nodes.nodes[1].alter_topic(AlterTopic("t", {"commit": rule}))
+                fence = "live" if rule == "live" else "majority"
+                await eventually(lambda: meta(nodes.nodes[0], shard_id).fence == fence)  # noqa: B023 - awaited here
+                await eventually(lambda: len(acknowledged) > before + 20)  # noqa: B023 - awaited here
+            stop = True
+            await asyncio.gather(*writers)
+            host = await nodes.leader(shard_id)
+            found: dict[int, bytes | None] = {}
+            at = 0
+            while at < host.high_watermark:
+                for chunk in host.read(at, 1 << 20, host.high_watermark):
+                    for record in decode_records(chunk):
+                        found[record.offset] = record.value
+                    at = host.log.log_end if not chunk else max(at, max(found, default=-1) + 1)
+                if at not in found and at < host.high_watermark:
+                    at += 1  # a record of the term's beginning
+            lost = {offset for offset, value in acknowledged.items() if found.get(offset) != value}
+            assert not lost
+            ends = [one.log.log_end for one in (host, *followers(nodes, host))]
+            await eventually(lambda: len({one.log.log_end for one in (host, *followers(nodes, host))}) == 1)
+            assert max(ends) >= len(acknowledged)
+
+    run(test())
+
+
+def test_settings_that_mean_nothing_are_refused_when_a_living_topic_is_altered(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            await new_shard(nodes)
+            for config in ({"commit": "most"}, {"commit": "at_least(1)"}, {"election": "raft"}):
+                with pytest.raises(AntiphonError):
+                    await nodes.nodes[0].alter_topic(AlterTopic("t", dict(config)))
+
+    run(test())
