@@ -6,6 +6,8 @@ from typing import Any, cast
 import pytest
 
 from antiphon.records.entry_id import EntryId
+from antiphon.replication.commit_rule import QUORUM
+from antiphon.replication.members import Members
 from antiphon.replication.messages import Ack, Append, Entry, NewTermReply, RequestVote, VoteReply
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.checker import Checker
@@ -33,7 +35,16 @@ class Bench:
 
     def _node(self, number: int) -> Any:
         files = self.truth.files[number] = ReplicaFiles()
-        replica = SimpleNamespace(term=0, log_end=0, durable_end=0, high_watermark=0, role=Role.FOLLOWER)
+        replica = SimpleNamespace(
+            term=0,
+            log_end=0,
+            durable_end=0,
+            role=Role.FOLLOWER,
+            members=Members((0, 1, 2)),
+            commit_rule=QUORUM,
+            live=(),
+            settled=0,
+        )
         node = SimpleNamespace(
             node=number,
             shard=SHARD,
@@ -64,7 +75,7 @@ class Bench:
         self.checker.became_leader(node, term)
 
     def commit(self, number: int, end: int) -> None:
-        self.nodes[number].replica.high_watermark = end
+        self.nodes[number].replica.settled = end
         self.checker.committed(self.nodes[number], end)
 
     def send(self, number: int, message: Any, to: int = 0) -> None:
@@ -249,10 +260,10 @@ def test_vote_is_durable_and_given_once(bench: Bench) -> None:
     ("change", "name"),
     [
         ({"term": 1}, "monotonic"),
-        ({"high_watermark": 0}, "monotonic"),
+        ({"settled": 0}, "monotonic"),
         ({"log_end": 3}, "within-log"),
         ({"durable_end": 2}, "within-log"),
-        ({"high_watermark": 2}, "durable-majority"),
+        ({"settled": 2}, "durable-majority"),
     ],
 )
 def test_figures_of_a_replica(bench: Bench, change: dict[str, int], name: str) -> None:
@@ -292,5 +303,5 @@ def test_convergence_is_equal_logs_and_known_commits(bench: Bench) -> None:
     bench.append(2, entry(1, 0, sequence=7))
     assert "high watermarks" in bench.checker.converged([bench.truth])[0]
     for number in (1, 2):
-        bench.nodes[number].replica.high_watermark = 1
+        bench.nodes[number].replica.settled = 1
     assert bench.checker.converged([bench.truth]) == []

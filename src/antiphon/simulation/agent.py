@@ -2,10 +2,20 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.replication.messages import AddFollower, BecomeLeaderReply, NewTermReply, StaleTerm
+from antiphon.coordination.profiles import replication_of
+from antiphon.invariants import unreachable
+from antiphon.replication.follower_cursor import CursorState
+from antiphon.replication.messages import (
+    AddFollower,
+    BecomeLeaderReply,
+    MembersSettled,
+    NewTermReply,
+    StaleTerm,
+)
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster_messages import CoordinatorPacket, NotCoordinator
 from antiphon.simulation.coordinator_host import CLUSTER_ID, CoordinatorHost
+from antiphon.simulation.disk import ReplicaFiles
 from antiphon.wire.cluster import Heartbeat, HeartbeatReply, LiveSet, MetadataDelta, MetadataView, Register
 from antiphon.wire.metadata import NodeMeta
 
@@ -28,6 +38,7 @@ class Agent:
         self._ticks = 0
         self._members = world.checker.shards[COORDINATOR_SHARD].ensemble
         self._target = node.random.choice(self._members)
+        self._reporting = False
         self._added: dict[int, None] = {}  # shards that got an AddFollower, to be reported
         self._reported: list[int] = []
         self._incarnation = f"{node.node_id}/{node.life}"
@@ -55,32 +66,57 @@ class Agent:
         heartbeat = Heartbeat(self._node.node_id, self._incarnation, self.view.version, sets)
         self._node.send(self._target, heartbeat)
 
+    def report_soon(self) -> None:
+        """A leader here has something to say that should not wait for the next heartbeat."""
+        if not self._reporting:
+            self._reporting = True
+            self._world.scheduler.after(0, self._report, self._node.life)
+
+    def _report(self, life: int) -> None:
+        self._reporting = False
+        if self._node.life == life and not self._node.paused:
+            self._send_heartbeat()
+
     def _live_sets(self) -> list[LiveSet]:
         found = []
         for hosted in self._node.hosted.values():
             known = self.view.shard(hosted.shard)
-            if known is None or hosted.role is not Role.LEADER or not hosted.replica.ready:
+            if known is None or hosted.role is not Role.LEADER:
                 continue
-            live_set = self._live_set(hosted)
-            if known[1].term == live_set.term and (
-                live_set.live != known[1].live or hosted.shard in self._added
-            ):
+            meta = known[1]
+            by_live = bool(hosted.replica.live)
+            if meta.term != hosted.term_now() or not (hosted.replica.ready or by_live):
+                continue
+            live_set = self._proposed(hosted) if by_live else self._keeping_up(hosted)
+            is_news = set(live_set.live) != set(meta.live) or meta.learners or meta.outgoing or meta.goal
+            if is_news or hosted.shard in self._added:
                 found.append(live_set)
         return found
 
-    def _live_set(self, hosted: "Hosted") -> LiveSet:
+    def _fed(self, hosted: "Hosted") -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Who has caught up with a leader here, and who has not."""
         replica = hosted.replica
-        fed = {status.node: status for status in replica.followers()}
-        live: list[int] = []
+        caught_up = [self._node.node_id]
         lagging: list[int] = []
-        for node in hosted.truth.ensemble:
-            status = fed.get(node)
-            if node == self._node.node_id:
-                live.append(node)
-            elif status is not None:
-                keeps_up = status.connected and status.ack_offset >= replica.high_watermark
-                (live if keeps_up else lagging).append(node)
-        return LiveSet(hosted.shard, replica.term, tuple(live), tuple(lagging))
+        for status in replica.followers():
+            is_there = status.connected and status.state is CursorState.REPLICATE
+            (caught_up if is_there and status.ack_offset >= replica.settled else lagging).append(status.node)
+        return tuple(sorted(caught_up)), tuple(sorted(lagging))
+
+    def _keeping_up(self, hosted: "Hosted") -> LiveSet:
+        live, lagging = self._fed(hosted)
+        return LiveSet(hosted.shard, hosted.term_now(), live, lagging)
+
+    def _proposed(self, hosted: "Hosted") -> LiveSet:
+        """Where commits go by the live set it is the leader's replica that says what is to be recorded."""
+        proposal = hosted.proposal
+        live = set(hosted.replica.live if proposal is None else proposal.live)
+        voting = hosted.replica.members.voting
+        caught_up, lagging = self._fed(hosted)
+        live.update(node for node in caught_up if node not in voting)  # learners
+        others = [node for node in (*caught_up, *lagging) if node not in live]
+        version = -1 if proposal is None else proposal.version
+        return LiveSet(hosted.shard, hosted.term_now(), tuple(sorted(live)), tuple(sorted(others)), version)
 
     def _answered(self, source: int, reply: HeartbeatReply) -> None:
         self._target = source
@@ -107,12 +143,28 @@ class Agent:
         """
         if delta is None or not self.registered or not self.view.apply(delta):
             return
+        self._reconcile()
+
+    def _reconcile(self) -> None:
+        """Open what the metadata places here, close and remove what is gone, take over changed settings."""
+        world, node = self._world, self._node
+        for shard_id in [shard for shard in node.hosted if shard != COORDINATOR_SHARD]:
+            known = self.view.shard(shard_id)
+            if known is None or node.node_id not in known[1].everybody:
+                node.close_replica(shard_id)
         for shard_id in self.view.shard_ids():
-            truth = self._world.checker.shards.get(shard_id)
-            node_id = self._node.node_id
-            if truth is not None and node_id in truth.ensemble and shard_id not in self._node.hosted:
-                files = self._node.files.setdefault(shard_id, truth.files[node_id])
-                self._node.open_replica(shard_id, files)
+            topic, meta = self.view.shard(shard_id) or unreachable(f"shard {shard_id} is not in the view")
+            truth = world.checker.shards.get(shard_id)
+            if truth is None or node.node_id not in meta.everybody:
+                continue
+            hosted = node.hosted.get(shard_id)
+            if hosted is None:
+                files = truth.files.get(node.node_id)
+                if files is None:
+                    files = truth.files[node.node_id] = ReplicaFiles()
+                node.files[shard_id] = files
+                hosted = node.open_replica(shard_id, files, meta)
+            hosted.configure(replication_of(topic.profile, topic.config), meta)
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -135,7 +187,7 @@ class Agent:
                 host.heartbeat(source, message)
             case Register() if host is not None:
                 host.register(source, message)
-            case NewTermReply() | BecomeLeaderReply() | StaleTerm() if host is not None:
+            case NewTermReply() | BecomeLeaderReply() | MembersSettled() | StaleTerm() if host is not None:
                 host.replica_answered(source, message)
             case _:
                 self._node.send(source, NotCoordinator(self.view.controller))

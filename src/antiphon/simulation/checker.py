@@ -10,7 +10,8 @@ at what the event touched, so that checking after every step stays cheap.
 | log-matching | equal (term, offset) means equal logs up to there |
 | leader-completeness | a leader holds everything that leaders of earlier terms committed |
 | leader-append-only | a leader never cuts its own log |
-| durable-majority | what is committed is on the disks of a majority, and stays there |
+| durable-majority | what is committed is on the disks of a majority (of both sets while members change), and stays there |
+| commit-rule | with `at_least(k)`: on k disks when it is acknowledged |
 | older-term | what a leader commits ends with an entry of its own term |
 | committed-immutable | no replica commits anything else at a committed offset |
 | monotonic | terms and high watermarks never fall while a replica lives |
@@ -19,15 +20,18 @@ at what the event touched, so that checking after every step stays cheap.
 | one-vote | one vote a term, not two, not even over a restart |
 | promise-kept | no acknowledgement in a term below one that was promised |
 | ack-agrees | an acknowledged prefix is the leader's prefix |
+| condition-held | a conditional append is committed where it expected to be, acknowledged or not |
 | exactly-once | no request of a client is in the committed log twice |
 | acknowledged-kept | what a client was told to be written is in the committed log where it was told |
 | linearizable | an operation sees everything that was complete when it began |
 | no-crash | the pure parts raise nothing |
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from antiphon.replication.commit_rule import CommitKind
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Ack,
     AnyMessage,
@@ -38,75 +42,15 @@ from antiphon.replication.messages import (
     ShardId,
     VoteReply,
 )
-from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.client_messages import ClientData
-from antiphon.simulation.stored_log import StoredLog
+from antiphon.simulation.losses import Acknowledged
+from antiphon.simulation.truth import Identity, ShardTruth, Watched, holders, is_held
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.simulation.disk import ReplicaFiles
-
-Identity = tuple[int, int]  # client, sequence
-
-
-class Watched(Protocol):
-    """A living replica as the checker sees it, whoever carries out its actions."""
-
-    term_seen: int
-    mark_seen: int
-
-    @property
-    def node(self) -> NodeId:
-        """Where it lives."""
-
-    @property
-    def shard(self) -> ShardId:
-        """The shard that it is a replica of."""
-
-    @property
-    def files(self) -> "ReplicaFiles":
-        """What its disk has."""
-
-    @property
-    def log(self) -> StoredLog:
-        """Its log with what is not durable yet."""
-
-    @property
-    def replica(self) -> ReplicaCore:
-        """The object under test."""
-
-    @property
-    def role(self) -> Role:
-        """Its role, as it sees it itself."""
-
-    def term_now(self) -> int:
-        """Its term."""
-
-
-class ShardTruth:
-    """What is known of one shard over all its replicas and over all time."""
-
-    def __init__(self, shard: ShardId, ensemble: tuple[NodeId, ...]) -> None:
-        self.shard = shard
-        self.ensemble = ensemble
-        self.files: dict[NodeId, ReplicaFiles] = {}
-        self.hosted: dict[NodeId, Watched] = {}  # replicas that live now
-        self.leaders: dict[int, NodeId] = {}
-        self.chain_of: dict[tuple[int, int], int] = {}
-        self.committed = StoredLog()
-        self.commit_ends: list[tuple[int, int]] = []  # (term of the committing leader, end), both rising
-        self.position_of: dict[Identity, tuple[int, int]] = {}
-        self.votes: dict[tuple[int, NodeId], NodeId] = {}
-        self.promised: dict[NodeId, int] = {}
-        self.floor = 0  # end of what completed operations have seen
-
-    def committed_before(self, term: int) -> int:
-        """End of what leaders of terms below `term` have committed."""
-        for commit_term, end in reversed(self.commit_ends):
-            if commit_term < term:
-                return end
-        return 0
+    from antiphon.wire.metadata import ShardMeta
 
 
 class Checker:
@@ -115,6 +59,10 @@ class Checker:
     def __init__(self) -> None:
         self.shards: dict[ShardId, ShardTruth] = {}
         self.checks = 0
+        self.now: Callable[[], int] = lambda: 0  # simulated time in ns
+        self.on_loss: Callable[[ShardId, int], None] = lambda _shard, _end: (
+            None
+        )  # committed entries are lost from there on
 
     def add_shard(self, shard: ShardId, ensemble: tuple[NodeId, ...]) -> ShardTruth:
         """Begin to watch a shard."""
@@ -150,18 +98,95 @@ class Checker:
             f"node {hosted.node} cuts its own log while it leads term {hosted.term_seen}",
         )
 
-    def durable_shrank(self, shard: ShardId) -> None:
-        """A disk has less than before: what is committed must still be on a majority of disks."""
+    def recorded(self, shard: ShardId, meta: "ShardMeta") -> None:
+        """The coordinator has committed another record of the shard: its members, and its live replica set."""
         truth = self.shards[shard]
-        self._require_majority(truth, truth.committed.end_offset, truth.committed.end_chain)
-
-    def _require_majority(self, truth: ShardTruth, end: int, chain: int) -> None:
-        holders = [node for node in truth.ensemble if holds_durably(truth.files[node], end, chain)]
+        truth.moved_by_coordinator = True
+        members = Members(meta.ensemble, meta.outgoing, meta.learners)
+        live = () if meta.fence == "majority" else meta.live
+        if (members, live, meta.fence) == (truth.members, truth.live, truth.fence):
+            return
+        truth.members, truth.live, truth.fence = members, live, meta.fence
+        stray = [node for node in live if node not in members.voting]
         require(
-            2 * len(holders) > len(truth.ensemble),
-            "durable-majority",
+            not stray,
+            "live-within-members",
+            shard,
+            f"live set {list(live)}, but {stray} are no members of {members}",
+        )
+        self.durable_shrank(shard)
+
+    def durable_shrank(self, shard: ShardId) -> None:
+        """A disk has less than before: what is committed must still be where every election has to look.
+
+        While members change an election needs a majority of both sets, so it is enough that one of them holds it.
+        """
+        truth = self.shards[shard]
+        end, chain = truth.committed.end_offset, truth.committed.end_chain
+        if truth.deleted or (truth.fence != "majority" and self._is_live_held(truth, end, chain)):
+            return
+        if truth.fence == "live":
+            self._not_held(truth, truth.live, end, chain)
+        if not any(is_held(truth, each, end, chain) for each in truth.members.sets):
+            self._not_held(truth, truth.members.sets[0], end, chain)
+
+    def _is_live_held(self, truth: ShardTruth, end: int, chain: int) -> bool:
+        """Is it on the disk of every live member, so that any of them may lead? HW <= min LEO of the live set."""
+        return len(holders(truth, truth.live, end, chain)) == len(truth.live)
+
+    def _require_majority(self, truth: ShardTruth, members: Members, end: int, chain: int) -> None:
+        for each in members.sets:
+            if not is_held(truth, each, end, chain):
+                self._not_held(truth, each, end, chain)
+
+    def _not_held(self, truth: ShardTruth, nodes: tuple[NodeId, ...], end: int, chain: int) -> None:
+        require(
+            False,
+            "durable-live" if truth.fence == "live" else "durable-majority",
             truth.shard,
-            f"everything before {end} is committed, but only nodes {holders} of {list(truth.ensemble)} have it on disk",
+            f"everything before {end} is committed, but only nodes {holders(truth, nodes, end, chain)} of {list(nodes)} "
+            "have it on disk",
+        )
+
+    def _require_rule(self, truth: ShardTruth, hosted: Watched, end: int, chain: int) -> None:
+        """What is committed is held by as many as the rule says, of each set that must agree.
+
+        Replicas that vote carry their members in the log, so what a leader goes by is what counts. Where a coordinator keeps
+        the members, a leader may hear of a new record late: then it is the record that counts.
+        """
+        if hosted.replica.live:
+            self._require_live(truth, hosted, end, chain)
+            return
+        if truth.moved_by_coordinator:
+            sets = [each for each in truth.members.sets if is_held(truth, each, end, chain)]
+            if not sets:
+                self._not_held(truth, truth.members.sets[0], end, chain)
+        else:
+            sets = list(hosted.replica.members.sets)
+            self._require_majority(truth, hosted.replica.members, end, chain)
+        rule = hosted.replica.commit_rule
+        if rule.kind is CommitKind.AT_LEAST and not truth.may_lose:
+            most = max((len(holders(truth, each, end, chain)), each) for each in sets)[1]
+            there = holders(truth, most, end, chain)
+            require(
+                len(there) >= min(rule.k, len(most)),
+                "commit-rule",
+                truth.shard,
+                f"everything before {end} is committed by {rule}, but only nodes {there} of {list(most)} have it on disk",
+            )
+
+    def _require_live(self, truth: ShardTruth, hosted: Watched, end: int, chain: int) -> None:
+        """Commits that go by the live set are on every recorded live member, and those are enough."""
+        if truth.fence == "both":
+            self.durable_shrank(truth.shard)
+        elif not self._is_live_held(truth, end, chain):
+            self._not_held(truth, truth.live, end, chain)
+        own = hosted.replica.live
+        require(
+            len(own) >= truth.min_live,
+            "min-live",
+            truth.shard,
+            f"node {hosted.node} commits up to {end} with live set {list(own)}, fewer than {truth.min_live}",
         )
 
     # -- roles ----------------------------------------------------------------------------------------------------
@@ -170,12 +195,15 @@ class Checker:
         """A replica leads from now on."""
         truth = self.shards[hosted.shard]
         known = truth.leaders.setdefault(term, hosted.node)
+        truth.terms_began_ns.setdefault(term, self.now())
         require(
             known == hosted.node,
             "election-safety",
             truth.shard,
             f"node {hosted.node} leads term {term}, which node {known} led or leads",
         )
+        if term in truth.unclean:
+            self._lose_uncleanly(truth, hosted)
         end = truth.committed_before(term)
         require(
             hosted.log.start.offset >= end or hosted.log.chain_at(end) == truth.committed.chain_at(end),
@@ -184,6 +212,35 @@ class Checker:
             f"node {hosted.node} leads term {term} with a log that ends at {hosted.log.end}, "
             f"but everything before {end} was committed in earlier terms",
         )
+
+    def unclean_election(self, shard: ShardId, term: int, allowed: bool) -> None:
+        """The coordinator is about to appoint a leader that may lack what was committed (C10)."""
+        require(
+            allowed, "unclean-forbidden", shard, f"an unclean election in term {term}, which nobody allowed"
+        )
+        self.shards[shard].unclean[term] = None
+
+    def _lose_uncleanly(self, truth: ShardTruth, hosted: Watched) -> None:
+        """What the new leader does not have is lost, as was allowed: it is counted, and was never committed from now on."""
+        known = truth.committed
+        ends = [known.start.offset, *known.ends]
+        common = max(
+            (
+                end
+                for end in ends
+                if hosted.log.start.offset >= end or hosted.log.chain_at(end) == known.chain_at(end)
+            ),
+            default=known.start.offset,
+        )
+        lost = known.truncate(common)
+        truth.losses.unclean_entries += len(lost)
+        for entry in lost:
+            if isinstance(entry.data, ClientData):
+                truth.position_of.pop((entry.data.client, entry.data.sequence), None)
+        truth.commit_ends = [(term, min(end, common)) for term, end in truth.commit_ends]
+        truth.floor = min(truth.floor, common)
+        if lost:
+            self.on_loss(truth.shard, common)
 
     def committed(self, hosted: Watched, high_watermark: int) -> None:
         """A replica raised its high watermark."""
@@ -219,7 +276,9 @@ class Checker:
         for entry in hosted.log.read(old, end, 1 << 60):
             truth.committed.append((entry,))
             self._once(truth, entry.data, entry.base_offset, entry.next_offset)
-        self._require_majority(truth, end, truth.committed.end_chain)
+            if entry.members is not None:
+                truth.members = entry.members
+        self._require_rule(truth, hosted, end, truth.committed.end_chain)
         require(
             hosted.role is Role.LEADER,
             "durable-majority",
@@ -252,6 +311,13 @@ class Checker:
                 "exactly-once",
                 truth.shard,
                 f"request {data.sequence} of client {data.client} is at {known[0]} and at {base_offset}",
+            )
+            require(
+                data.expected in (-1, base_offset),
+                "condition-held",
+                truth.shard,
+                f"request {data.sequence} of client {data.client} expected {data.expected} and is committed "
+                f"at {base_offset}",
             )
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -349,7 +415,7 @@ class Checker:
         """A replica was touched: its figures must fit its log, its disk and what they were before."""
         self.checks += 1
         replica, shard, node = hosted.replica, hosted.shard, hosted.node
-        term, end, mark = replica.term, replica.log_end, replica.high_watermark
+        term, end, mark = replica.term, replica.log_end, replica.settled
         require(
             term >= hosted.term_seen,
             "monotonic",
@@ -387,9 +453,30 @@ class Checker:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
+    def acknowledged(self, hosted: Watched, identity: Identity, base_offset: int) -> None:
+        """A leader is about to tell a client that its request is committed at `base_offset`."""
+        truth = self.shards[hosted.shard]
+        if truth.may_lose:
+            truth.losses.acknowledged[identity] = Acknowledged(
+                base_offset, hosted.term_now(), hosted.node, self.now()
+            )
+
+    def tail_lost(self, hosted: Watched, from_offset: int, to_offset: int) -> None:
+        """A replica says that it cuts off what it had acknowledged as a leader."""
+        truth = self.shards[hosted.shard]
+        require(
+            truth.may_lose or truth.unclean,
+            "no-loss",
+            truth.shard,
+            f"node {hosted.node} has acknowledged [{from_offset}, {to_offset}) and cuts it off, and the rule loses nothing",
+        )
+        truth.losses.tails.append((hosted.node, from_offset, to_offset))
+
     def append_answered(self, shard: ShardId, identity: Identity, base_offset: int, floor: int) -> None:
         """A client was told that its request stands at `base_offset`."""
         truth = self.shards[shard]
+        if truth.may_lose:
+            return  # the losses are counted in the end
         known = truth.position_of.get(identity)
         require(
             known is not None and known[0] == base_offset,
@@ -408,6 +495,8 @@ class Checker:
     def read_answered(self, shard: ShardId, offset: int, chain: int, floor: int) -> None:
         """A client was shown the state as of `offset`."""
         truth = self.shards[shard]
+        if truth.may_lose:
+            return  # it may have seen what is lost later
         require(
             offset >= floor,
             "linearizable",
@@ -425,6 +514,8 @@ class Checker:
     def refusal_answered(self, shard: ShardId, expected: int, actual: int, floor: int) -> None:
         """A conditional append was refused because the log's end was `actual`."""
         truth = self.shards[shard]
+        if truth.may_lose:
+            return
         require(
             expected != actual and floor <= actual <= truth.committed.end_offset,
             "linearizable",
@@ -437,24 +528,17 @@ class Checker:
         """What still keeps the shards from having converged; empty when every replica has everything committed."""
         problems = []
         for truth in truths:
+            if truth.deleted:
+                continue
+            if truth.members.is_joint or (truth.moved_by_coordinator and truth.members.learners):
+                problems.append(f"shard {truth.shard}: a change of members is not over: {truth.members}")
             ends = {
                 node: truth.hosted[node].log.end_offset for node in truth.ensemble if node in truth.hosted
             }
             chains = [truth.hosted[node].log.end_chain for node in ends]
-            marks = [truth.hosted[node].replica.high_watermark for node in ends]
+            marks = [truth.hosted[node].replica.settled for node in ends]
             if len(ends) < len(truth.ensemble) or len(dict.fromkeys(chains)) > 1:
                 problems.append(f"shard {truth.shard}: logs end at {ends}")
-            elif any(mark != truth.committed.end_offset for mark in marks):
+            elif any(mark != end for mark in marks for end in (truth.committed.end_offset, *ends.values())):
                 problems.append(f"shard {truth.shard}: high watermarks {marks}, ends {ends}")
         return problems
-
-
-def holds_durably(files: "ReplicaFiles", end: int, chain: int) -> bool:
-    """Is everything committed before `end` on this disk, or cut off its head because it was applied?
-
-    A log that is known to be damaged counts, and so does one on a new disk that the coordinator does not trust yet: neither
-    votes, so no election can miss what they have lost.
-    """
-    return (
-        files.damaged or files.replaced or files.log.start.offset >= end or files.log.chain_at(end) == chain
-    )

@@ -12,6 +12,7 @@ class ClientData(NamedTuple):
 
     client: int
     sequence: int
+    expected: int = -1  # the end that the log had to have for it
 
 
 class TermStart(NamedTuple):
@@ -19,6 +20,14 @@ class TermStart(NamedTuple):
 
     term_start: int
     node: int
+
+
+class MembersData(NamedTuple):
+    """Content of a members entry."""
+
+    voters: tuple[int, ...]
+    outgoing: tuple[int, ...]
+    learners: tuple[int, ...]
 
 
 class AppendRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):

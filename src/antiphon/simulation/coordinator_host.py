@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from antiphon.coordination.actions import Action, Answer, MetadataChanged, Propose, SendTo
+from antiphon.coordination.actions import Action, Answer, MetadataChanged, Propose, SendTo, UncleanElection
 from antiphon.coordination.coordinator import CommandRequest, Coordinator, CoordinatorConfig
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import AntiphonError
@@ -185,6 +185,8 @@ class CoordinatorHost:
                     answered = self._requests.pop(action.token, None)
                     if answered is not None:
                         answered(action.result)
+                case UncleanElection():
+                    self._world.unclean_election(action.shard_id, action.term, action.leader)
                 case MetadataChanged():
                     for node in self.state.nodes.values():
                         if node.alive and node.node_id in self._known:

@@ -17,6 +17,7 @@ from antiphon.simulation.scheduler import MICROSECOND, Scheduler
 from antiphon.simulation.stored_log import StoredLog
 
 if TYPE_CHECKING:
+    from antiphon.replication.members import Members
     from antiphon.replication.messages import Entry, NodeId
 
 StorageAction = PersistTerm | AppendLog | TruncateLog | ResetLog
@@ -33,11 +34,18 @@ class ReplicaFiles:
         self.voted_for: NodeId | None = None
         self.log = StoredLog()
         self.high_watermark = 0  # a checkpoint: may be old, never ahead
+        self.acknowledged = (
+            0  # end of what a leader here told clients to be committed, where that is not settled
+        )
         self.damaged = False  # something in the middle was found damaged; `log` is the sound part before it
         self.forgot = (
             False  # the disk came back empty: nobody here knows what was promised (replicas that vote)
         )
         self.replaced = False  # the same where a coordinator elects, until it trusts the replica again
+        self.joining = (
+            False  # began empty when the shard was older, and has not caught up yet (replicas that vote)
+        )
+        self.members: Members | None = None  # as of the log's start, where replicas vote; None: the founders
         self.rotten: int | None = None  # base offset of an entry in which a bit has flipped; not found yet
         self.torn: Entry | None = (
             None  # a piece of this entry lies behind the log's end; recovery cuts it off
@@ -46,7 +54,7 @@ class ReplicaFiles:
     @property
     def unsound(self) -> bool:
         """Has this replica lost something that it had on its disk?"""
-        return self.damaged or self.replaced or self.rotten is not None
+        return (self.damaged and not self.joining) or self.replaced or self.rotten is not None
 
     def lose_everything(self, votes: bool) -> None:
         """The disk came back empty; `votes`: the replica elects its leader with the others."""
@@ -82,6 +90,14 @@ class ReplicaFiles:
                 self.log.truncate(action.to_offset)
             case ResetLog():
                 self.log.reset(action.at, chain)
+                self.members = action.members
+
+    def trim(self, log_start: int) -> None:
+        """Cut the head of the log; what its members entries said is remembered."""
+        for entry in self.log.entries:
+            if entry.members is not None and entry.next_offset <= log_start:
+                self.members = entry.members
+        self.log.trim(log_start)
 
     def _rewritten(self, action: TruncateLog | ResetLog) -> None:
         if isinstance(action, ResetLog) or (self.rotten or 0) >= action.to_offset:
@@ -136,6 +152,10 @@ class NodeDisk:
         self.full = False
         if self._queued and not self._in_flight and not self.failed:
             self._start()
+
+    def drop(self, shard: int) -> None:
+        """The replica of a shard is removed: what waits to be written for it is not written."""
+        self._queued = [write for write in self._queued if write.shard != shard]
 
     def _take(self) -> list[Write]:
         """What can be written now; on a full disk nothing from a replica's first append on."""

@@ -29,6 +29,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
         at_ms: when, after the safety phase began.
         kind: one of `KINDS`.
         nodes: whom it concerns.
+        others: more nodes, such as those that only listen.
         links: directed links that it concerns.
         shard: the shard that it concerns; -1: none, or all of the node's.
         lasts_ms: until it is over (a node is back, a link works, a disk has room).
@@ -40,6 +41,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int
     kind: str
     nodes: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
     links: tuple[tuple[int, int], ...] = ()
     shard: int = -1
     lasts_ms: int = 0

@@ -4,6 +4,7 @@ Every operation names the position that it saw or made, so the history needs no 
 real time. An operation without an answer stays open to the end: it may have happened at any time, or never.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from antiphon.simulation.violation import require
@@ -11,7 +12,7 @@ from antiphon.simulation.violation import require
 
 @dataclass(slots=True)
 class Operation:
-    """One operation of one client on one shard. `outcome` is `ok`, `refused` or `unknown`."""
+    """One operation of one client on one shard. `outcome` is `ok`, `refused`, `unknown` or `lost`."""
 
     client: int
     sequence: int
@@ -39,21 +40,29 @@ class History:
 
     def counts(self) -> dict[str, int]:
         """How many operations ended how."""
-        totals = {"ok": 0, "refused": 0, "unknown": 0}
+        totals = {"ok": 0, "refused": 0, "unknown": 0, "lost": 0}
         for operation in self.operations:
             totals[operation.outcome] += 1
         return totals
 
-    def check(self) -> None:
-        """Raise `ViolationError` unless the completed operations are linearizable.
+    def forget(self, shard: int, end: int) -> None:
+        """What is beyond `end` is lost, as was allowed: whatever saw it proves nothing, and whatever runs may see less."""
+        for operation in self.operations:
+            if operation.shard == shard:
+                operation.floor = min(operation.floor, end)
+                if operation.outcome != "unknown" and operation.sees > end:
+                    operation.outcome = "lost"
+
+    def check(self, shards: Collection[int] | None = None) -> None:
+        """Raise `ViolationError` unless the completed operations (of these shards) are linearizable.
 
         Of two operations of a shard the one that completed before the other began must have seen no more than the other:
         a later append lands at or after everything seen before, a later read or refusal sees at least as much. And no two
         appends share an offset.
         """
-        shards = dict.fromkeys(operation.shard for operation in self.operations)
-        for shard in shards:
-            done = [one for one in self.operations if one.shard == shard and one.outcome != "unknown"]
+        seen = dict.fromkeys(operation.shard for operation in self.operations)
+        for shard in [shard for shard in seen if shards is None or shard in shards]:
+            done = [one for one in self.operations if one.shard == shard and one.outcome in ("ok", "refused")]
             self._check_real_time(shard, done)
             self._check_positions(shard, done)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from antiphon.coordination.profiles import Replication
 from antiphon.invariants import invariant
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
@@ -17,7 +18,10 @@ from antiphon.replication.actions import (
     Commit,
     Feed,
     LeaderReady,
+    LostTail,
+    MembersChanged,
     PersistTerm,
+    ProposeLive,
     ReadFailed,
     ReadReady,
     Repaired,
@@ -27,6 +31,7 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.members import Members
 from antiphon.replication.messages import Entry, NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
@@ -37,6 +42,7 @@ from antiphon.simulation.scheduler import MILLISECOND
 
 if TYPE_CHECKING:
     from antiphon.simulation.node import SimulatedNode
+    from antiphon.wire.metadata import ShardMeta
 
 ACTIONS_MAX = 10_000  # of one event; more means that the protocol talks to itself for ever
 
@@ -56,7 +62,8 @@ class Hosted:
         self.log = files.log.copy()
         self.truth = node.world.checker.shards[shard]
         self.term_seen = replica.term
-        self.mark_seen = replica.high_watermark
+        self.mark_seen = replica.settled
+        self.proposal: ProposeLive | None = None  # the live set that this leader wants recorded
         self.positions: dict[tuple[int, int], tuple[int, int]] = {}
         self._waiting: dict[
             int, list[tuple[Any, ...]]
@@ -75,17 +82,38 @@ class Hosted:
         """The replica's term."""
         return self.replica.term
 
+    def configure(self, options: Replication, meta: "ShardMeta") -> None:
+        """Take over the topic's settings, and what is recorded of the shard."""
+        if options.commit != self.replica.commit_rule:
+            self.host.world.trace.tell_only("rule", self.shard, self.node, str(options.commit))
+            self.run(self.replica.set_commit(options.commit))
+        if meta.live_version and meta.term == self.replica.term:
+            self.run(self.replica.live_recorded(meta.term, meta.live_version, meta.live))
+
+    def closed(self) -> None:
+        """The replica is removed from this node: clients try elsewhere."""
+        for answers in self._waiting.values():
+            for client, sequence, *_ in answers:
+                self._answer(client, sequence, "not_leader")
+        for client, sequence, _ in self._reads.values():
+            self._answer(client, sequence, "not_leader")
+        self._waiting.clear()
+        self._reads.clear()
+
     # -- carrying out actions -------------------------------------------------------------------------------------
 
     def run(self, actions: Iterable[Action]) -> None:
         """Carry out what one event caused, in order, and then check the replica."""
         pending = deque(actions)
         count = 0
+        if self.role is Role.LEADER:
+            self._note_settled()
         while pending:
             count += 1
             invariant(count < ACTIONS_MAX, f"one event causes {count} actions")
             action = pending.popleft()
             pending.extendleft(reversed(self._carry_out(action)))
+        self._note_settled()
         self.host.world.checker.replica(self)
 
     def _carry_out(self, action: Action) -> list[Action]:
@@ -109,13 +137,45 @@ class Hosted:
                 self.host.leader_ready(self)
             case ReadReady():
                 self._read_ready(action)
-            case Repaired():
-                self.host.world.trace.say("repaired", self.shard, f"node {self.node}")
-                self.files.damaged = self.files.forgot = False
             case ReadFailed():
                 client, sequence, _ = self._reads.pop(action.token)
                 self._answer(client, sequence, "not_leader")
+            case _:
+                self._note(action)
         return []
+
+    def _note(self, action: Action) -> None:
+        """What others want to know."""
+        world = self.host.world
+        match action:
+            case Repaired():
+                world.trace.tell_only("repaired", self.shard, self.node)
+                self.files.damaged = self.files.forgot = self.files.joining = False
+            case MembersChanged():
+                state = "committed" if action.committed else "in force"
+                world.trace.say("members", self.shard, f"node {self.node} {state}", action.members)
+                if self.role is Role.LEADER:
+                    voters, outgoing, learners = (
+                        action.members.voters,
+                        action.members.outgoing,
+                        action.members.learners,
+                    )
+                    world.trace.tell_only("voters", self.shard, self.node, state, voters, outgoing, learners)
+            case ProposeLive():
+                self.proposal = action
+                world.trace.tell_only("wants-live", self.shard, self.node, action.live, action.version)
+                self.host.live_proposed()
+            case LostTail():
+                world.trace.tell_only(
+                    "lost-tail", self.shard, self.node, action.from_offset, action.to_offset
+                )
+                world.checker.tail_lost(self, action.from_offset, action.to_offset)
+
+    def _note_settled(self) -> None:
+        """What no election can lose may rise without a word, where more than that is acknowledged."""
+        settled = self.replica.settled
+        if settled > self.mark_seen and settled >= self.log.start.offset:
+            self.host.world.checker.committed(self, settled)
 
     def _store(self, action: StorageAction) -> None:
         world, chain = self.host.world, 0
@@ -196,22 +256,25 @@ class Hosted:
 
     def _send_snapshot(self, to: NodeId) -> None:
         world = self.host.world
-        at_offset = self.replica.high_watermark
+        at_offset = self.replica.settled
         at = EntryId(self._term_before(at_offset), at_offset)
         world.trace.say("snapshot", self.shard, f"node {self.node} to node {to}", at)
-        self.host.send(to, SnapshotOffer(self.shard, self.replica.term, self.node, at))
-        world.scheduler.after(self.host.random.randrange(1, 50) * MILLISECOND, self._snapshot_done, to, at)
+        members = self.replica.members_at(at_offset) if isinstance(self.replica, RaftReplica) else None
+        self.host.send(to, SnapshotOffer(self.shard, self.replica.term, self.node, at, members))
+        world.scheduler.after(
+            self.host.random.randrange(1, 50) * MILLISECOND, self._snapshot_done, to, at, members
+        )
 
     def trim(self, random: Random) -> None:
         """Retention: cut some of what is committed and durable off the head of the log."""
-        limit = min(self.replica.high_watermark, self.replica.durable_end, self.files.log.end_offset)
+        limit = min(self.replica.settled, self.replica.durable_end, self.files.log.end_offset)
         ends = [end for end in self.log.ends if end <= limit and self.files.log.chain_at(end) is not None]
         if not ends:
             return
         log_start = random.choice(ends)
         self.host.world.trace.tell("trim", self.shard, self.node, log_start)
         self.log.trim(log_start)
-        self.files.log.trim(log_start)
+        self.files.trim(log_start)
         self.files.high_watermark = max(self.files.high_watermark, log_start)
         self.run(self.replica.trimmed(log_start))
 
@@ -221,7 +284,7 @@ class Hosted:
                 return entry.term
         return self.log.start.term
 
-    def _snapshot_done(self, to: NodeId, at: EntryId) -> None:
+    def _snapshot_done(self, to: NodeId, at: EntryId, members: Members | None) -> None:
         if not self.host.lives(self):
             return
         world = self.host.world
@@ -233,7 +296,13 @@ class Hosted:
         )
         world.trace.note("snapshot", self.shard, self.node, to, at, arrived)
         if arrived and target is not None:
-            target.run(target.replica.snapshot_installed(at))
+            replica = target.replica
+            installed = (
+                replica.snapshot_installed(at, members)
+                if isinstance(replica, RaftReplica)
+                else replica.snapshot_installed(at)
+            )
+            target.run(installed)
             self.run(self.replica.snapshot_sent(to, at))
         else:
             self.run(self.replica.snapshot_failed(to))
@@ -242,10 +311,14 @@ class Hosted:
 
     def _commit(self, high_watermark: int) -> None:
         world = self.host.world
-        world.checker.committed(self, high_watermark)
+        settled = min(high_watermark, self.replica.settled)
+        if settled > self.mark_seen:
+            world.checker.committed(self, settled)
         world.trace.say("commit", self.shard, f"node {self.node} up to {high_watermark}")
-        if high_watermark <= self.files.log.end_offset and self.host.random.random() < 0.5:
-            self.files.high_watermark = max(self.files.high_watermark, high_watermark)
+        if settled <= self.files.log.end_offset and self.host.random.random() < 0.5:
+            self.files.high_watermark = max(self.files.high_watermark, settled)
+        if high_watermark > settled:
+            self.files.acknowledged = max(self.files.acknowledged, high_watermark)
         for end in [end for end in self._waiting if end <= high_watermark]:
             for answer in self._waiting.pop(end):
                 self._answer(*answer)
@@ -254,6 +327,7 @@ class Hosted:
     def _role_changed(self, action: RoleChanged) -> None:
         world = self.host.world
         world.trace.say("role", self.shard, f"node {self.node} is {action.role} in term {action.term}")
+        self.proposal = None
         if action.role is Role.LEADER:
             end = self.log.end
             world.trace.tell_only("leads", self.shard, self.node, action.term, end.offset, end.term)
@@ -279,7 +353,7 @@ class Hosted:
         else:
             base_offset = replica.log_end
             self.answer_at(base_offset + request.count, *who, "ok", base_offset)
-            self.run(replica.propose([(request.count, ClientData(*who))]))
+            self.run(replica.propose([(request.count, ClientData(*who, request.expected))]))
 
     def client_read(self, request: ReadRequest) -> None:
         """A client's read; answered when leadership is confirmed."""
@@ -308,7 +382,7 @@ class Hosted:
         applied = self.replica.high_watermark
         invariant(applied >= action.offset, f"read at {action.offset} is ready, applied is {applied}")
         chain = self.log.chain_at(applied)
-        self._answer(client, sequence, "ok", applied, chain or 0)
+        self._answer(client, sequence, "ok", applied, chain or 0, self.replica.term)
 
     def answer_at(self, end: int, *answer: Any) -> None:
         """Answer a client when everything before `end` is committed."""
@@ -317,6 +391,10 @@ class Hosted:
         else:
             self._waiting.setdefault(end, []).append(answer)
 
-    def _answer(self, client: int, sequence: int, outcome: str, offset: int = -1, chain: int = 0) -> None:
+    def _answer(
+        self, client: int, sequence: int, outcome: str, offset: int = -1, chain: int = 0, term: int = -1
+    ) -> None:
         leader = self.replica.leader
+        if outcome == "ok" and term < 0:
+            self.host.world.checker.acknowledged(self, (client, sequence), offset)
         self.host.answer(Answer(client, sequence, outcome, offset, chain, -1 if leader is None else leader))

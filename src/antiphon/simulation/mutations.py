@@ -8,7 +8,7 @@ original's.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.replication import quorum, quorum_ack_tracker, raft
+from antiphon.replication import quorum, quorum_ack_tracker, raft_voter
 from antiphon.replication.actions import Action, AppendLog, Commit, LeaderReady, ReadReady, Send
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.leader import LeaderSide
@@ -173,4 +173,4 @@ def forget_term(files: "ReplicaFiles") -> None:
 
 ACK_BEFORE_SYNC: tuple[Patch, ...] = ((LocalLog, "append", _append_as_if_durable),)
 VOTE_BEFORE_SYNC: tuple[Patch, ...] = ((LocalLog, "is_term_durable", property(lambda _: True)),)
-VOTE_FOR_ANYONE: tuple[Patch, ...] = ((raft, "is_up_to_date", lambda *_: True),)
+VOTE_FOR_ANYONE: tuple[Patch, ...] = ((raft_voter, "is_up_to_date", lambda *_: True),)

@@ -8,6 +8,7 @@ from antiphon.replication.actions import ResetLog, TruncateLog
 from antiphon.replication.messages import (
     Append,
     BecomeLeaderReply,
+    MembersSettled,
     Message,
     NewTermReply,
     NodeId,
@@ -22,6 +23,7 @@ from antiphon.simulation.scheduler import MILLISECOND
 
 if TYPE_CHECKING:
     from antiphon.simulation.world import World
+    from antiphon.wire.metadata import ShardMeta
 
 BACKLOG_MAX = 20_000  # messages that wait for a paused node; what comes on top is lost
 
@@ -69,21 +71,47 @@ class SimulatedNode:
         if self.world.options.has_coordinator:
             self.agent = Agent(self.world, self)
         for shard, files in self.files.items():
-            self.open_replica(shard, files)
+            if self.world.is_raft(shard):  # the others are opened as soon as the node knows the metadata
+                self.open_replica(shard, files)
         self.world.scheduler.after(self.random.randrange(1, self._tick_ns), self._tick, self.life)
 
-    def open_replica(self, shard: int, files: ReplicaFiles) -> None:
-        """Make the replica of a shard from what is on disk."""
+    def open_replica(self, shard: int, files: ReplicaFiles, meta: "ShardMeta | None" = None) -> Hosted:
+        """Make the replica of a shard from what is on disk; `meta` is what the node knows of the shard."""
         self.world.about_to_open(files)
         files.recover()
-        replica = self.world.make_replica(self, shard, files)
+        replica = self.world.make_replica(self, shard, files, meta)
         hosted = Hosted(self, shard, files, replica)
         self.hosted[shard] = hosted
         hosted.truth.hosted[self.node_id] = hosted
         self.world.checker.replica(hosted)
-        for peer in hosted.truth.ensemble:
-            if peer != self.node_id and self.world.nodes[peer].alive:
-                hosted.run(replica.peer_connected(peer))
+        if files.acknowledged:
+            replica.recall_acknowledged(files.acknowledged)
+        for peer in self.world.nodes:
+            if peer is not self and not peer.alive:
+                replica.peer_lost(peer.node_id)
+        return hosted
+
+    def join(self, shard: int) -> None:
+        """The node is to hold a replica of a shard whose replicas vote: it begins empty, if there is none yet."""
+        truth = self.world.checker.shards[shard]
+        if shard in self.files:
+            return
+        files = self.files[shard] = truth.files[self.node_id] = ReplicaFiles()
+        files.joining = files.damaged = True
+        if self.alive:
+            self.open_replica(shard, files)
+
+    def close_replica(self, shard: int) -> None:
+        """The shard has no replica here any more: its files are removed."""
+        hosted = self.hosted.pop(shard, None)
+        self.files.pop(shard, None)
+        self.disk.drop(shard)
+        truth = self.world.checker.shards[shard]
+        truth.files.pop(self.node_id, None)
+        if hosted is not None:
+            truth.hosted.pop(self.node_id, None)
+            self.world.trace.tell_only("removed", shard, self.node_id)
+            hosted.closed()
 
     def crash(self) -> None:
         """Power off, now."""
@@ -120,9 +148,12 @@ class SimulatedNode:
                 hosted.trim(random)
 
     def _others_are_sound(self, shard: int) -> bool:
-        """No more than one replica of a shard loses something at a time: more is not to be survived."""
-        files = self.world.checker.shards[shard].files
-        return not any(one.unsound for node, one in files.items() if node != self.node_id)
+        """No more than one of three replicas or more loses something at a time: more is not to be survived."""
+        truth = self.world.checker.shards[shard]
+        enough = all(len(each) >= 3 or self.node_id not in each for each in truth.members.sets)
+        if any(node != self.node_id for node in truth.untrusted):
+            return False
+        return enough and not any(one.unsound for node, one in truth.files.items() if node != self.node_id)
 
     def damage(self, random: Random) -> None:
         """While the node was down a bit flipped in the middle of a log: recovery will find it and keep what is before."""
@@ -130,6 +161,7 @@ class SimulatedNode:
             if files.log.entries and self._others_are_sound(shard):
                 at = files.log.entries[random.randrange(len(files.log.entries))].base_offset
                 self.world.trace.tell("damage", shard, self.node_id, at)
+                self.world.checker.shards[shard].losses.silent[self.node_id] = None
                 files.spoil(at)
 
     def wipe(self) -> None:
@@ -139,6 +171,7 @@ class SimulatedNode:
             self.disks += 1
             self.world.trace.tell("wipe", -1, self.node_id)
             for shard, files in places.items():
+                self.world.checker.shards[shard].losses.silent[self.node_id] = None
                 files.lose_everything(self.world.is_raft(shard))
                 self.world.checker.durable_shrank(shard)
             self.files = {shard: files for shard, files in self.files.items() if self.world.is_raft(shard)}
@@ -150,6 +183,7 @@ class SimulatedNode:
         if files is None or files.unsound or not files.log.entries or not self._others_are_sound(shard):
             return
         files.rotten = random.choice(files.log.entries).base_offset
+        self.world.checker.shards[shard].losses.silent[self.node_id] = None
         self.found_flip, self._flip_random = found, random
         self.world.trace.tell("bit-flip", shard, self.node_id, files.rotten)
 
@@ -247,7 +281,7 @@ class SimulatedNode:
             return
         shard = message.shard if isinstance(message, Message) else -1
         self.world.trace.note("deliver", shard, source, self.node_id, message)
-        for_coordinator = isinstance(message, NewTermReply | BecomeLeaderReply | StaleTerm)
+        for_coordinator = isinstance(message, NewTermReply | BecomeLeaderReply | MembersSettled | StaleTerm)
         if self.agent is not None and (for_coordinator or not isinstance(message, Message)):
             self.agent.receive(source, message)
         if isinstance(message, Message):
@@ -282,11 +316,15 @@ class SimulatedNode:
 
     def _peer_changed(self, peer: NodeId, connected: bool) -> None:
         for hosted in list(self.hosted.values()):
-            if peer in hosted.truth.ensemble:
-                replica = hosted.replica
-                hosted.run(replica.peer_connected(peer) if connected else replica.peer_lost(peer))
+            replica = hosted.replica
+            hosted.run(replica.peer_connected(peer) if connected else replica.peer_lost(peer))
         if self.agent is not None and self.agent.coordinator is not None and not connected:
             self.agent.coordinator.peer_lost(peer)
+
+    def live_proposed(self) -> None:
+        """A replica of this node wants another live set recorded: the coordinator is told at once."""
+        if self.agent is not None:
+            self.agent.report_soon()
 
     # -- what the replica of `__cluster` reports ---------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from antiphon.invariants import invariant
 
-PROFILES: Final = ("raft", "oxia")
+PROFILES: Final = ("raft", "oxia", "fluvio", "tarantool", "kip27")
+COORDINATED: Final = ("oxia", "fluvio", "kip27")
 MILLION: Final = 1_000_000
 
 
@@ -19,9 +20,7 @@ class SimulationOptions:
     """One world. Times are in the unit of the name's ending; rates are per million (`_ppm`)."""
 
     seed: int
-    profile: (
-        str  # raft: replicas vote; oxia: a coordinator, whose log is itself a Raft group, fences and appoints
-    )
+    profile: str  # raft, tarantool: replicas vote; the others: a coordinator, whose log is a Raft group, fences and appoints
     nodes: int
     shards: int  # data shards; in the oxia profile the coordinator's shard comes on top
     replicas: int  # size of each data shard's ensemble
@@ -29,6 +28,11 @@ class SimulationOptions:
     conditional_ppm: int  # share of appends that state the offset they expect
     warm_up: bool  # wait for the first leaders before faults begin
     safety_ms: int  # length of the phase with faults
+    commit: str  # rule by which the topic commits at first; commands may change it
+    min_live: int  # fewest live replicas with which commit=live commits
+    unclean: bool  # may a replica that is not live be elected when no live one is left?
+    commit_marker: bool  # a record in the log for commits
+    ack_every: int  # entries after which a follower acknowledges
     liveness_ms: int  # at most so long may convergence take when faults have stopped
     tick_ms: int
     pre_vote: bool  # ask before raising the term (replicas that vote)
@@ -61,7 +65,7 @@ class SimulationOptions:
     @property
     def has_coordinator(self) -> bool:
         """Does a coordinator choose leaders and keep the metadata?"""
-        return self.profile == "oxia"
+        return self.profile in COORDINATED
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -74,19 +78,26 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         profile = Random(f"antiphon profile {seed}").choice(PROFILES)
     invariant(profile in PROFILES, f"profile {profile} is none of {PROFILES}")
     draw = Random(f"antiphon simulation {profile} {seed}")
-    nodes = draw.choice((3, 3, 3, 5)) if profile == "raft" else draw.choice((3, 3, 4, 5))
+    coordinated = profile in COORDINATED
+    nodes = draw.choice((3, 3, 4, 5)) if coordinated else draw.choice((3, 3, 3, 4, 5))
+    replicas = 3 if coordinated or nodes < 5 or draw.random() < 0.4 else nodes
     calm = draw.random() < 0.1  # now and then a quiet world: what breaks there breaks everywhere
     delay_us_mean = draw.choice((100, 500, 2_000, 10_000))
     options = SimulationOptions(
         seed=seed,
         profile=profile,
         nodes=nodes,
-        shards=1 if profile == "raft" else draw.choice((1, 2)),
-        replicas=nodes if profile == "raft" else 3,
+        shards=draw.choice((1, 2)) if coordinated else 1,
+        replicas=replicas,
         clients=draw.choice((2, 3, 4)),
-        conditional_ppm=draw.choice((250_000, 250_000, 900_000)),
+        conditional_ppm=1_000_000 if profile == "kip27" else draw.choice((250_000, 250_000, 900_000)),
         warm_up=draw.random() < 0.75,
-        safety_ms=draw.choice((1_500, 3_000, 6_000) if profile == "raft" else (4_000, 8_000)),
+        safety_ms=draw.choice((4_000, 8_000) if coordinated else (1_500, 3_000, 6_000)),
+        commit=_commit_rule(profile, replicas, draw),
+        min_live=draw.choice((1, 1, 2)),
+        unclean=profile == "fluvio" and draw.random() < 0.25,
+        commit_marker=profile == "tarantool",
+        ack_every=draw.choice((1, 3)) if profile == "tarantool" else 1,
         liveness_ms=20_000,
         tick_ms=10,
         pre_vote=draw.random() < 0.75,
@@ -117,3 +128,11 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         unsynced_kept_ppm=draw.choice((0, 200_000, 800_000)),
     )
     return replace(options, **overrides)
+
+
+def _commit_rule(profile: str, replicas: int, draw: Random) -> str:
+    if profile == "fluvio":
+        return "live"
+    if profile == "tarantool":
+        return draw.choice(("quorum", "local", f"at_least({replicas})"))
+    return draw.choice(("quorum", "quorum", f"at_least({replicas // 2 + 1})", f"at_least({replicas})"))

@@ -7,13 +7,17 @@ replacing a function or method while the run lasts. Each has to be caught within
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.invariants import invariant
 from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.options import SimulationOptions
 
 if TYPE_CHECKING:
     from antiphon.simulation.disk import ReplicaFiles
+
+
+_INHERITED: Final = object()
 
 
 @dataclass(frozen=True)
@@ -30,21 +34,27 @@ class Plant:
 
     def adapt(self, options: SimulationOptions) -> SimulationOptions:
         """The options of a seed, changed so that the bug's conditions arise."""
-        return replace(options, **self.options)
+        commit = "live" if options.commit == "live" else "quorum"
+        return replace(options, **{"commit": commit, **self.options})
 
 
 @contextmanager
 def planted(plant: Plant | None) -> Iterator[None]:
     """Replace what the plant replaces, and put it back."""
     patches = () if plant is None else plant.patches
-    originals = [(where, name, where.__dict__[name]) for where, name, _ in patches]
+    originals = [(where, name, vars(where).get(name, _INHERITED)) for where, name, _ in patches]
+    for where, name, _ in patches:
+        invariant(hasattr(where, name), f"there is no {name} to be replaced in {where}")
     try:
         for where, name, replacement in patches:
             setattr(where, name, replacement)
         yield
     finally:
         for where, name, original in originals:
-            setattr(where, name, original)
+            if original is _INHERITED:
+                delattr(where, name)
+            else:
+                setattr(where, name, original)
 
 
 # Worlds in which elections are frequent and contested.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from antiphon.invariants import InvariantError
 from antiphon.simulation.faults import Fault
+from antiphon.simulation.losses import NO_LOSSES, LossReport
 from antiphon.simulation.options import SimulationOptions, derive
 from antiphon.simulation.plants import PLANTS, Plant, planted
 from antiphon.simulation.trace import Event
@@ -40,6 +41,7 @@ class RunResult:
     entries: int
     operations: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)  # how many of each kind
+    losses: LossReport = NO_LOSSES  # of what was acknowledged, where the rule allows any
     schedule: tuple[Fault, ...] = ()  # the faults that happened
     told: tuple[Event, ...] = ()  # what a story of the run is made of; kept of failed runs only
     failure: Failure | None = None
@@ -84,6 +86,7 @@ def run_seed(
         entries=world.committed_entries(),
         operations=world.history.counts(),
         events=world.trace.counts,
+        losses=world.losses,
         schedule=() if world.faults is None else tuple(world.faults.happened),
         told=() if failure is None else tuple(world.trace.told),
         failure=failure,

@@ -77,8 +77,39 @@ def _leads(facts: Facts) -> str:
     return f"node {node} was elected in term {term}, {log}"
 
 
-def _elect(facts: Facts) -> str:
-    return "an operator asked for another leader" + (f", node {facts[0]}" if facts[0] >= 0 else "")
+def _operator(facts: Facts) -> str:
+    kind, nodes, others, what = facts
+    match kind:
+        case "elect":
+            wanted = f", node {nodes[0]}" if nodes[0] >= 0 else ""
+            return f"an operator asked for another leader{wanted}"
+        case "move":
+            return f"an operator moved a replica from node {nodes[0]} to node {nodes[1]}"
+        case "voters":
+            listening = f", {_nodes(others)} listening" if others else ""
+            return f"an operator made {_nodes(nodes)} the voters{listening}"
+        case "transfer":
+            return f"an operator asked the leader to hand over to node {nodes[0]}"
+        case "commit":
+            return f"an operator changed the commit rule to {what}"
+        case "replicas":
+            return f"an operator asked for {what} replicas"
+        case _:
+            return f"an operator gave the command {kind}" + (f" for {_nodes(nodes)}" if nodes else "")
+
+
+def _members(facts: Facts) -> str:
+    voters, outgoing, learners = facts
+    text = f"{_nodes(voters)} were recorded as voters"
+    if outgoing:
+        text += f" together with those before, {_nodes(outgoing)}"
+    return text + (f", and {_nodes(learners)} to listen" if learners else "")
+
+
+def _voters(facts: Facts) -> str:
+    node, state, *members = facts
+    how = "went by new members" if state == "in force" else "had new members committed"
+    return f"leader {node} {how}: {_members(tuple(members)).replace('were recorded as', 'as')}"
 
 
 SENTENCES: dict[str, Callable[[Facts], str]] = {
@@ -101,7 +132,23 @@ SENTENCES: dict[str, Callable[[Facts], str]] = {
     "heal": lambda _: "all links worked again",
     "clog": lambda facts: f"messages from {facts[0]} to {facts[1]} waited for {facts[2]} ms",
     "trim": lambda facts: f"node {facts[0]} cut the head of its log up to {facts[1]}",
-    "elect": _elect,
+    "operator": _operator,
+    "members": _members,
+    "voters": _voters,
+    "live": lambda facts: f"{_nodes(facts[0]) if facts[0] else 'nobody'} recorded as live, number {facts[1]}",
+    "wants-live": lambda facts: (
+        f"leader {facts[0]} proposed {_nodes(facts[1])} as live, in the place of record {facts[2]}"
+    ),
+    "lost-tail": lambda facts: (
+        f"node {facts[0]} cut off [{facts[1]}, {facts[2]}), which it had acknowledged as leader"
+    ),
+    "unclean": lambda facts: (
+        f"node {facts[0]} was appointed for term {facts[1]} though it may lack committed entries"
+    ),
+    "lost": lambda facts: f"what was committed from {facts[0]} on was lost, as the topic allows",
+    "rule": lambda facts: f"node {facts[0]} commits by {facts[1]} from now on",
+    "removed": lambda facts: f"node {facts[0]} removed its replica",
+    "deleted": lambda _: "the topic was deleted",
     "leads": _leads,
     "serves": lambda facts: f"node {facts[0]} served clients in term {facts[1]}",
     "cuts": lambda facts: f"node {facts[0]} cut its log back from {facts[2]} to {facts[1]}",
