@@ -530,3 +530,13 @@ def test_members_entries_reach_a_replica_that_knows_nothing_by_an_append() -> No
     cluster.receive(1, 4, Append(SHARD, 1, 1, EntryId(0, 0), 0, 1, (entry,)))
     assert replica.role is Role.FOLLOWER
     assert cluster[4].took(MembersChanged) == [MembersChanged(Members((1, 2, 3), (), (4,)), committed=False)]
+
+
+def test_a_learner_whose_disk_was_lost_asks_for_terms_and_is_fed_again() -> None:
+    cluster = with_learner()
+    cluster.wipe(4)
+    cluster.restart(4)
+    assert cluster.voter(4).role is Role.FENCED
+    cluster.tick(30)
+    assert cluster[4].log == cluster[cluster.leader].log
+    assert not cluster[4].damaged

@@ -104,7 +104,7 @@ class RaftVoter(ReplicaCore):
         self._index = members
         if members is not None:
             self._log = MembersLog(terms, high_watermark, members)
-            if terms.log_end or term:  # a member once, for whoever counts it
+            if terms.log_end or term or forgot:  # a member once, for whoever counts it
                 self.role = Role.FENCED
         self._offered: SnapshotOffer | None = None
         self._election = election or ElectionConfig()

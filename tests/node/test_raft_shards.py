@@ -1,0 +1,159 @@
+"""Shards whose replicas vote, on real nodes: elections, moves and lost disks, also with no coordinator in reach."""
+
+import shutil
+from pathlib import Path
+
+import antiphon.aio
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.members import Members
+from antiphon.replication.raft import RaftReplica
+from antiphon.wire.metadata import CLUSTER_SHARD_ID, ShardMeta
+from antiphon.wire.requests import CreateTopic, ElectLeader, MoveReplica
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+
+async def raft_shard(nodes: Nodes, replicas: int = 3) -> int:
+    node = next(iter(nodes.nodes.values()))
+    topic = await node.create_topic(CreateTopic("t", profile="raft", replicas=replicas))
+    return topic.shards[0].shard_id
+
+
+def replica_of(host: ShardHost) -> RaftReplica:
+    assert isinstance(host.replica, RaftReplica)
+    return host.replica
+
+
+async def leader_of(nodes: Nodes, shard_id: int) -> int:
+    return (await nodes.leader(shard_id)).services.node_id
+
+
+def shard_meta(nodes: Nodes, node_id: int, shard_id: int) -> ShardMeta:
+    found = nodes.nodes[node_id].view.shard(shard_id)
+    assert found is not None
+    return found[1]
+
+
+async def agree(nodes: Nodes, shard_id: int, *node_ids: int) -> None:
+    """Wait until these nodes hold the same log, committed to its end."""
+
+    def same() -> bool:
+        hosts = [nodes.nodes[node_id].hosts.get(shard_id) for node_id in node_ids]
+        ends = {
+            (host.log.end, host.high_watermark, host.log.durable_end) if host is not None else None
+            for host in hosts
+        }
+        return (
+            len(ends) == 1
+            and None not in ends
+            and all(h and h.high_watermark == h.log.log_end for h in hosts)
+        )
+
+    await eventually(same)
+
+
+async def lead_with(nodes: Nodes, shard_id: int, wanted: int) -> None:
+    """Have a node lead, by way of the coordinator."""
+    some = next(iter(nodes.nodes.values()))
+    await some.administer(ElectLeader(shard_id, wanted))
+    await eventually(lambda: nodes.nodes[wanted].hosts[shard_id].is_serving)
+
+
+def test_writes_go_on_when_the_leader_dies(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await raft_shard(nodes)
+            assert await nodes.append(shard_id, b"one") == 1, "the first record has offset 0"
+            victim = await leader_of(nodes, shard_id)
+            await nodes.stop(victim)
+            await nodes.append(shard_id, b"two")
+            leader = await leader_of(nodes, shard_id)
+            assert leader != victim
+            await eventually(lambda: shard_meta(nodes, leader, shard_id).leader == leader)
+            await nodes.start(victim)
+            await nodes.append(shard_id, b"three")
+            await agree(nodes, shard_id, 0, 1, 2)
+
+    run(test())
+
+
+def test_the_operator_moves_the_leader(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await raft_shard(nodes)
+            await nodes.append(shard_id, b"one")
+            leader = await leader_of(nodes, shard_id)
+            term = nodes.nodes[leader].hosts[shard_id].term
+            await lead_with(nodes, shard_id, (leader + 1) % 3)
+            assert nodes.nodes[leader].hosts[shard_id].term == term + 1, "one election, by appointment"
+            await nodes.append(shard_id, b"two")
+
+    run(test())
+
+
+def test_it_elects_and_takes_writes_with_no_coordinator_in_reach(tmp_path: Path) -> None:
+    """Two of the three nodes that hold `__cluster` are gone, and the shard's leader with them."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 5) as nodes:
+            shard_id = await raft_shard(nodes, replicas=5)
+            await lead_with(nodes, shard_id, 0)
+            client = await antiphon.aio.connect([nodes.members[4].native, nodes.members[3].native])
+            topic = client.topic("t")
+            await topic.append(b"one")
+            for victim in (0, 1):
+                await nodes.stop(victim)
+            await eventually(lambda: not nodes.nodes[2].hosts[CLUSTER_SHARD_ID].is_serving)
+            await topic.append(b"two")
+            assert [record.value async for record in topic.read()] == [b"one", b"two"]
+            await client.close()
+
+    run(test())
+
+
+def test_a_replica_moves_to_a_node_that_had_none(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 4) as nodes:
+            shard_id = await raft_shard(nodes)
+            await nodes.append(shard_id, b"one")
+            leader = await leader_of(nodes, shard_id)
+            before = set(shard_meta(nodes, leader, shard_id).ensemble)
+            (free,) = set(range(4)) - before
+            await nodes.nodes[free].administer(MoveReplica(shard_id, leader, free))
+            after = before - {leader} | {free}
+            await eventually(lambda: set(shard_meta(nodes, free, shard_id).ensemble) == after)
+            await eventually(lambda: shard_id not in nodes.nodes[leader].hosts)
+            assert replica_of(nodes.nodes[free].hosts[shard_id]).settled_members is not None
+            await nodes.append(shard_id, b"two")
+            await agree(nodes, shard_id, *after)
+            for node_id in after:
+                members = replica_of(nodes.nodes[node_id].hosts[shard_id]).members
+                assert set(members.voters) == after
+                await nodes.stop(node_id)
+                await nodes.start(node_id)
+                again = nodes.nodes[node_id]
+                await eventually(lambda again=again: shard_id in again.hosts)  # type: ignore[misc]
+                assert replica_of(again.hosts[shard_id]).members == Members(members.voters)
+
+    run(test())
+
+
+def test_a_replica_that_lost_its_disk_forgot_and_is_repaired(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await raft_shard(nodes)
+            await nodes.append(shard_id, b"one")
+            leader = await leader_of(nodes, shard_id)
+            victim = (leader + 1) % 3
+            await nodes.stop(victim)
+            shutil.rmtree(tmp_path / f"node-{victim}")
+            node = await nodes.start(victim)
+            await eventually(lambda: shard_id in node.hosts)
+            host = node.hosts[shard_id]
+            await eventually(lambda: host.log.damaged is None)
+            assert host.term > 1, "only a new term proves that it has everything"
+            await agree(nodes, shard_id, 0, 1, 2)
+            await eventually((tmp_path / f"node-{victim}" / "joined").exists)
+            await nodes.stop(({0, 1, 2} - {victim, await leader_of(nodes, shard_id)}).pop())
+            await nodes.append(shard_id, b"two")
+
+    run(test())
