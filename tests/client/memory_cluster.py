@@ -343,7 +343,7 @@ class MemoryCluster:
             return results_from_batch(
                 next(b for b in shard.batches if read_header(b).base_offset == seen.base_offset)
             )
-        evaluation = shard.evaluator.evaluate(body.ops, 1000)
+        evaluation = shard.evaluator.evaluate(body.ops, 1000, atomic=body.atomic)
         if not evaluation.records:
             return TableWritten(tuple(evaluation.results), -1)
         batch = build_batch(

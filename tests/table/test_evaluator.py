@@ -46,8 +46,8 @@ class Leader:
         self.log: list[bytes] = []
         self.end = state.applied_offset
 
-    def write(self, *ops: TableOp, now_ms: int = 100) -> Evaluation:
-        evaluation = self.evaluator.evaluate(ops, now_ms)
+    def write(self, *ops: TableOp, now_ms: int = 100, atomic: bool = False) -> Evaluation:
+        evaluation = self.evaluator.evaluate(ops, now_ms, atomic=atomic)
         if evaluation.records:
             batch = build_batch(evaluation.records, base_offset=self.end, leader_epoch=1)
             self.log.append(bytes(batch))
@@ -143,6 +143,33 @@ def test_pending_effects_are_seen_until_each_is_committed(leader: Leader) -> Non
     assert leader.state.applied_offset == 4
     evaluation = leader.evaluator.evaluate([Delete(b"k")], 1)
     assert (evaluation.results, evaluation.wait_for) == ([NOT_FOUND], 0)
+
+
+def test_an_atomic_request_is_carried_out_whole_or_not_at_all(leader: Leader) -> None:
+    leader.put(b"a")
+    not_carried_out = OpResult(OpStatus.NOT_CARRIED_OUT)
+    cases: list[tuple[TableOp, OpResult]] = [
+        (Put(b"b", b"x", 7), refused()),
+        (Put(b"a", b"x", ABSENT), refused(Version(0, 0, 100, 100))),
+        (Delete(b"none"), NOT_FOUND),
+    ]
+    for refused_op, why in cases:
+        evaluation = leader.write(Put(b"c", b"1"), refused_op, Delete(b"a"), atomic=True)
+        assert evaluation.results == [not_carried_out, why, not_carried_out]
+        assert evaluation.records == []
+    assert keys(leader) == [b"a"]
+    # Operations see each other, and all of it is one batch.
+    evaluation = leader.write(Put(b"c", b"1", ABSENT), Put(b"c", b"2", 1), Delete(b"a", 0), atomic=True)
+    assert [result.status for result in evaluation.results] == [OpStatus.OK] * 3
+    leader.commit()
+    assert keys(leader) == [b"c"]
+    assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
+
+
+def test_the_refusal_of_an_atomic_request_waits_for_what_it_was_judged_on(leader: Leader) -> None:
+    leader.write(Put(b"a", b"1"))
+    evaluation = leader.write(Put(b"b", b"1"), Put(b"a", b"2", ABSENT), atomic=True)
+    assert evaluation.wait_for == 1  # the put of `a` might still never have been
 
 
 def test_delete_range_sees_store_overlay_and_request(leader: Leader) -> None:

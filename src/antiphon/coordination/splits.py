@@ -127,6 +127,10 @@ class Splits:
             raise InvalidRequestError(
                 f"every replica of {topic.name!r} takes writes: nobody could freeze a part of it, so it cannot be split"
             )
+        if options.unclean:
+            raise InvalidRequestError(
+                f"{topic.name!r} allows unclean elections, which could take back that keys have moved: it cannot be split"
+            )
         rule = options.commit
         if rule.kind is CommitKind.LOCAL or (
             rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(meta.ensemble)

@@ -44,7 +44,7 @@ class OwnedRange(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_frozen(self) -> bool:
-        """Is a part of it not written, for now?"""
+        """Is a part of it not written at the moment?"""
         return self.frozen_from != NOT_FROZEN
 
     def holds(self, key: bytes) -> bool:
