@@ -62,6 +62,7 @@ class Move:
     fed_since: tuple[int, int] = (-1, -1)  # (term, version) in which new nodes were given to the leader
     told: tuple[int, int] = (-1, -1)  # (term, version) that the leader has confirmed
     said: tuple[int, int] = (-1, -1)  # (term, version) that it was last told
+    left: frozenset[NodeId] = frozenset()  # where every replica writes: who may go
     asked: Members | None = None  # where replicas vote: what it was last asked for
     handed_over_in: int = -1  # term in which leadership was offered to the first of the goal
     repeats: int = 0
@@ -233,13 +234,15 @@ class Reconfigurations:
         if move is None or record is None:
             return
         meta = record.meta
-        if (
-            has_leader(meta)
-            and (meta.leader, meta.term) == (sender, message.term)
-            and message.version == meta.members_version
-        ):
+        if message.version != meta.members_version:
+            return
+        if self._options_of(record).is_multi:
+            move.left |= {sender}
+            if move.left >= set(meta.outgoing) - set(meta.ensemble):
+                move.told = (meta.term, meta.members_version)
+        elif has_leader(meta) and (meta.leader, meta.term) == (sender, message.term):
             move.told = (meta.term, meta.members_version)
-            self._event(move, now_ms)
+        self._event(move, now_ms)
 
     def led(self, shard_id: int, now_ms: int) -> None:
         """The shard has a new leader, which was told of the members when it was appointed.
@@ -326,6 +329,7 @@ class Reconfigurations:
         match step:
             case Change():
                 move.repeats = 0
+                move.left = frozenset()
                 self._put(record, step.meta)
                 if step.elect:
                     self._elections.begin(move.shard_id, wanted=step.meta.aim[0])
@@ -375,19 +379,23 @@ class Reconfigurations:
                 self._elections.followers.bring_back(meta.shard_id, node, meta.leader, now_ms)
 
     def _tell(self, move: Move, meta: ShardMeta, options: Replication, *, again: bool) -> None:
-        """The leader hears of every change of the members, until it has confirmed it."""
+        """The leader hears of every change of the members, until it has confirmed it.
+
+        Where every replica writes, those that are to leave are asked whether they may.
+        """
         now = (meta.term, meta.members_version)
         is_due = again or move.said != now
-        if (
-            has_leader(meta)
-            and options.election != "raft"
-            and move.told != now
-            and move.committed_version == meta.members_version
-            and is_due
-        ):
-            move.said = now
-            message = ChangeMembers(meta.shard_id, meta.term, meta.members_version, members_of(meta))
-            self._ledger.send(meta.leader, message)
+        is_committed = move.committed_version == meta.members_version
+        if options.election == "raft" or move.told == now or not is_committed or not is_due:
+            return
+        if options.is_multi:
+            to = [node for node in meta.outgoing if node not in meta.ensemble]
+        else:
+            to = [meta.leader] if has_leader(meta) else []
+        move.said = now if to else move.said
+        message = ChangeMembers(meta.shard_id, meta.term, meta.members_version, members_of(meta))
+        for node in to:
+            self._ledger.send(node, message)
 
     # -- facts -------------------------------------------------------------------------------------------------------
 

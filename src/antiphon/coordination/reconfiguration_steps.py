@@ -26,7 +26,7 @@ import msgspec
 from antiphon.coordination.state import has_leader, majority
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
-from antiphon.wire.metadata import ShardMeta
+from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus
 
 
 class Phase(Enum):
@@ -176,7 +176,9 @@ def _by_majority(meta: ShardMeta, facts: Facts) -> Step:
     ready = [node for node in goal if node in facts.caught_up and facts.is_alive(node)]
     if len(ready) < majority(goal):
         return Wait(f"of {list(goal)} only {ready} keep up: no majority")
-    return _changed(meta, ensemble=goal, outgoing=meta.ensemble, learners=())
+    live = tuple(node for node in (*goal, *meta.ensemble) if node in ready or node in meta.live)
+    joint = msgspec.structs.replace(meta, live=tuple(dict.fromkeys(live)))
+    return _changed(joint, ensemble=goal, outgoing=meta.ensemble, learners=())
 
 
 def _settle(meta: ShardMeta, facts: Facts) -> Step:
@@ -272,17 +274,32 @@ def _by_votes(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _among_writers(meta: ShardMeta, facts: Facts) -> Step:
-    """Nobody is elected: a new writer is a member at once; one leaves when the others have what it wrote."""
+    """Nobody is elected: a new writer is a member at once; one leaves when those that stay have what it wrote.
+
+    Who is to leave is outgoing: it takes no more writes, and passes on what it has.
+    """
     goal = meta.aim
+    if meta.outgoing:
+        going = [node for node in meta.outgoing if node not in meta.ensemble]
+        if not facts.told:
+            return Wait(f"nodes {list(meta.ensemble)} have not got everything that nodes {going} have")
+        return _at_home(_changed(meta, outgoing=()), facts)
     new = tuple(node for node in goal if node not in meta.ensemble)
-    if new:
-        return _changed(meta, ensemble=(*meta.ensemble, *new)) if facts.has_turn else TakeTurn()
-    going = [node for node in meta.ensemble if node not in goal]
-    if going and not facts.has_turn:
+    if not facts.has_turn and set(goal) != set(meta.ensemble):
         return TakeTurn()
-    if going and not facts.told:
-        return Wait(f"the others have not got everything that {going} wrote")
-    return _changed(meta, ensemble=goal, goal=())
+    if new:
+        return _at_home(_changed(meta, ensemble=(*meta.ensemble, *new)), facts)
+    if any(node not in goal for node in meta.ensemble):
+        return _at_home(_changed(meta, ensemble=goal, outgoing=meta.ensemble), facts)
+    return _at_home(Change(msgspec.structs.replace(meta, ensemble=goal, goal=())), facts)
+
+
+def _at_home(change: Change, facts: Facts) -> Change:
+    """Clients that do not care where they write go to the first member that is alive."""
+    alive = tuple(node for node in change.meta.ensemble if facts.is_alive(node))
+    leader = alive[0] if alive else ABSENT_NODE
+    status = ShardStatus.ONLINE if alive else ShardStatus.OFFLINE
+    return Change(msgspec.structs.replace(change.meta, leader=leader, status=status, live=alive))
 
 
 def _changed(meta: ShardMeta, *, elect: bool = False, **changes: Any) -> Change:
