@@ -3,18 +3,23 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 import antiphon.aio
 from antiphon.client.aio import AsyncClient
+from antiphon.client.table import ABSENT
 from antiphon.errors import (
     AlreadyAppliedError,
     InvalidRequestError,
     ProducerFencedError,
     TimedOutError,
+    VersionMismatchError,
     WrongShardError,
 )
 from antiphon.node.shard_host import ShardHost
@@ -22,10 +27,11 @@ from antiphon.node.splits import next_entry
 from antiphon.records.batch import read_header
 from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw
+from antiphon.simulation.linearizability import Operation, Verdict, check, register
 from antiphon.table.ranges import WHOLE, OwnedRange
 from antiphon.wire.cluster import SplitStep
 from antiphon.wire.metadata import ShardMeta, Split, SplitPhase, key_hash
-from antiphon.wire.requests import Put, TableGet, TableScan, TableWrite
+from antiphon.wire.requests import Put, TableGet, TableScan, TableWrite, Version
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 HALF = 1 << 31
@@ -231,6 +237,136 @@ def test_a_shard_can_be_split_again_and_again(tmp_path: Path) -> None:
             await check_logs(nodes, "t", load)
             await table.delete_range("k", "l")
             assert await table.list("k", "l") == []
+
+    run(test())
+
+
+class History:
+    """Operations of several clients on a few keys, as the checker wants them."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._clock = 0
+        self._values = 0
+
+    def now(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    async def one(self, table: antiphon.aio.AsyncTable, process: int, random: Random) -> None:
+        """A read, a write, or a write on condition of the version that was just read."""
+        key = f"k{random.randrange(6)}"
+        what = random.choice(["read", "write", "cas"])
+        invoked, returned = self.now(), None
+        argument: Any = None
+        result: Any = None
+        self._values += 1
+        value = str(self._values)
+        try:
+            if what == "write":
+                argument = value
+                await table.put(key, value)
+            elif what == "read":
+                row = await table.find(key)
+                result = None if row is None else (row.value or b"").decode()
+            else:
+                row = await table.find(key)
+                invoked = self.now()
+                old = None if row is None else (row.value or b"").decode()
+                argument = (old, value)
+                try:
+                    await table.put(key, value, expected_version=ABSENT if row is None else row.version.id)
+                    result = True
+                except VersionMismatchError:
+                    result = False
+            returned = self.now()
+        except TimedOutError:
+            pass
+        if what != "read" or returned is not None:
+            self.operations.append(Operation(process, what, argument, result, invoked, returned, key))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_single_keys_are_linearizable_over_the_switch(tmp_path: Path, seed: int) -> None:
+    """Clients that learn of it at different times, a leader that moves meanwhile."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes, AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(antiphon.aio.connect(nodes.members[n % 3].native))
+                for n in range(6)
+            ]
+            await clients[0].create_table("t", shards=1, replicas=3)
+            await asyncio.gather(*(clients[0].table("t").put(f"x{n}", b"v" * 500) for n in range(1_000)))
+            history, stop = History(), asyncio.Event()
+
+            async def work(process: int) -> None:
+                random = Random(seed * 100 + process)
+                table = await clients[process].table("t")
+                while not stop.is_set():
+                    await history.one(table, process, random)
+                    await asyncio.sleep(random.random() * 0.004)
+
+            tasks = [asyncio.create_task(work(process)) for process in range(6)]
+            await asyncio.sleep(0.05)
+            splitting = asyncio.create_task(clients[0].split_shard("t", 0))
+            if seed:
+                await asyncio.sleep(0.01 * seed)
+                await clients[1].elect_leader("t", 0)
+            await splitting
+            await asyncio.sleep(0.2)
+            stop.set()
+            await asyncio.gather(*tasks)
+            assert len(history.operations) > 100
+            assert check(history.operations, register, None) is Verdict.LINEARIZABLE
+
+    run(test())
+
+
+def test_writes_that_are_not_awaited_keep_their_order_over_the_switch(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            table = await db.create_table("t", shards=1, replicas=3)
+            await asyncio.gather(*(table.put(f"x{n}", b"v" * 500) for n in range(2_000)))
+            splitting = asyncio.create_task(db.split_shard("t", 0))
+            puts: dict[str, list[asyncio.Future[Version]]] = {}
+            for number in range(10_000):
+                key = f"k{number % 10}"
+                puts.setdefault(key, []).append(table.put(key, str(number)))
+                if splitting.done() and number > 3_000:
+                    break
+                if number % 20 == 0:
+                    await asyncio.sleep(0.0005)
+            await splitting
+            for futures in puts.values():
+                versions = [version.id for version in await asyncio.gather(*futures)]
+                assert versions == sorted(set(versions))
+            rows = {row.key.decode(): int(row.value or b"") async for row in table.scan("k", "l")}
+            assert all((number - value) < 10 for value in rows.values()), rows
+
+    run(test())
+
+
+def test_watchers_hear_of_each_change_once_over_the_switch(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            table = await db.create_table("t", shards=1)
+            await asyncio.gather(*(table.put(f"k{n}", b"v") for n in range(500)))
+            heard: list[tuple[str, int]] = []
+
+            async def follow() -> None:
+                async with table.watch(start=-2) as changes:
+                    async for change in changes:
+                        heard.append((change.key.decode(), change.version.modifications))
+                        assert change.kind is not ChangeKind.DELETED
+
+            watching = asyncio.create_task(follow())
+            load = await under_load(db, "t", lambda: db.split_shard("t", 0))
+            wanted = 500 + len(load.acknowledged)
+            await eventually(lambda: len(heard) >= wanted or watching.done())
+            await asyncio.sleep(0.05)
+            watching.cancel()
+            assert len(heard) == len(set(heard)) == wanted
 
     run(test())
 

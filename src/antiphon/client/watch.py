@@ -1,4 +1,8 @@
-"""Following a table's changes."""
+"""Following a table's changes.
+
+Where a shard is split, its log says so: the keys that were released go on in the log of another shard, from the offset that
+is named there. A watch of the whole table follows them, so each change is delivered once, those of a key in order.
+"""
 
 import asyncio
 from collections import deque
@@ -9,11 +13,14 @@ from typing import Final, NamedTuple, Self
 from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import read_batches
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError
+from antiphon.records.batch import iter_batches
 from antiphon.records.changes import ChangeKind, decode_changes
+from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.wire.metadata import TopicMeta
 from antiphon.wire.requests import Version
 
 QUEUE_CHUNKS_MAX: Final = 4  # per shard, about 1 MiB each
+INDEX_PAUSE_S: Final = 0.02
 
 
 class Change(NamedTuple):
@@ -49,6 +56,7 @@ class Watch:
         self._start = start
         self._shard = shard
         self._tasks: list[asyncio.Task[None]] = []
+        self._followed: set[int] = set()
         self._ready: deque[tuple[list[Change], asyncio.Semaphore]] = deque()
         self._current: deque[Change] = deque()
         self._wake = asyncio.Event()
@@ -71,14 +79,35 @@ class Watch:
         offsets = await asyncio.gather(
             *(self._start_of(shard.shard_id, at) for shard, at in zip(shards, starts, strict=True))
         )
-        self._tasks = [
-            asyncio.create_task(self._follow(shard.shard_id, shard.index, at))
-            for shard, at in zip(shards, offsets, strict=True)
-        ]
+        for shard, at in zip(shards, offsets, strict=True):
+            # What stands before is in the log of the shard that it was split off, too.
+            self._begin(shard.shard_id, at if self._shard is not None else max(at, shard.own_start))
 
-    async def _follow(self, shard_id: int, index: int, start: int) -> None:
+    def _begin(self, shard_id: int, at: int) -> None:
+        if shard_id not in self._followed:
+            self._followed.add(shard_id)
+            self._tasks.append(asyncio.create_task(self._follow(shard_id, at)))
+
+    async def _index_of(self, shard_id: int) -> int:
+        """The shard's place in its table; one that was just split off may not be known yet."""
+        while True:
+            for shard in (await self._resolve()).shards:
+                if shard.shard_id == shard_id:
+                    return shard.index
+            await asyncio.sleep(INDEX_PAUSE_S)
+            await self._cluster.refresh()
+
+    def _follow_released(self, chunk: memoryview, start: int) -> None:
+        for header, batch in iter_batches(chunk):
+            if header.is_control and header.base_offset >= start:
+                entry = split_entry_of(batch)
+                if isinstance(entry, Release):
+                    self._begin(entry.child, entry.start)
+
+    async def _follow(self, shard_id: int, start: int) -> None:
         room = asyncio.Semaphore(QUEUE_CHUNKS_MAX)
         try:
+            index = await self._index_of(shard_id)
             async for chunk in read_batches(self._cluster, shard_id, start, None):
                 changes = [
                     Change(c.key, c.value, Version(*c[4:]), c.kind, index, c.offset, c.timestamp_ms)
@@ -88,6 +117,8 @@ class Watch:
                     await room.acquire()
                     self._ready.append((changes, room))
                     self._wake.set()
+                if self._shard is None:
+                    self._follow_released(chunk, start)
         except AntiphonError as error:
             self._error = self._error or error
             self._wake.set()
