@@ -121,7 +121,9 @@ class Coordinator:
             lambda shard_id, node: self._elections.begin(shard_id, wanted=node),
             self._elections.deleted,
         )
-        self._changes = Reconfigurations(self._ledger, self._elections, config.moves_per_node)
+        self._changes = Reconfigurations(
+            self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
+        )
         self._member_commands = MemberCommands(self._ledger, self._changes, config.voters)
         self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
         self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)

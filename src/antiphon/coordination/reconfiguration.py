@@ -13,6 +13,7 @@ Nothing here is needed to go on: a new coordinator makes a new object, and `resu
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -131,8 +132,15 @@ class Turns:
 class Reconfigurations:
     """See the module's text. Events come from the coordinator, which flushes the ledger after each."""
 
-    def __init__(self, ledger: Ledger, elections: Elections, moves_per_node: int = MOVES_PER_NODE) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        elections: Elections,
+        is_splitting: Callable[[int], bool],
+        moves_per_node: int = MOVES_PER_NODE,
+    ) -> None:
         self._ledger = ledger
+        self._is_splitting = is_splitting
         self._model = ledger.model
         self._elections = elections
         self._moves: dict[int, Move] = {}
@@ -297,7 +305,10 @@ class Reconfigurations:
 
     def _drive(self, move: Move, now_ms: int, *, again: bool = False) -> None:
         """Do what can be done for one shard now."""
-        record = self._model.shards[move.shard_id]
+        record = self._model.shards.get(move.shard_id)
+        if record is None:
+            self._end(move.shard_id)
+            return
         options = self._options_of(record)
         self._tell(move, record.meta, options, again=again)
         step = next_step(record.meta, self._facts(move, record, options))
@@ -412,6 +423,7 @@ class Reconfigurations:
             election=options.election,
             is_multi=options.is_multi,
             min_live=options.min_live,
+            is_splitting=self._is_splitting(meta.shard_id),
             tried_to_hand_over=move.handed_over_in >= 0,
             # Nothing was reported: then nothing has changed since it was recorded. Learners may not be in the log yet.
             reported=(move.reported if current else None) or Members(meta.ensemble, meta.outgoing),

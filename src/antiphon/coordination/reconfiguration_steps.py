@@ -53,6 +53,7 @@ class Facts:
         min_live: fewest live replicas that commit, where the live set does.
         tried_to_hand_over: leadership was offered to the first of the goal already.
         reported: where replicas vote, the members that are committed in their log.
+        is_splitting: the shard is being split, which counts on its members.
     """
 
     caught_up: frozenset[NodeId]
@@ -63,6 +64,7 @@ class Facts:
     is_multi: bool = False
     min_live: int = 1
     tried_to_hand_over: bool = False
+    is_splitting: bool = False
     reported: Members = field(default_factory=lambda: Members(()))
 
 
@@ -135,6 +137,8 @@ def members_of(meta: ShardMeta) -> Members:
 
 def next_step(meta: ShardMeta, facts: Facts) -> Step:
     """What is to be done now for a shard that is not IDLE; the same record and facts give the same step."""
+    if facts.is_splitting and not (meta.outgoing or meta.learners):
+        return Wait("it is being split")
     if facts.is_multi:
         return _among_writers(meta, facts)
     if not has_leader(meta):

@@ -68,6 +68,11 @@ class Splits:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
+    def is_splitting(self, shard_id: int) -> bool:
+        """Is the shard being split, or split off another one?"""
+        record = self._model.shards.get(shard_id)
+        return shard_id in self._child_of or (record is not None and record.meta.split is not None)
+
     def split(self, token: int, request: SplitShard) -> None:
         """Begin; answered when the child is part of its table, or when it is given up.
 
