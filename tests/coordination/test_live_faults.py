@@ -4,6 +4,8 @@ The replicas are models that commit by the definition of each rule; the world ch
 any leader of the shard has ever committed, as well as everything it checks for the others.
 """
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +66,11 @@ def switch(world: World) -> None:
     if name in world.state.topics and world.coordinator is not None:
         rule = world.random.choice(["live", "quorum", "at_least(2)"])
         world.command(AlterTopic(name, config={"commit": rule}))
+
+
+def is_known(world: World, node: int) -> bool:
+    """Has the coordinator heard of the node's newest process, and disk?"""
+    return world.state.nodes[node] == world.nodes[node].meta()
 
 
 def fences_are_right(world: World) -> bool:
@@ -130,6 +137,8 @@ def test_damaged_logs_and_replaced_disks_one_at_a_time_lose_nothing(seed: int) -
             world.run(100)
             world.start_coordinator()
         quieten(world)
+        assert world.run(5_000, partial(is_known, world, victim))
+        quieten(world)  # the coordinator knows of it by now
 
 
 @pytest.mark.parametrize("at", range(16))

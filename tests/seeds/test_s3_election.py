@@ -442,6 +442,21 @@ def test_the_coordinator_itself_only_shrinks_the_live_set() -> None:
     assert world.run(3_000, world.all_online)
 
 
+def test_a_new_coordinator_takes_out_who_was_lost_meanwhile() -> None:
+    world = started()
+    meta = meta_of(world)
+    gone, _ = others(meta)
+    deaf(world, lambda _to, message: type(message).__name__ == "Append")
+    replica(world, meta.leader).tick = list  # type: ignore[method-assign]
+    world.crash_coordinator()
+    world.crash_node(gone)
+    world.start_coordinator(lost=(gone,))
+    world.run(20)
+    assert gone not in meta_of(world).live
+    assert meta_of(world).live_version == meta.live_version + 1
+    assert (meta_of(world).leader, meta_of(world).term) == (meta.leader, meta.term)
+
+
 def test_a_live_member_that_restarts_stays_electable() -> None:
     world = started()
     old = meta_of(world)

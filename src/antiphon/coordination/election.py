@@ -9,13 +9,15 @@ Of those that may lead the longest log is asked first (smallest lag, S3.9). Whoe
 again in this series (S3.15); an operator may name somebody else.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from antiphon.coordination.fences import Fence, electable, voting
-from antiphon.coordination.state import ShardRecord
+from antiphon.coordination.fences import Fence, electable, voting, voting_sets
+from antiphon.coordination.profiles import Replication
+from antiphon.coordination.state import ShardRecord, majority
+from antiphon.coordination.topic_rules import acknowledgements
 from antiphon.records.entry_id import EMPTY, EntryId
-from antiphon.replication.messages import NewTermReply, NodeId
+from antiphon.replication.messages import BecomeLeader, NewTermReply, NodeId
 from antiphon.wire.metadata import ShardMeta
 
 
@@ -74,6 +76,21 @@ class Election:
         heads = ((n, known_head(self.replies[n])) for n in record.meta.everybody if n in self.replies)
         return tuple((node, head) for node, head in heads if node != self.candidate and head <= own)
 
+    def become_leader(self, record: ShardRecord) -> BecomeLeader:
+        """What the candidate is told, by the record that names it."""
+        meta = record.meta
+        return BecomeLeader(
+            self.shard_id,
+            self.term,
+            ensemble=meta.ensemble,
+            heads=self.heads(record),
+            live=meta.live if self.by_live else (),
+            live_version=meta.live_version,
+            outgoing=meta.outgoing,
+            learners=meta.learners,
+            members_version=meta.members_version,
+        )
+
 
 def known_head(reply: NewTermReply) -> EntryId:
     """How far a replica's log can be relied on."""
@@ -107,3 +124,28 @@ def _least_loaded(
     nodes: Iterable[NodeId], ensemble: tuple[NodeId, ...], led_by: Callable[[NodeId], int]
 ) -> NodeId:
     return min(nodes, key=lambda node: (led_by(node), ensemble.index(node)))
+
+
+def appointed(record: ShardRecord, wanted: NodeId | None) -> NodeId:
+    """Who is to lead where leaders are appointed by hand: the last one that was, at first the first of the ensemble."""
+    if wanted is not None:
+        return wanted
+    last = record.appointed
+    return last if last in voting(record.meta) else record.meta.ensemble[0]
+
+
+def may_be_unclean(
+    meta: ShardMeta, options: Replication, only: NodeId | None, is_alive: Callable[[NodeId], bool]
+) -> bool:
+    """Is anybody there, with leave to lead without all that was committed (S3.18)?"""
+    able = meta.ensemble if only is None else (only,)
+    return options.unclean and meta.fence != Fence.MAJORITY and any(is_alive(node) for node in able)
+
+
+def can_commit(meta: ShardMeta, options: Replication, there: Collection[NodeId]) -> bool:
+    """Could a leader commit anything with those that are there, by a rule that counts voters?"""
+    return all(
+        sum(node in there for node in each)
+        >= min(majority(each), acknowledgements(options.commit, len(each)))
+        for each in voting_sets(meta)
+    )

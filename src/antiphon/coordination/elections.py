@@ -18,25 +18,23 @@ import msgspec
 
 from antiphon.coordination import live_sets
 from antiphon.coordination.actions import UncleanElection
-from antiphon.coordination.election import Election, choose_leader
+from antiphon.coordination.election import Election, appointed, can_commit, choose_leader, may_be_unclean
 from antiphon.coordination.fences import (
     Fence,
     can_be_met,
     in_order,
     least_promises,
     voting,
-    voting_sets,
 )
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Options, Replication
 from antiphon.coordination.rule_changes import RuleChanges
 from antiphon.coordination.self_led import SelfLed, is_self_led
-from antiphon.coordination.state import ShardRecord, has_leader, majority
+from antiphon.coordination.state import ShardRecord, has_leader
 from antiphon.coordination.timers import Timers
-from antiphon.coordination.topic_rules import acknowledgements
 from antiphon.records.entry_id import EntryId
-from antiphon.replication.messages import BecomeLeader, BecomeLeaderReply, NewTerm, NewTermReply, NodeId
+from antiphon.replication.messages import BecomeLeaderReply, NewTerm, NewTermReply, NodeId
 from antiphon.wire.cluster import LiveSet
 from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 
@@ -111,9 +109,9 @@ class Elections:
         if meta.fence == Fence.LIVE and not options.is_live:
             meta = msgspec.structs.replace(meta, fence=Fence.BOTH)
         there = [n for n in voting(meta) if self._model.is_alive(n) and n not in record.untrusted]
-        only = _appointed(record, wanted) if options.election == "manual" and not ordered else None
+        only = appointed(record, wanted) if options.election == "manual" and not ordered else None
         enough = can_be_met(meta, there) and (only is None or only in there)
-        unclean = not enough and self._may_be_unclean(meta, options, only)
+        unclean = not enough and may_be_unclean(meta, options, only, self._model.is_alive)
         if unclean and not (ordered or waited):
             self._pause(shard_id, UNCLEAN_AFTER_MS)
         if not enough and not (unclean and (ordered or waited)):
@@ -126,15 +124,6 @@ class Elections:
             shard_id, term, wanted=wanted, only=only, failed=failed, unclean=unclean
         )
         self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE, fence=meta.fence)
-
-    def _may_be_unclean(self, meta: ShardMeta, options: Replication, only: NodeId | None) -> bool:
-        """Is anybody there, with leave to lead without all that was committed (S3.18)?"""
-        able = meta.ensemble if only is None else (only,)
-        return (
-            options.unclean
-            and meta.fence != Fence.MAJORITY
-            and any(self._model.is_alive(node) for node in able)
-        )
 
     def forget(self, shard_id: int) -> None:
         """Drop what is going on for the shard."""
@@ -162,11 +151,21 @@ class Elections:
                 self._self_led.resume(record, options)
             elif has_leader(meta) and self._model.is_alive(meta.leader):
                 self._rules.check(record)
+                self._leave_out_the_dead(record)
                 for node in meta.everybody:
                     if node not in meta.live and self._model.is_alive(node):
                         self.followers.bring_back(shard_id, node, meta.leader, now_ms, STRANGER_MS)
             else:
                 self.begin(shard_id)
+
+    def _leave_out_the_dead(self, record: ShardRecord) -> None:
+        """Members that were lost while nobody coordinated are not live."""
+        meta = record.meta
+        dead = tuple(node for node in meta.live if not self._model.is_alive(node))
+        if dead and meta.fence == Fence.LIVE:
+            self._put(record, live_sets.without(meta, dead))
+        elif dead:
+            self._set(record, live=tuple(node for node in meta.live if node not in dead))
 
     def options_changed(self, topic: TopicMeta) -> None:
         """A topic's settings were changed: shards whose terms go by the wrong rule now get a new one, a few at a time."""
@@ -195,27 +194,21 @@ class Elections:
         meta = record.meta
         election = self._open.get(meta.shard_id)
         leads = meta.leader == node or (election is not None and election.candidate == node)
-        if leads or not self._can_go_on(meta, options, election):
+        undecided = election is not None and election.candidate is None
+        by_live = self._goes_by_live(meta, election)
+        there = [n for n in voting(meta) if self._model.is_alive(n)]
+        if undecided and election is not None:
+            goes_on = election.unclean or can_be_met(meta, there)
+        else:
+            goes_on = by_live or can_commit(meta, options, there)
+        if leads or not goes_on:
             self.begin(meta.shard_id)
-        elif election is not None and election.candidate is None:
+        elif undecided and election is not None:
             self._decide(election, now_ms)
-        elif self._goes_by_live(meta, election):
+        elif by_live:
             self._put(record, live_sets.without(meta, (node,)))
         elif meta.fence == Fence.MAJORITY and node in meta.live:
             self._set(record, live=tuple(member for member in meta.live if member != node))
-
-    def _can_go_on(self, meta: ShardMeta, options: Replication, election: Election | None) -> bool:
-        """Is there any use in the election, or in the leader, with the members that are alive?"""
-        alive = [node for node in voting(meta) if self._model.is_alive(node)]
-        if election is not None and election.candidate is None:
-            return election.unclean or can_be_met(meta, alive)
-        if self._goes_by_live(meta, election):
-            return True  # the leader is alive, and live: it goes on by itself if it must
-        return all(
-            sum(node in alive for node in each)
-            >= min(majority(each), acknowledgements(options.commit, len(each)))
-            for each in voting_sets(meta)
-        )
 
     def node_returned(self, node: NodeId, *, restarted: bool, disk_replaced: bool) -> None:
         """The node was just marked as alive, or has a new process: elect what waited for it, or what it no longer leads.
@@ -310,24 +303,13 @@ class Elections:
         if election.unclean:
             self.unclean_elections += 1
             self._ledger.act(UncleanElection(election.shard_id, election.term, candidate))
-        meta = record.meta
-        message = BecomeLeader(
-            election.shard_id,
-            election.term,
-            ensemble=meta.ensemble,
-            heads=election.heads(record),
-            live=meta.live if election.by_live else (),
-            live_version=meta.live_version,
-            outgoing=meta.outgoing,
-            learners=meta.learners,
-            members_version=meta.members_version,
-        )
+        message = election.become_leader(record)
         self._ledger.send(candidate, message)
         told = {node for node, _ in message.heads}
         for node, reply in election.replies.items():
             if node not in told:
                 self.followers.promised(node, reply, candidate, now_ms, known=False)
-        for node in meta.everybody:
+        for node in record.meta.everybody:
             if node not in election.replies and self._model.is_alive(node):
                 # The election did without it. The leader will not miss it either: it was never told of it.
                 self.followers.bring_back(election.shard_id, node, candidate, now_ms)
@@ -564,11 +546,3 @@ class Elections:
         if changed != record:
             self._ledger.put_shard(changed)
         return changed
-
-
-def _appointed(record: ShardRecord, wanted: NodeId | None) -> NodeId:
-    """Who is to lead where leaders are appointed by hand: the last one that was, at first the first of the ensemble."""
-    if wanted is not None:
-        return wanted
-    last = record.appointed
-    return last if last in voting(record.meta) else record.meta.ensemble[0]
