@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from antiphon.errors import DamagedLogError
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.operations import CallStep, LogOp
 from antiphon.log.snapshot import frame, unframe
@@ -54,19 +53,15 @@ def load_marks(disk: Disk, directory: str) -> tuple[Mark, ...]:
         return ()
 
 
-def recover_origins(disk: Disk, log: "ShardLog") -> tuple[OriginIndex, Mark]:
-    """Index and final history of a log that was just opened. Blocking.
+def recover_origins(disk: Disk, log: "ShardLog") -> tuple[OriginIndex, Mark] | None:
+    """Index and final history of a log that was just opened; None where nothing says how it begins. Blocking.
 
-    Raises DamagedLogError where the log was trimmed and nothing says what came before.
+    That is so where the log was trimmed and the file is gone, or where damage cut the log before where the file begins.
     """
     marks = [mark for mark in load_marks(disk, log.path) if mark.offset <= log.log_end]
     if not marks or marks[0].offset < log.log_start:
         if log.log_start > 0:
-            raise DamagedLogError(
-                f"{log.path} starts at offset {log.log_start}, and its file {ORIGINS_FILE!r} does not say what of each "
-                "origin came before: remove the replica and let the others fill a new one",
-                offset=log.log_start,
-            )
+            return None
         marks = [START]
     index = OriginIndex(marks)
     history = History(marks[-1])

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from antiphon.errors import AntiphonError
+import structlog
+
+from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_batches import entries_of, number_batch
 from antiphon.node.multi_files import pass_over, recover_origins, save_marks
@@ -19,7 +21,9 @@ from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header, stamp
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import ReadReady
+from antiphon.replication.messages import ChangeMembers, MembersSettled
 from antiphon.replication.multi_messages import Relay
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_actions import (
@@ -32,12 +36,13 @@ from antiphon.replication.multi_writer_actions import (
 )
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM
-from antiphon.replication.origin_history import History, OriginEntry
+from antiphon.replication.origin_history import History, Mark, OriginEntry
+from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.origins import OriginTable, origin_of, origins_of
 from antiphon.replication.replica_state import Role
 from antiphon.table.merge import ConflictRule, rule_named
 from antiphon.table.state import destroy_state
-from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
+from antiphon.wire.metadata import ABSENT_NODE, Kind, NodeMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import ReplicaStatus, TableWrite
 
 if TYPE_CHECKING:
@@ -88,6 +93,8 @@ class MultiHost(ShardHost):
         self.clients = MultiClients(self, max_message_bytes)
         self._disk = disk
         self._disk_id = disk_id
+        self._home = ABSENT_NODE  # where clients go that do not care
+        self._leaves = False  # this replica is to go: it writes nothing new
         self._saved_at = 0  # log end when the marks were last written down
         self._unsaved = 0
         self._duplicates = 0
@@ -113,6 +120,8 @@ class MultiHost(ShardHost):
 
     def follow(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
         """Take over the members and origins that the metadata names."""
+        self._home = shard.leader
+        self._leaves = self.services.node_id not in shard.ensemble
         found = member_origins(shard, nodes, self.services.node_id, self._disk_id)
         if found != self.multi.members:
             self._log.info("origins", origins=found)
@@ -125,7 +134,20 @@ class MultiHost(ShardHost):
     def check_writable(self) -> None:
         """As for any shard, and this replica must have an origin and know its own entries: NotReadyError."""
         super().check_writable()
+        if self._leaves:
+            raise NotLeaderError(
+                f"node {self.services.node_id} is about to give up its replica of shard {self.shard_id}",
+                leader=self._home if self._home >= 0 else None,
+            )
         self.multi.check_writable()
+
+    def _say_if_held_by_others(self, sender: int, message: ChangeMembers) -> None:
+        """A coordinator asks whether this replica may go: yes, once those that stay have all that is here (S0.2)."""
+        stay = [node for node in message.members.voters if node != self.services.node_id]
+        lags = self.multi.lags()
+        is_held = self.multi.durable_end == self.multi.log_end and not any(lags.get(n, 1) for n in stay)
+        if self._leaves and is_held and not self._staged:
+            self.services.send(self, sender, MembersSettled(self.shard_id, message.term, message.version))
 
     def configure(self, settings: "TopicSettings") -> None:
         """Take over the settings of the topic; its log is synced at every append."""
@@ -143,6 +165,9 @@ class MultiHost(ShardHost):
 
     def receive(self, sender: int, message: "AnyMessage") -> None:
         """A message of another replica; entries wait, at their sender, while there is no room for them."""
+        if isinstance(message, ChangeMembers):
+            self._say_if_held_by_others(sender, message)
+            return
         if isinstance(message, Relay) and message.entries and self.services.wal.disk_full:
             return
         self._event(self.multi.receive, sender, message)
@@ -323,10 +348,18 @@ def open_multi_host(
 ) -> MultiHost:
     """Recover this node's replica and start it. Blocking.
 
-    Raises InvalidRequestError for a conflict rule that this node does not know, DamagedLogError, StorageFailedError.
+    Raises InvalidRequestError for a conflict rule that this node does not know, StorageFailedError.
     """
     rule = rule_named(settings.replication.conflict)
-    index, end = recover_origins(disk, log)
+    found = recover_origins(disk, log)
+    if found is None:  # what is left of the log cannot be placed: the others fill it anew
+        structlog.get_logger().error("log_begins_nowhere", shard=shard.shard_id, log_start=log.log_start)
+        at = Mark(log.log_end, (), ())
+        services.wal.submit(log.reset(EntryId(TERM, log.log_end)))
+        services.wal.submit(save_marks(disk, log, [at]))
+        index, end = OriginIndex([at]), at
+    else:
+        index, end = found
     table = None
     if topic.kind is Kind.TABLE:
         place.tables.mkdir(exist_ok=True)
@@ -341,7 +374,7 @@ def open_multi_host(
         config=MultiWriterConfig(
             resend_ticks=max(2, RESEND_MS // place.tick_ms), stall_ticks=max(4, STALL_MS // place.tick_ms)
         ),
-        damaged=log.damaged is not None,
+        damaged=log.damaged is not None or found is None,
     )
     for peer in place.lost_peers:
         replica.peer_lost(peer)

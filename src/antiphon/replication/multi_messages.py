@@ -62,7 +62,7 @@ class SplitBrainFound(Message, frozen=True, array_like=True, tag=True):
 class AskOrigin(Message, frozen=True, array_like=True, tag=True):
     """From a replica that lost part of its log: what have you of everybody's entries, mine included?
 
-    Whoever answers has first made durable what it has, and takes nothing more that my earlier self sent.
+    Whoever answers has first made durable what it has, and takes nothing more of what is on its way to it.
     """
 
     nonce: int

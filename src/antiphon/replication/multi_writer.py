@@ -170,8 +170,9 @@ class MultiWriterReplica:
     @property
     def needs_tick(self) -> bool:
         """Is anything outstanding that only `tick` can mend? An idle shard needs none."""
-        regaining = self._regain is not None and bool(self._regain.waits_for)
-        return not self.failed and (regaining or self._relays.needs_tick or self._intake.needs_tick)
+        return not self.failed and (
+            self._regain is not None or self._relays.needs_tick or self._intake.needs_tick
+        )
 
     def check_writable(self) -> None:
         """Raise NotReadyError, with the reason, while this replica may not write."""
@@ -183,7 +184,7 @@ class MultiWriterReplica:
             )
         if self._own_lsn >= self.next_lsn:
             raise NotReadyError(
-                f"others have entry {self._own_lsn} of node {self.node_id} in shard {self.shard}, and it has only what comes "
+                f"others have entry {self._own_lsn} of node {self.node_id} in shard {self.shard}, it has only what comes "
                 f"before {self.next_lsn} itself: its directory is an old copy; it writes again when it got them back"
             )
         if self.origin == NONE:
@@ -237,8 +238,7 @@ class MultiWriterReplica:
         out: list[MultiAction] = []
         self._intake.subscribe_due(out)
         if self._regain is not None:
-            for node in self._regain.waits_for:
-                self._regain.ask(node, out)
+            self._regain.ask_all(out)
             self._check_regained(out)
         return out
 
@@ -251,7 +251,9 @@ class MultiWriterReplica:
             self._own_lsn = 0
         self._set_members(origins)
         self._intake.subscribe_due(out)
-        self._check_regained(out)
+        if self._regain is not None:
+            self._regain.ask_all(out)
+            self._check_regained(out)
         return out
 
     def _set_members(self, origins: Mapping[NodeId, int]) -> None:
@@ -296,15 +298,17 @@ class MultiWriterReplica:
         self._intake.taken(sender, message, out)
 
     def _on_base(self, sender: NodeId, message: RelayBase, out: list[MultiAction]) -> None:
-        """The peer's log begins after what we have. A log that is empty may begin there too; another one cannot."""
+        """The peer's log begins after what we have. Where nobody else has what lies between, go on behind it."""
         one = self._intake.subscriptions[sender]
         if message.session != one.session:
             return
-        if self._log.is_empty:
+        was_empty = self._log.is_empty
+        if was_empty or self._intake.on_base(sender):
+            if not was_empty:
+                out.append(TrimmedAway(sender))
             out.append(self._log.adopt(message.vclock, message.chains))
             self._intake.subscribe(one, out)
-        elif self._intake.on_base(sender):
-            out.append(TrimmedAway(sender))
+            self._relays.rebase(out)
 
     def _on_split_found(self, sender: NodeId, message: SplitBrainFound, out: list[MultiAction]) -> None:
         if sender not in self.splits:
@@ -319,8 +323,7 @@ class MultiWriterReplica:
     def _on_ask(self, sender: NodeId, message: AskOrigin, out: list[MultiAction]) -> None:
         if self._asked.get(sender) != message.nonce:
             self._asked[sender] = message.nonce
-            if sender not in self.splits:
-                self._intake.forget_session(sender)
+            self._intake.forget_sessions()
         self._held.append((self._log.write_id, sender, message.nonce))
         self._answer_held(out)
 
@@ -336,7 +339,7 @@ class MultiWriterReplica:
             self._check_regained(out)
 
     def _check_regained(self, out: list[MultiAction]) -> None:
-        if self._regain is not None and self._regain.done:
+        if self._regain is not None and self._regain.is_done(self.origin):
             self._regain = None
             out.append(Repaired())
 
@@ -392,9 +395,11 @@ class MultiWriterReplica:
             base.offset <= self._log.durable_end,
             f"trim to {base.offset}, durable is {self._log.durable_end}",
         )
+        out: list[MultiAction] = []
         if base.offset > self._log.log_start:
             self._log.index.trim(base)
-        return []
+            self._relays.rebase(out)
+        return out
 
     def storage_failed(self) -> list[MultiAction]:
         """A write or sync failed: the replica stops for good."""
@@ -429,5 +434,5 @@ class MultiWriterReplica:
         self._intake.tick(out)
         self._relays.tick(out)
         if self._regain is not None:
-            self._regain.tick(self._config.resend_ticks, out)
+            self._regain.tick(self._config, out)
         return out

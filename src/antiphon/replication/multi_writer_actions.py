@@ -22,7 +22,7 @@ class AppendEntries:
 
 @dataclass(frozen=True, slots=True)
 class AdoptBase:
-    """Note, durably, that this empty log begins with the clock of `mark`: what came before was trimmed everywhere else."""
+    """Note, durably, that for its relays this log begins with `mark`: it skipped what was trimmed everywhere else."""
 
     write_id: int
     mark: Mark
@@ -57,7 +57,7 @@ class SplitBrain:
 
 @dataclass(frozen=True, slots=True)
 class TrimmedAway:
-    """`peer` no longer has what this replica lacks, and this replica's log is not empty: it has to be made anew."""
+    """`peer` has trimmed entries that this replica never had, and nobody gave them: it goes on behind them. Say so."""
 
     peer: NodeId
 

@@ -134,11 +134,12 @@ class IntakeSide:
             if one.confirmed and one.skip != self._first_hand(node):
                 one.due = True
 
-    def forget_session(self, node: NodeId) -> None:
-        """Take nothing more of what an earlier life of `node` sent."""
-        one = self.subscriptions[node]
-        self._sessions += 1
-        one.session, one.confirmed, one.answered, one.due = self._sessions, False, False, True
+    def forget_sessions(self) -> None:
+        """Take nothing more of what is on its way, from whomever."""
+        for one in self.subscriptions.values():
+            if not one.halted:
+                self._sessions += 1
+                one.session, one.confirmed, one.answered, one.due = self._sessions, False, False, True
 
     def halt(self, node: NodeId) -> None:
         """Nothing more is taken from this peer."""
@@ -176,7 +177,10 @@ class IntakeSide:
         one = self.subscriptions[sender]
         one.stuck += 1
         one.confirmed = False
-        return one.stuck == STUCK_TRIES
+        if one.stuck < STUCK_TRIES:
+            return False
+        one.stuck = 0
+        return True
 
     def _choose(self, message: Relay) -> tuple[list[OriginEntry], bool]:
         log = self._log

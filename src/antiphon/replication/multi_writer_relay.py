@@ -38,8 +38,8 @@ class RelayCursor:
     """How far one peer has been sent this log."""
 
     __slots__ = (
-        "acked", "connected", "feeding", "halted", "has", "history", "in_flight", "in_flight_bytes", "node", "owes_hint",
-        "quiet_ticks", "seq", "session", "skip", "stalled",
+        "acked", "connected", "feeding", "halted", "has", "history", "in_flight", "in_flight_bytes", "newest_session",
+        "node", "owes_hint", "quiet_ticks", "seq", "session", "skip", "stalled",
     )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
@@ -47,6 +47,7 @@ class RelayCursor:
         self.connected = True
         self.halted = False  # a split brain was found on this link
         self.session = 0  # 0: the peer has not subscribed
+        self.newest_session = 0  # on this connection
         self.history = History()  # of this log, where the relay reads
         self.has = History().lsns  # of each origin: what the peer has, once it has all that was sent
         self.skip: frozenset[int] = frozenset()
@@ -103,8 +104,7 @@ class RelaySide:
         if cursor is None:
             return
         cursor.connected = True
-        if cursor.session:
-            self._go_back(cursor)
+        if cursor.session and self._go_back(cursor, out):
             self._say(cursor, (), (), 0, out)
             self.pump(cursor, out)
 
@@ -113,6 +113,7 @@ class RelaySide:
         cursor = self.cursors.get(node)
         if cursor is not None:
             cursor.connected = False
+            cursor.newest_session = 0
 
     def halt(self, node: NodeId) -> None:
         """Nothing more is relayed to this peer."""
@@ -130,13 +131,14 @@ class RelaySide:
     def on_subscribe(self, sender: NodeId, message: Subscribe, out: list[MultiAction]) -> None:
         """A peer wants everything beyond its clock. Raises `Split` where its history is another one."""
         cursor = self.cursors[sender]
+        if message.session < cursor.newest_session:
+            return  # overtaken by the one that took its place
+        cursor.newest_session = message.session
         self._compare(message)
         cursor.acked = meet(cursor.acked, message.vclock)  # its disk may be another one
         mark = self._log.index.covered_by(message.vclock)
         if mark is None:
-            base = self._log.index.base
-            cursor.session = 0
-            out.append(Tell(sender, RelayBase(self._shard, TERM, message.session, base.clock, base.chains)))
+            self._tell_base(cursor, message.session, out)
             return
         if cursor.session != message.session:
             cursor.session, cursor.seq = message.session, 0
@@ -164,19 +166,34 @@ class RelaySide:
         while in_flight and in_flight[0][0] <= message.seq:
             cursor.in_flight_bytes -= in_flight.popleft()[1]
         if not in_flight and message.seq == cursor.seq and not _covers_replicated(cursor.acked, cursor.has):
-            self._go_back(cursor)
+            self._go_back(cursor, out)
         self.pump(cursor, out)
 
     def heard(self, sender: NodeId, clock: Vclock) -> None:
         """A peer said what it has durably."""
         self.cursors[sender].knows(clock)
 
-    def _go_back(self, cursor: RelayCursor) -> None:
+    def _go_back(self, cursor: RelayCursor, out: list[MultiAction]) -> bool:
+        """Begin again from what was acknowledged. False if that was trimmed, which the peer is told."""
         mark = self._log.index.covered_by(cursor.acked)
-        if mark is None:  # trimmed meanwhile: the peer hears of it when it subscribes again
-            cursor.session = 0
-        else:
-            cursor.begin(mark, cursor.acked)
+        if mark is None:
+            self._tell_base(cursor, cursor.session, out)
+            return False
+        cursor.begin(mark, cursor.acked)
+        return True
+
+    def _tell_base(self, cursor: RelayCursor, session: int, out: list[MultiAction]) -> None:
+        base = self._log.index.base
+        cursor.session = 0
+        out.append(Tell(cursor.node, RelayBase(self._shard, TERM, session, base.clock, base.chains)))
+
+    def rebase(self, out: list[MultiAction]) -> None:
+        """The log begins elsewhere now: whoever was being fed from before that is fed from there, or told."""
+        base = self._log.index.base
+        for cursor in self.cursors.values():
+            if cursor.session and cursor.history.offset <= base.offset and self._go_back(cursor, out):
+                self._say(cursor, (), (), 0, out)
+                self.pump(cursor, out)
 
     # -- feeding ------------------------------------------------------------------------------------------------
 

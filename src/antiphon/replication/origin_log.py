@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from antiphon.invariants import invariant, unreachable
+from antiphon.invariants import unreachable
 from antiphon.replication.multi_writer_actions import AdoptBase, AppendEntries
 from antiphon.replication.origin_history import History, Mark, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
@@ -93,12 +93,19 @@ class OriginLog:
         return AppendEntries(self._stage(heads), tuple(placed))
 
     def adopt(self, clock: Vclock, chains: tuple[int, ...]) -> AdoptBase:
-        """Begin an empty log with what others had before their logs begin."""
-        invariant(self.is_empty, "only an empty log takes over where to begin")
-        mark = Mark(self.log_end, clock, chains)
-        self.history = History(mark)
+        """Go on behind what a peer no longer has: entries up to `clock` that are not here were trimmed elsewhere.
+
+        For those who ask this replica, its log begins here from now on.
+        """
+        history = self.history
+        heads: dict[int, int] = {}
+        for origin, lsn in enumerate(clock):
+            if lsn > history.lsns[origin]:
+                history.lsns[origin], history.chains[origin] = lsn, chains[origin]
+                heads[origin] = lsn
+        mark = history.mark()
         self.index.trim(mark)
-        return AdoptBase(self._stage(dict(enumerate(clock))), mark)
+        return AdoptBase(self._stage(heads), mark)
 
     def _stage(self, heads: dict[int, int]) -> int:
         self.write_id += 1

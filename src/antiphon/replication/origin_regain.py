@@ -2,34 +2,40 @@
 
 An origin numbers its entries by what its log holds. A replica whose log was found damaged may have numbered, and others may
 hold, entries that it no longer knows of. The rule: it writes nothing until **every** other member has answered `AskOrigin`
-and it holds, durably, all that any of them has of its origin. Whoever answers first makes durable what it has, and drops
-what is still on its way from the asker's earlier life; so whatever nobody names in the answers can never turn up later.
+and it holds, durably, all that any of them has of its origin. Whoever answers first makes durable what it has, and ends all
+its subscriptions for new ones: so what is still on its way from any earlier self of anybody is dropped, and what nobody
+names in the answers can never turn up later.
 
-One member that does not answer is enough to wait, for it may be the one that has the newest entry. Where a whole disk was
-lost there is no need to wait: the coordinator gives the new disk a new origin id, and the old one's entries come back as
-anybody's do.
+One member that does not answer is enough to wait, for it may be the one that has the newest entry. A member that named an
+entry and lost it before it passed it on makes everybody be asked again. Where a whole disk was lost there is no need to
+wait: the coordinator gives the new disk a new origin id, and the old one's entries come back as anybody's do.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from antiphon.replication.messages import NodeId
 from antiphon.replication.multi_messages import AskOrigin, OriginAnswer
 from antiphon.replication.multi_writer_actions import MultiAction, Tell
+from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM
 from antiphon.replication.origin_log import OriginLog
-from antiphon.replication.vclock import Vclock, covers, join
+from antiphon.replication.vclock import Vclock, component, join
+
+ROUND_BITS: Final = 16
+ROUND_STALLS: Final = 10
 
 
 class Regain:
-    """Whom to ask, and what has to be here before this replica writes again."""
+    """Whom to ask, and what has to be here before this replica writes again. `life`: of the replica."""
 
-    def __init__(self, shard: int, log: OriginLog, nonce: int) -> None:
+    def __init__(self, shard: int, log: OriginLog, life: int) -> None:
         self._shard = shard
         self._log = log
-        self._nonce = nonce
+        self._nonce = life << ROUND_BITS
+        self._peers: tuple[NodeId, ...] = ()
         self._silent: dict[NodeId, None] = {}
         self._needed: Vclock = ()
-        self._answered: dict[NodeId, None] = {}
         self._ticks = 0
 
     @property
@@ -37,30 +43,42 @@ class Regain:
         """Members that have not answered."""
         return tuple(self._silent)
 
-    @property
-    def done(self) -> bool:
-        """Has everybody answered, and is what they have durable here?"""
-        return not self._silent and covers(self._log.durable_clock, self._needed)
+    def is_done(self, origin: int) -> bool:
+        """Has everybody answered, and is what they have of `origin`, this replica's own, durable here?"""
+        return not self._silent and self._log.durable_lsn(origin) >= component(self._needed, origin)
 
     def set_peers(self, peers: Iterable[NodeId]) -> None:
-        """These are the other members now."""
-        self._silent = {node: None for node in peers if node not in self._answered}
+        """These are the other members now: a round begins."""
+        self._peers = tuple(peers)
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._nonce += 1
+        self._silent = dict.fromkeys(self._peers)
+        self._needed = ()
+        self._ticks = 0
 
     def ask(self, node: NodeId, out: list[MultiAction]) -> None:
         """A connection is there: ask, if the member has not answered."""
         if node in self._silent:
             out.append(Tell(node, AskOrigin(self._shard, TERM, self._nonce)))
 
+    def ask_all(self, out: list[MultiAction]) -> None:
+        """Ask whoever has not answered."""
+        for node in tuple(self._silent):
+            self.ask(node, out)
+
     def on_answer(self, sender: NodeId, message: OriginAnswer) -> None:
         """A member said what it has."""
         if message.nonce == self._nonce and sender in self._silent:
             del self._silent[sender]
-            self._answered[sender] = None
             self._needed = join(self._needed, message.vclock)
 
-    def tick(self, resend_ticks: int, out: list[MultiAction]) -> None:
-        """Ask again now and then."""
+    def tick(self, config: MultiWriterConfig, out: list[MultiAction]) -> None:
+        """Ask again now and then; and all anew when what they said they have does not come."""
         self._ticks += 1
-        if self._ticks % resend_ticks == 0:
-            for node in tuple(self._silent):
-                self.ask(node, out)
+        if not self._silent and self._ticks >= ROUND_STALLS * config.stall_ticks:
+            self._begin_round()
+            self.ask_all(out)
+        elif self._ticks % config.resend_ticks == 0:
+            self.ask_all(out)
