@@ -30,10 +30,12 @@ def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[
     """The shard with the leader's proposal, less whom the coordinator knows to be dead; the same object if there is none.
 
     What is recorded may be smaller than what was proposed: the leader waits for all that it proposed until it is told.
+    Learners that have caught up are named in the report and were not proposed. By now they may be voters, of which the
+    leader has not heard: it does not count them yet.
     """
     if report.version != meta.live_version:
         return meta
-    wanted = _members(meta, (sender, *report.live))
+    wanted = _members(meta, (sender, *(node for node in report.live if node not in report.learners)))
     if wanted == meta.live:
         return meta
     kept = _members(meta, (node for node in wanted if node == sender or is_alive(node)))

@@ -47,14 +47,22 @@ def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
     proposal = host.proposed_live
     live = set(recorded if proposal is None else proposal.live)
     voting = host.replica.members.voting
-    lagging = []
+    learners, lagging = [], []
     for follower in host.replica.followers():
         if follower.node not in voting and follower.connected and _caught_up(host, follower):
-            live.add(follower.node)
+            learners.append(follower.node)
         elif follower.node not in live:
             lagging.append(follower.node)
     version = -1 if proposal is None else proposal.version
-    return LiveSet(host.shard_id, host.term, tuple(sorted(live)), tuple(sorted(lagging)), version)
+    # Learners are named twice: as caught up, and as not proposed.
+    return LiveSet(
+        host.shard_id,
+        host.term,
+        tuple(sorted({*live, *learners})),
+        tuple(sorted(lagging)),
+        version,
+        learners=tuple(sorted(learners)),
+    )
 
 
 def _caught_up(host: ShardHost, follower: FollowerStatus) -> bool:

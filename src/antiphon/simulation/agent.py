@@ -16,6 +16,7 @@ from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster_messages import CoordinatorPacket, NotCoordinator
 from antiphon.simulation.coordinator_host import CLUSTER_ID, CoordinatorHost
 from antiphon.simulation.disk import ReplicaFiles
+from antiphon.simulation.topic_options import TopicOptions
 from antiphon.wire.cluster import Heartbeat, HeartbeatReply, LiveSet, MetadataDelta, MetadataView, Register
 from antiphon.wire.metadata import NodeMeta
 
@@ -113,10 +114,13 @@ class Agent:
         live = set(hosted.replica.live if proposal is None else proposal.live)
         voting = hosted.replica.members.voting
         caught_up, lagging = self._fed(hosted)
-        live.update(node for node in caught_up if node not in voting)  # learners
-        others = [node for node in (*caught_up, *lagging) if node not in live]
+        learners = tuple(node for node in caught_up if node not in voting)
+        live.update(learners)
+        others = tuple(sorted(node for node in (*caught_up, *lagging) if node not in live))
         version = -1 if proposal is None else proposal.version
-        return LiveSet(hosted.shard, hosted.term_now(), tuple(sorted(live)), tuple(sorted(others)), version)
+        return LiveSet(
+            hosted.shard, hosted.term_now(), tuple(sorted(live)), others, version, learners=learners
+        )
 
     def _answered(self, source: int, reply: HeartbeatReply) -> None:
         self._target = source
@@ -163,7 +167,8 @@ class Agent:
                 if files is None:
                     files = truth.files[node.node_id] = ReplicaFiles()
                 node.files[shard_id] = files
-                hosted = node.open_replica(shard_id, files, meta)
+                settings = TopicOptions(topic.profile, topic.config, world.options.tick_ms)
+                hosted = node.open_replica(shard_id, files, meta, settings)
             hosted.configure(replication_of(topic.profile, topic.config), meta)
 
     # -- messages --------------------------------------------------------------------------------------------------
