@@ -47,6 +47,7 @@ from antiphon.replication.messages import (
     NewTermReply,
     StaleTerm,
 )
+from antiphon.replication.raft import RaftReplica
 from antiphon.wire.cluster import MetadataDelta
 from antiphon.wire.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
@@ -544,8 +545,8 @@ class Node(GatewayCalls):
         return shard_id in self.view.joining
 
     def host_failed(self, host: ShardHost, *, was_leader: bool) -> None:
-        """See HostServices. A shard whose leader stopped gets another one."""
-        if was_leader and host.shard_id != CLUSTER_SHARD_ID and not self.stopping:
+        """See HostServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""
+        if was_leader and not isinstance(host.replica, RaftReplica) and not self.stopping:
             self.spawn(self._give_up_leadership(host.shard_id))
 
     async def _give_up_leadership(self, shard_id: int) -> None:

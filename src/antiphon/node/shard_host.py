@@ -512,7 +512,7 @@ class ShardHost:
         if self.failed is not None:
             state = "failed"
         elif self.log.damaged is not None:
-            state = "damaged"
+            state = "joining" if self.log.damaged.joins else "damaged"
         elif self.services.wal.disk_full:
             state = "disk_full"
         followers = (

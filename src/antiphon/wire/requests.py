@@ -159,7 +159,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
     log_end: int
     size_bytes: int
     followers: tuple[tuple[int, int], ...] = ()  # (node, acknowledged end)
-    state: str = "ok"  # ok, damaged, failed, disk_full
+    state: str = "ok"  # ok, joining (an older shard, not caught up yet), damaged, failed, disk_full
     applied: int = -1  # tables only
     vclock: tuple[
         int, ...
