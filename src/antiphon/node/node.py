@@ -102,6 +102,7 @@ class Node(GatewayCalls):
         self._peer_sessions: dict[int, NativeSession] = {}  # by node: the newest connection that it made
         self._on_accepted = ON_ACCEPTED[config.dial]
         self._lost: set[int] = set()
+        self._alive: set[int] = set()  # as the metadata last said
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server] = []
         self._doors: list[Any] = []
@@ -485,8 +486,18 @@ class Node(GatewayCalls):
             self._lost.add(node_id)
             self.spawn(self._links.pop(node_id).close())
         self.shards.reconcile()
+        self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
         self._long_lived.are(self.view.shard_count)
+
+    def _ask_returned(self, alive: set[int]) -> None:
+        """Nodes that were silent and are alive again, on connections that never broke: leaders ask them where they are."""
+        returned = sorted(alive - self._alive - self._lost)
+        self._alive = alive
+        for node_id in returned:
+            for host in list(self.hosts.values()):
+                if host.is_leader:
+                    host.call(host.replica.peer_connected, node_id)
 
     # -- budgets and failures -----------------------------------------------------------------------------------
 

@@ -220,7 +220,7 @@ class ShardHost:
             self.call(self.replica.set_commit, settings.replica.commit)
 
     def recorded(self, shard: ShardMeta) -> None:
-        """The metadata shows the shard like this: a leader that goes by its live replica set is told of the record (S3.29)."""
+        """The metadata shows the shard like this: a leader that goes by its live set is told of the record (S3.29)."""
         if shard.live_version and self.is_leader and (shard.term, shard.live_version) != self._known_record:
             self._known_record = (shard.term, shard.live_version)
             self.call(self.replica.live_recorded, shard.term, shard.live_version, shard.live)
