@@ -225,6 +225,29 @@ def test_c4_an_operator_appoints_another(commit: str) -> None:
     assert meta_of(world).leader == wanted
 
 
+def test_c4_who_was_appointed_and_did_not_answer_stays_appointed() -> None:
+    """With the live rule its election has made it the only live one: nobody else could lead."""
+    world = started({"election": "manual", "commit": "live"})
+    old = meta_of(world)
+    wanted = old.ensemble[1]
+    original = world._to_replica
+    lost: list[int] = []
+
+    def lose_once(sender: int, to: int, message: Any) -> None:
+        if isinstance(message, BecomeLeader) and message.shard == old.shard_id and not lost:
+            lost.append(to)
+            return
+        original(sender, to, message)
+
+    world._to_replica = lose_once  # type: ignore[method-assign]
+    assert isinstance(
+        world.ask(ElectLeader(old.shard_id, wanted), within_ms=10_000), CommandDone | UnavailableError
+    )
+    assert world.run(10_000, world.all_online)
+    assert lost == [wanted]
+    assert meta_of(world).leader == wanted
+
+
 def test_s4_18_a_leader_that_commits_by_itself_goes_on_alone() -> None:
     world = started({"commit": "local", "accept.split.brain": "true"})
     old = meta_of(world)

@@ -427,6 +427,18 @@ def test_the_live_set_is_changed_by_compare_and_set() -> None:
     assert with_dead.live_version == taken.live_version + 1, "but the leader gets its answer"
 
 
+def test_who_is_still_a_learner_with_the_leader_is_not_live_however_well_it_keeps_up() -> None:
+    world = started()
+    meta = meta_of(world)
+    one, two = others(meta)
+    coordinator = world.coordinator
+    assert coordinator is not None
+    deaf(world, lambda _to, message: type(message).__name__ == "Append")
+    report = LiveSet(meta.shard_id, meta.term, meta.ensemble, (), meta.live_version, learners=(two,))
+    world.act(coordinator.live_sets(meta.leader, (report,), world.now_ms))
+    assert set(coordinator.model.shards[meta.shard_id].meta.live) == {meta.leader, one}
+
+
 def test_the_coordinator_itself_only_shrinks_the_live_set() -> None:
     world = started()
     meta = meta_of(world)

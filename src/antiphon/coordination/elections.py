@@ -362,11 +362,7 @@ class Elections:
             told = {node for node, _ in election.heads(record)}
             caught_up = (n for n in told if n not in record.untrusted and self._model.is_alive(n))
             live, fence = in_order(meta, (sender, *caught_up)), Fence.MAJORITY
-        changed = msgspec.structs.replace(
-            meta, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence
-        )
-        manual = self.options_of(record).election == "manual"
-        self._put(record, changed, appointed=sender if manual else record.appointed)
+        self._set(record, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence)
 
     def stale(self, sender: NodeId, shard_id: int, term: int) -> None:
         """A replica refused something: it knows a higher term than was ever decided here, or it does not (any more) lead.
@@ -505,7 +501,12 @@ class Elections:
         election.candidate = candidate
         self._promised_to_lead[candidate] = self._promised_to_lead.get(candidate, 0) + 1
         changed = live_sets.of_new_term(election, record, votes, candidate)
-        self._put(record, msgspec.structs.replace(changed, status=ShardStatus.CANDIDATE_FOUND))
+        manual = self.options_of(record).election == "manual"
+        self._put(
+            record,
+            msgspec.structs.replace(changed, status=ShardStatus.CANDIDATE_FOUND),
+            appointed=candidate if manual else record.appointed,
+        )
 
     def _nobody(self, election: Election, record: ShardRecord) -> None:
         """Everybody answered, and nobody may lead: too few remember everything."""

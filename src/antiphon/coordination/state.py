@@ -37,8 +37,8 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
     """A shard and what only the coordinator needs to know of it.
 
     `untrusted` members came back with an empty disk in place of one that may have held committed entries: their promise is
-    no evidence of what was committed until they have caught up with a leader again. `appointed` was the last to lead, where
-    leaders are appointed by hand.
+    no evidence of what was committed until they have caught up with a leader again. `appointed` was last to lead, or
+    asked to, where leaders are appointed by hand.
     """
 
     topic_id: bytes
