@@ -30,7 +30,10 @@ class ReplicaConfig:
             proposed for removal (S3.28). 0 entries and not settled for that long counts as lagging too.
         live_lag_ticks: see there.
         commit_marker: write a record into the log when the high watermark has moved (C6: `record`, S4.7).
-        ack_every: a follower acknowledges when it has this many entries, or on the next beat (C2).
+        ack_every: a follower acknowledges when it has this many entries, or on the next beat, which comes after at most
+            `resend_ticks` (C2).
+        unclean: a leader may have been elected that lacks what was committed (S3.18, C10). A follower whose settled log is
+            not in such a leader's gives up the difference, instead of stopping for good.
     """
 
     max_in_flight_bytes: int = 8 * MIB
@@ -44,6 +47,7 @@ class ReplicaConfig:
     live_lag_ticks: int = 60
     commit_marker: bool = False
     ack_every: int = 1
+    unclean: bool = False
 
     def __post_init__(self) -> None:
         for name in (

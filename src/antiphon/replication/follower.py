@@ -13,6 +13,10 @@ nothing about the leader's log. The high watermark is min(leader's, verified, du
 underway, the disk still has other entries in the place of those that are committed.) The check of the preceding entry
 is made for an empty log as for any other (hazard H3): the empty log holds exactly the prefix `EntryId(0, 0)`.
 
+Where an unclean election is allowed (C10), a leader may lack what is committed here. Then nothing is taken for verified
+but what this leader has shown to have, and what it contradicts is given up, below the high watermark too; `LostTail`
+tells.
+
 An Append that was delayed or duplicated is harmless (S1.8): entries that are there are skipped, and nothing is cut
 unless an entry of another term stands in the place of one that was sent (S1.9).
 """
@@ -23,6 +27,7 @@ from antiphon.errors import ProtocolViolationError
 from antiphon.invariants import unreachable
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, Commit, Send
+from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
 
@@ -39,21 +44,27 @@ class FollowerSide:
         "_log",
         "_shard",
         "_term",
+        "_untold",
+        "config",
         "leader",
         "live",
         "verified",
     )
 
-    def __init__(self, shard: ShardId, term: int, log: LocalLog) -> None:
+    def __init__(self, shard: ShardId, term: int, log: LocalLog, config: ReplicaConfig) -> None:
         self._shard = shard
         self._term = term
         self._log = log
+        self.config = config
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
-        self.verified = max(log.high_watermark, log.terms.log_start)
+        self.verified = (
+            log.terms.log_start if config.unclean else max(log.high_watermark, log.terms.log_start)
+        )
         self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
         self._ack_round = 0
+        self._untold = 0  # entries that were taken and not acknowledged
 
     def on_append(self, message: Append, out: list[Action]) -> None:
         """Carry out a leader's Append of this term (S1.7-S1.9, S1.13, S1.21)."""
@@ -78,8 +89,11 @@ class FollowerSide:
             self._leader_mark = message.high_watermark
         if self._leader_mark > log.high_watermark:
             self._commit(min(self._leader_mark, self.verified, log.durable_end), out)
+        if not entries:
+            self._untold = self.config.ack_every  # whoever asks is told, and once more when the disk has it
         if end > log.durable_end and entries:
             self._ack_due = True  # persisted() answers
+            self._untold += len(entries)
         else:
             self.acknowledge(out)
 
@@ -99,6 +113,8 @@ class FollowerSide:
             return
         at = entries[known].base_offset
         if at < terms.log_end:
+            if self.config.unclean:
+                log.give_up(at, out)
             log.cut(at, out)
         out.append(log.append(entries[known:]))
 
@@ -127,7 +143,8 @@ class FollowerSide:
     def _reject(self, message: Append | Truncate, asked: EntryId, out: list[Action]) -> None:
         log = self._log
         round_ = message.round if isinstance(message, Append) else 0
-        reply = Reject(self._shard, self._term, hint_for(log, asked), log.terms.log_start, round_)
+        floor = log.terms.log_start if self.config.unclean else log.high_watermark
+        reply = Reject(self._shard, self._term, hint_for(log, asked, floor), log.terms.log_start, round_)
         if self.leader is not None:
             out.append(Send(self.leader, reply))
 
@@ -136,9 +153,11 @@ class FollowerSide:
         log = self._log
         end = min(self.verified, log.durable_end)
         if end < log.terms.log_start or not log.is_term_durable or self.leader is None:
-            self._ack_due = True
+            self._ack_due, self._untold = True, self.config.ack_every  # as soon as it may
             return
         self._ack_due = end < self.verified
+        if not self._ack_due:
+            self._untold = 0
         mark = log.high_watermark if self.live else NOT_TOLD
         out.append(Send(self.leader, Ack(self._shard, self._term, log.point(end), self._ack_round, mark)))
 
@@ -146,13 +165,13 @@ class FollowerSide:
         """More of the log, or the term, is durable: commit and answer what waited for it."""
         if self._leader_mark > self._log.high_watermark:
             self._commit(min(self._leader_mark, self.verified, self._log.durable_end), out)
-        if self._ack_due:
+        if self._ack_due and self._untold >= self.config.ack_every:
             self.acknowledge(out)
 
     def snapshot_installed(self) -> None:
         """The log was reset to a committed prefix, which is the leader's as well; the disk's report acknowledges it."""
         self.verified = self._log.terms.log_start
-        self._ack_due = True
+        self._ack_due, self._untold = True, self.config.ack_every
 
     def can_truncate(self, to: EntryId) -> bool:
         """May a Truncate be obeyed?
@@ -175,14 +194,14 @@ class FollowerSide:
         self._reject(message, message.to, out)
 
 
-def hint_for(log: LocalLog, asked: EntryId) -> EntryId:
-    """The longest prefix of this log that the sender of `asked` may share, never below what is committed.
+def hint_for(log: LocalLog, asked: EntryId, floor: int) -> EntryId:
+    """The longest prefix of this log that the sender of `asked` may share, never below `floor`: what it must share.
 
     The sender's terms up to `asked` are at most `asked.term`, so whatever this log has beyond that term, or beyond that
     offset, is not the sender's. Each exchange passes over a whole term on one side (KIP-101, KIP-279).
     """
     terms = log.terms
-    at = max(log.high_watermark, terms.log_start)
+    at = max(floor, terms.log_start)
     if asked.offset >= terms.log_start:
         at = max(at, min(terms.end_of_term(asked.term).offset, asked.offset))
     return log.point(at)

@@ -8,13 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 
 from antiphon.replication.actions import Action, Commit, LeaderReady, ReadReady
+from antiphon.replication.commit_marker import CommitMarker, MakeMarker
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower_cursor import FollowerCursor
 from antiphon.replication.live_set import LiveSet, Progress, Standing
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
-from antiphon.replication.messages import NodeId, ShardId
+from antiphon.replication.messages import Entry, NodeId, ShardId
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.read_index import ReadIndex
 
@@ -33,6 +34,7 @@ class LeaderCommit(ABC):
         live: LiveSet | None,
         log: LocalLog,
         config: ReplicaConfig,
+        make_marker: MakeMarker | None,
         on_ready: Callable[[list[Action]], None],
         on_settled: Callable[[list[Action]], None],
     ) -> None:
@@ -43,6 +45,8 @@ class LeaderCommit(ABC):
         self._config = config
         self._on_ready = on_ready
         self._on_settled = on_settled
+        self._make_marker = make_marker
+        self._marker: CommitMarker | None = None
         self._unsettled: int | None = None  # end of what was committed when the members changed
         self._round = 1
         self._reads = ReadIndex(config.waiting_reads_max)
@@ -54,7 +58,19 @@ class LeaderCommit(ABC):
         self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
         self._own_slot = self.tracker.own_slot
         self.tracker.record(self._own_slot, log.durable_end)
+        self.set_config(config)
         self._count()
+
+    def set_config(self, config: ReplicaConfig) -> None:
+        """Other settings from now on; the commit rule is not among them."""
+        self._config = config
+        self._reads.waiting_max = config.waiting_reads_max
+        if self.live is not None:
+            self.live.config = config
+        if not config.commit_marker or self._make_marker is None:
+            self._marker = None
+        elif self._marker is None:
+            self._marker = CommitMarker(self._make_marker, self._log.commit_mark)
 
     # -- who counts --------------------------------------------------------------------------------------------------
 
@@ -121,9 +137,8 @@ class LeaderCommit(ABC):
         if mark is None:
             return
         if self.live is not None or self.tracker.held_by_majority(self.members.voters, mark):
-            self._unsettled = (
-                None  # under the live rule all who may lead next hold what is committed, as always
-            )
+            # Under the live rule all who may lead next hold what is committed, as always.
+            self._unsettled = None
             self._on_settled(out)
 
     # -- the live set ------------------------------------------------------------------------------------------------
@@ -180,6 +195,8 @@ class LeaderCommit(ABC):
             out.append(Commit(high_watermark))
         if not self.ready:
             self._became_ready(out)
+        if self._marker is not None:
+            self._mark(self._marker, out)
 
     def _advance_apart(self, out: list[Action]) -> None:
         """More is committed than is settled (S4.18): two marks, the settled one never ahead of the other."""
@@ -194,6 +211,13 @@ class LeaderCommit(ABC):
         out.append(Commit(mark))
         if not self.ready:
             self._became_ready(out)
+        if self._marker is not None:
+            self._mark(self._marker, out)
+
+    def _mark(self, marker: CommitMarker, out: list[Action]) -> None:
+        entry = marker.after(self._log.commit_mark, self._term, self._log.terms.log_end)
+        if entry is not None:
+            self.append(entry, out)
 
     def _became_ready(self, out: list[Action]) -> None:
         self.ready = True
@@ -233,6 +257,10 @@ class LeaderCommit(ABC):
     def fail_reads(self, out: list[Action]) -> None:
         """Leadership ends."""
         self._reads.fail(out)
+
+    @abstractmethod
+    def append(self, entry: Entry, out: list[Action]) -> None:
+        """Append an entry of the protocol's own, made for the log's end, as if a client had proposed it."""
 
     @abstractmethod
     def _beat(self, cursor: FollowerCursor, out: list[Action]) -> None:

@@ -98,7 +98,7 @@ class LiveSet:
         self.recorded = tuple(sorted(recorded))
         invariant(own in self.recorded, f"leader {own} is not in the live set {self.recorded}")
         self._own = own
-        self._config = config
+        self.config = config
         self._standing: dict[NodeId, Standing] = dict.fromkeys(self.recorded, Standing.LIVE)
         self._lag: dict[NodeId, Lag] = {}
         self._too_slow: set[NodeId] = set()  # failed to catch up while the high watermark waited for them
@@ -114,7 +114,7 @@ class LiveSet:
     @property
     def is_enough(self) -> bool:
         """May anything be committed (`min_live`)?"""
-        return len(self.recorded) >= self._config.min_live
+        return len(self.recorded) >= self.config.min_live
 
     def standing(self, node: NodeId) -> Standing:
         """What `node` is to the set."""
@@ -132,7 +132,7 @@ class LiveSet:
         standing = self.standing(node)
         if standing is Standing.LIVE or standing is Standing.OFFERED:
             return False
-        near = log_end - held <= self._config.live_lag_entries_max
+        near = log_end - held <= self.config.live_lag_entries_max
         if standing is Standing.LEAVING:
             if near and self._lag_of(node).has_caught_up(progress):
                 self._be(node, Standing.LIVE)
@@ -155,7 +155,7 @@ class LiveSet:
             round_: that reads wait for an answer to, 0 if none.
         """
         shrunk = False
-        config = self._config
+        config = self.config
         for progress in members:
             node = progress.node
             lag = self._lag_of(node).tick(progress, log_end, round_, config.live_lag_entries_max)
@@ -190,7 +190,7 @@ class LiveSet:
             elif standing is not Standing.JOINING:
                 self._be(node, Standing.OUT)
                 if standing is Standing.OFFERED:
-                    self._refused[node] = self._config.live_lag_ticks
+                    self._refused[node] = self.config.live_lag_ticks
         return True
 
     def proposal(self, eligible: Collection[NodeId]) -> ProposeLive | None:
@@ -203,7 +203,7 @@ class LiveSet:
         if wanted == self.recorded:
             self._proposed = None
             return None
-        if wanted == self._proposed and self._quiet_ticks < self._config.resend_ticks:
+        if wanted == self._proposed and self._quiet_ticks < self.config.resend_ticks:
             return None
         self._proposed, self._quiet_ticks = wanted, 0
         return ProposeLive(self.version, wanted)
@@ -214,7 +214,7 @@ class LiveSet:
         staying = [node for node in self.recorded if node == self._own or node in eligible]
         kept = [node for node in staying if node == self._own or standings[node] is Standing.LIVE]
         for node in staying:
-            if len(kept) + len(offered) < self._config.min_live and node not in kept:
+            if len(kept) + len(offered) < self.config.min_live and node not in kept:
                 kept.append(node)
         return tuple(sorted(kept + offered))
 

@@ -78,6 +78,13 @@ class LocalLog:
         self.lose_tail(to_offset, out)
         out.append(self.truncate(to_offset))
 
+    def give_up(self, from_offset: int, out: list[Action]) -> None:
+        """The leader of an unclean election lacks what was settled here from `from_offset` on (C10): so it is lost."""
+        if from_offset < self.high_watermark:
+            self.acknowledged = self.commit_mark
+            self.high_watermark = from_offset
+            self.lose_tail(from_offset, out)
+
     def lose_tail(self, from_offset: int, out: list[Action]) -> None:
         """What was acknowledged from `from_offset` on is about to go, or cannot be shown to stay."""
         if from_offset < self.acknowledged:

@@ -51,6 +51,7 @@ from collections.abc import Callable, Sequence
 
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import Action, RoleChanged, Send
+from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.live_set import LiveSet
@@ -94,6 +95,7 @@ class Replica(ReplicaCore):
         config: ReplicaConfig,
         damaged: bool = False,
         members: Members | None = None,
+        make_marker: MakeMarker | None = None,
     ) -> None:
         super().__init__(
             node_id=node_id,
@@ -107,6 +109,7 @@ class Replica(ReplicaCore):
             config=config,
             damaged=damaged,
             members=members,
+            make_marker=make_marker,
         )
         self._coordinator: NodeId | None = None  # who is told that this replica leads
         self._members_version = 0  # of the record by which `members` are known
@@ -223,7 +226,7 @@ class Replica(ReplicaCore):
         role = next_role(self.role, Event.TRUNCATE)
         if message.term > self.term or role is None:
             return
-        following = self._following = FollowerSide(self.shard, self.term, self._log)
+        following = self._following = FollowerSide(self.shard, self.term, self._log, self._config)
         following.leader = sender
         if not following.can_truncate(message.to):
             following.refuse_truncate(message, out)

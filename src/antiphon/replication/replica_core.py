@@ -12,10 +12,10 @@ from antiphon.errors import NotLeaderError, NotReadyError
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.actions import Action, Commit, Repaired, RoleChanged, Send
+from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.follower import FollowerSide
-from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.leader import LeaderSide
 from antiphon.replication.live_set import LiveSet
 from antiphon.replication.local_log import LocalLog
@@ -32,11 +32,12 @@ from antiphon.replication.messages import (
     StaleTerm,
 )
 from antiphon.replication.replica_state import Event, Role, next_role
+from antiphon.replication.replica_view import ReplicaView
 
 Handler = Callable[[NodeId, Any, list[Action]], None]
 
 
-class ReplicaCore:
+class ReplicaCore(ReplicaView):
     """One replica of one shard, as a pure state machine: every method takes an event and returns actions.
 
     Args:
@@ -51,6 +52,8 @@ class ReplicaCore:
         high_watermark: what was known to be committed; may be older than the truth, and beyond the end of a log that
             lost its unsynced end.
         make_term_start: makes the entry that opens a leadership: (term, base offset) -> Entry.
+        make_marker: makes the entry that tells of a commit: (term, base offset, high watermark) -> Entry; written where
+            `config.commit_marker` asks for it.
         config: settings.
         damaged: the log was found damaged in its middle; `terms` covers the sound part before the damage. Until it is
             whole again, in a later term, it neither votes nor counts as a candidate's head.
@@ -70,6 +73,7 @@ class ReplicaCore:
         config: ReplicaConfig,
         damaged: bool = False,
         members: Members | None = None,
+        make_marker: MakeMarker | None = None,
     ) -> None:
         invariant(term >= terms.end.term, f"log of term {terms.end.term}, but only term {term} was promised")
         invariant(len(set(ensemble)) == len(ensemble), f"ensemble {ensemble} names a node twice")
@@ -85,6 +89,7 @@ class ReplicaCore:
         self._repair_floor = term  # of the terms up to this one, an older self may have been part
         self._log = LocalLog(terms, high_watermark)
         self._make_term_start = make_term_start
+        self._make_marker = make_marker
         self._config = config
         self._rule = config.commit
         self._following: FollowerSide | None = None
@@ -99,94 +104,6 @@ class ReplicaCore:
             StaleTerm: self._on_stale_term,
             SnapshotOffer: self._on_snapshot_offer,
         }
-
-    # -- what the surroundings may look at ---------------------------------------------------------------------------
-
-    @property
-    def ensemble(self) -> tuple[NodeId, ...]:
-        """Everybody whose acknowledgement or vote counts somewhere, as far as this replica knows."""
-        return self.members.voting
-
-    @property
-    def commit_rule(self) -> CommitRule:
-        """By which an entry is committed, in terms that do not go by a live set."""
-        return self._rule
-
-    @property
-    def leader(self) -> NodeId | None:
-        """The leader of this term, if known."""
-        if self._leading is not None:
-            return self.node_id
-        return self._following.leader if self._following is not None else None
-
-    @property
-    def log_start(self) -> int:
-        """First offset that is still in the log."""
-        return self._log.terms.log_start
-
-    @property
-    def log_end(self) -> int:
-        """Next offset to write, appends underway included."""
-        return self._log.terms.log_end
-
-    @property
-    def durable_end(self) -> int:
-        """End of what is on this disk of the log as it stands."""
-        return self._log.durable_end
-
-    @property
-    def high_watermark(self) -> int:
-        """First offset that is not known to be committed: `commit_mark` on a leader, `settled` elsewhere."""
-        return self._log.commit_mark if self._leading is not None else self._log.high_watermark
-
-    @property
-    def settled(self) -> int:
-        """First offset that is not known to be safe from every election.
-
-        It is what a checkpoint is to hold, and as far as a log may be trimmed. What is below is on this disk, except for a
-        leader's newest entries. While a snapshot is being put in place of the log it is below `log_start`.
-        """
-        return self._log.high_watermark
-
-    @property
-    def commit_mark(self) -> int:
-        """First offset that this replica has told nobody is committed.
-
-        Beyond `settled` only where a rule acknowledges sooner (`local`, small `at_least(k)`); there it falls when `LostTail`
-        says so, and not when leadership ends.
-        """
-        return self._log.commit_mark
-
-    @property
-    def live(self) -> tuple[NodeId, ...]:
-        """The live replica set as recorded, as far as it is known here; empty in terms that do not go by it (S3.6)."""
-        if self._leading is not None:
-            return self._leading.live.recorded if self._leading.live is not None else ()
-        return self._following.live if self._following is not None else ()
-
-    @property
-    def head(self) -> EntryId:
-        """Id of the whole log."""
-        return self._log.terms.end
-
-    @property
-    def terms(self) -> TermIndex:
-        """The replica's own index of terms; read only."""
-        return self._log.terms
-
-    @property
-    def ready(self) -> bool:
-        """May clients be served: this replica leads and its term's first entry is committed (S1.36)."""
-        return self._leading is not None and self._leading.ready
-
-    @property
-    def needs_tick(self) -> bool:
-        """Is anything outstanding that only `tick` can mend? An idle shard needs none."""
-        return self._leading is not None and self._leading.needs_tick
-
-    def followers(self) -> tuple[FollowerStatus, ...]:
-        """What a leader knows of its followers; empty on others."""
-        return self._leading.followers() if self._leading is not None else ()
 
     # -- events: messages ----------------------------------------------------------------------------------------------
 
@@ -235,7 +152,7 @@ class ReplicaCore:
             return False
         following = self._following
         if following is None:
-            self._following = following = FollowerSide(self.shard, self.term, self._log)
+            self._following = following = FollowerSide(self.shard, self.term, self._log, self._config)
         if following.leader is None:
             self.role, following.leader = role, sender
             self._following_began(out)
@@ -305,6 +222,7 @@ class ReplicaCore:
             live=live,
             log=self._log,
             config=self._config,
+            make_marker=self._make_marker,
             on_ready=self._became_ready,
             on_settled=self._members_settled,
         )
@@ -441,6 +359,16 @@ class ReplicaCore:
                 self._leading.set_commit(rule, out)
         return out
 
+    def set_config(self, config: ReplicaConfig) -> list[Action]:
+        """Other settings from now on, the commit rule included if it differs from the last settings'."""
+        rule_changed = config.commit != self._config.commit
+        self._config = config
+        if self._leading is not None:
+            self._leading.set_config(config)
+        if self._following is not None:
+            self._following.config = config
+        return self.set_commit(config.commit) if rule_changed else []
+
     def live_recorded(self, term: int, version: int, live: Collection[NodeId]) -> list[Action]:
         """The metadata says that `live` is the live replica set of `term` by now, as record `version` (S3.28, S3.29).
 
@@ -492,7 +420,7 @@ class ReplicaCore:
         if self.failed or role is None or at.offset <= log.high_watermark or log.terms.holds(at):
             return out
         if self._following is None:
-            self._following = FollowerSide(self.shard, self.term, log)
+            self._following = FollowerSide(self.shard, self.term, log, self._config)
             self.role = role
             out.append(RoleChanged(role, self.term, None))
         log.lose_tail(max(log.high_watermark, min(self._following.verified, log.acknowledged)), out)

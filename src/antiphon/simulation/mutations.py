@@ -12,6 +12,7 @@ from antiphon.replication import quorum, quorum_ack_tracker, raft_voter
 from antiphon.replication.actions import Action, AppendLog, Commit, LeaderReady, ReadReady, Send
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.leader import LeaderSide
+from antiphon.replication.leader_commit import LeaderCommit
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId
 
@@ -67,7 +68,7 @@ def _pretend_held(self: FollowerSide, message: Append, out: list[Action]) -> Non
             out.append(self._log.truncate(kept))
         out.append(self._log.append(message.entries))
         self.verified = max(self.verified, terms.log_end)
-        self._ack_due = True
+        self._ack_due, self._untold = True, self.config.ack_every
         self.leader = message.leader
         return
     _on_append(self, message, out)
@@ -91,7 +92,7 @@ def _no_check_when_empty(self: FollowerSide, message: Append, out: list[Action])
         )
         out.append(self._log.append(moved))
         self.verified = terms.log_end
-        self._ack_due = True
+        self._ack_due, self._untold = True, self.config.ack_every
         return
     _on_append(self, message, out)
 
@@ -135,7 +136,7 @@ LOST_WATERMARK: tuple[Patch, ...] = ((FollowerSide, "on_append", _lost_watermark
 # -- leading ----------------------------------------------------------------------------------------------------------
 
 
-def _read_at_once(self: LeaderSide, token: int, out: list[Action]) -> None:
+def _read_at_once(self: LeaderCommit, token: int, out: list[Action]) -> None:
     out.append(ReadReady(token, self._log.high_watermark))
 
 
@@ -148,7 +149,7 @@ def _start_ready(
     self._on_ready(out)
 
 
-READ_WITHOUT_CONFIRMING: tuple[Patch, ...] = ((LeaderSide, "request_read", _read_at_once),)
+READ_WITHOUT_CONFIRMING: tuple[Patch, ...] = ((LeaderCommit, "request_read", _read_at_once),)
 READY_AT_ONCE: tuple[Patch, ...] = ((LeaderSide, "start", _start_ready),)
 
 
