@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from antiphon.cli.simulate import simulate
+from antiphon.simulation.multi_plants import MULTI_PLANTS
 from antiphon.simulation.plants import PLANTS
 
 app = typer.Typer()
@@ -21,7 +22,7 @@ def call(*arguments: str) -> Result:
 def test_lists_plants_a_name_a_line() -> None:
     result = call("--plants")
     assert result.exit_code == 0
-    assert result.stdout.split() == list(PLANTS)
+    assert result.stdout.split() == [*PLANTS, *MULTI_PLANTS]
 
 
 def test_good_seeds_exit_zero_and_say_what_was_done() -> None:

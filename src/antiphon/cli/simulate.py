@@ -33,7 +33,8 @@ def simulate(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="raft (replicas vote) or oxia (a coordinator appoints); drawn from the seed if absent."
+            help="raft (replicas vote), oxia, fluvio, tarantool or kip27, drawn from the seed if absent; or multi "
+            "(every replica writes)."
         ),
     ] = None,
     plant: Annotated[str | None, typer.Option(help="Plant this bug first: now a run has to fail.")] = None,
@@ -65,11 +66,12 @@ def simulate(
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
     `antiphon simulate --plant forgotten-vote` · `antiphon simulate --script scenarios/figure-7.txt`
     """
+    from antiphon.simulation.multi_plants import MULTI_PLANTS
     from antiphon.simulation.plants import PLANTS
     from antiphon.simulation.runner import Job, report, run_until_failure
 
     if plants:
-        typer.echo("\n".join(PLANTS))
+        typer.echo("\n".join([*PLANTS, *MULTI_PLANTS]))
         return
     _refuse_wrong_usage(profile, plant)
     if script is not None or replay is not None:
@@ -98,7 +100,7 @@ def simulate(
     else:
         typer.echo(_words(first, passed, elapsed_s))
     if failed is not None:
-        if shrink:
+        if shrink and failed.options.profile != 'multi':
             tell_small(failed, plant, save, quiet=as_json)
         raise typer.Exit(1)
 
@@ -145,18 +147,20 @@ def _replay(path: Path, *, as_json: bool) -> None:
 
 
 def _refuse_wrong_usage(profile: str | None, plant: str | None) -> None:
+    from antiphon.simulation.multi_plants import MULTI_PLANTS, PROFILE
     from antiphon.simulation.options import PROFILES
     from antiphon.simulation.plants import PLANTS
 
-    if profile is not None and profile not in PROFILES:
-        raise typer.BadParameter(f"{profile}: choose one of {', '.join(PROFILES)}", param_hint="--profile")
+    profiles, known = (*PROFILES, PROFILE), {**PLANTS, **MULTI_PLANTS}
+    if profile is not None and profile not in profiles:
+        raise typer.BadParameter(f"{profile}: choose one of {', '.join(profiles)}", param_hint="--profile")
     if plant is None:
         return
-    if plant not in PLANTS:
+    if plant not in known:
         raise typer.BadParameter(f"{plant}: --plants lists those that there are", param_hint="--plant")
-    if profile is not None and profile != PLANTS[plant].profile:
+    if profile is not None and profile != known[plant].profile:
         raise typer.BadParameter(
-            f"{plant} shows in profile {PLANTS[plant].profile} only", param_hint="--profile"
+            f"{plant} shows in profile {known[plant].profile} only", param_hint="--profile"
         )
 
 

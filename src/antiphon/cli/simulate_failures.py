@@ -51,13 +51,14 @@ def tell_small(failed: "RunResult", plant: str | None, save: Path | None, *, qui
 
 def catch_all(seeds: int, profile: str | None, workers: int, *, as_json: bool) -> None:
     """Plant each bug in turn, seed after seed until it is found: a table, and exit status 1 if one never is."""
+    from antiphon.simulation.multi_plants import MULTI_PLANTS
     from antiphon.simulation.plants import PLANTS
     from antiphon.simulation.runner import Job, run_until_failure
 
     found: list[dict[str, Any]] = []
     if not as_json:
         typer.echo("| plant | profile | seeds | caught by |\n|---|---|---|---|")
-    for plant in PLANTS.values():
+    for plant in (*PLANTS.values(), *MULTI_PLANTS.values()):
         if profile not in (None, plant.profile):
             continue
         work = [Job(seed, plant.profile, plant.name) for seed in range(1, seeds + 1)]

@@ -110,6 +110,10 @@ class Job:
 
 
 def _run_job(job: Job) -> RunResult:
+    if job.profile == "multi" or (job.plant or "").startswith("multi-"):
+        from antiphon.simulation.multi_world import run_multi
+
+        return run_multi(job.seed, job.plant)
     plant = None if job.plant is None else PLANTS[job.plant]
     profile = job.profile if plant is None else plant.profile
     return run_seed(derive(job.seed, profile), plant)
