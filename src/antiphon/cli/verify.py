@@ -40,6 +40,9 @@ def verify(
     seed: Annotated[
         int | None, typer.Option(help="Decides what the load does and which fault comes when.", min=0)
     ] = None,
+    profile: Annotated[
+        str, typer.Option(help="How the topics and the table are replicated; docs/modes.md lists profiles.")
+    ] = "oxia",
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Keep the cluster's directory; it is kept anyway when a check fails."),
@@ -53,13 +56,15 @@ def verify(
     compared. Nothing of an existing cluster is touched: this one lives in a temporary directory.
     """
     from antiphon.cli.verify_faults import parse_faults
+    from antiphon.coordination.topic_rules import check_profile
 
     try:
         names = parse_faults(faults)
+        check_profile(profile)
     except InvalidRequestError as error:
         usage(error.message)
     chosen = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-    found = run(seconds, names, chosen, say=_quiet if as_json else _speak, keep=keep)
+    found = run(seconds, names, chosen, say=_quiet if as_json else _speak, keep=keep, profile=profile)
     if as_json:
         print_json(found)
     else:
@@ -68,12 +73,14 @@ def verify(
         raise typer.Exit(1)
 
 
-def run(seconds: float, faults: list[str], seed: int, *, say: Any, keep: bool = False) -> dict[str, Any]:
+def run(
+    seconds: float, faults: list[str], seed: int, *, say: Any, keep: bool = False, profile: str = "oxia"
+) -> dict[str, Any]:
     """One whole run; returns what `--json` prints. `say(line)` hears what happens."""
     directory = Path(tempfile.mkdtemp(prefix="antiphon-verify-"))
     passed = False
     try:
-        found = Verification(directory, seconds, faults, seed, say).run()
+        found = Verification(directory, seconds, faults, seed, say, profile).run()
         passed = bool(found["passed"])
     finally:
         if passed and not keep:
@@ -86,13 +93,16 @@ def run(seconds: float, faults: list[str], seed: int, *, say: Any, keep: bool = 
 class Verification:
     """One run: start, load and hurt, settle, read, stop, judge."""
 
-    def __init__(self, directory: Path, seconds: float, faults: list[str], seed: int, say: Any) -> None:
+    def __init__(
+        self, directory: Path, seconds: float, faults: list[str], seed: int, say: Any, profile: str
+    ) -> None:
         from antiphon.cli.verify_faults import plan
         from antiphon.cli.verify_history import History
 
         self._directory = directory
         self._seconds = seconds
         self._faults = faults
+        self._profile = profile
         self._seed = seed
         self._say = say
         self._rng = random.Random(f"targets {seed}")
@@ -115,6 +125,7 @@ class Verification:
         return {
             "passed": not any(check["problems"] for check in checks),
             "seed": self._seed,
+            "profile": self._profile,
             "seconds": self._seconds,
             "elapsed_s": round(time.monotonic() - self._began, 1),
             "faults": done,
@@ -128,7 +139,7 @@ class Verification:
         from antiphon.cli.verify_load import NativeLoad
 
         rng = random.Random(f"load {self._seed}")
-        native = NativeLoad(cluster.native, self._history, rng)
+        native = NativeLoad(cluster.native, self._history, rng, self._profile)
         _on(loop, native.create())
         kafka = (
             verify_kafka.KafkaLoad(cluster.kafka, self._history, rng) if verify_kafka.available() else None

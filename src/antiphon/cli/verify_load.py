@@ -30,8 +30,9 @@ TIMEOUTS_S: Final = (0.7, 3.0, 10.0)  # short ones leave unknown outcomes behind
 class NativeLoad:
     """Runs on one event loop until `stop()`; everything lands in the history."""
 
-    def __init__(self, servers: str, history: History, rng: random.Random) -> None:
+    def __init__(self, servers: str, history: History, rng: random.Random, profile: str = "oxia") -> None:
         self._servers = servers
+        self._profile = profile
         self._history = history
         self._rng = rng
         self._stopping = asyncio.Event()
@@ -42,9 +43,9 @@ class NativeLoad:
         from antiphon import aio
 
         async with aio.connect(self._servers) as db:
-            await db.create_topic(TOPIC, shards=SHARDS)
-            await db.create_topic(KAFKA_TOPIC, shards=SHARDS)
-            await db.create_table(TABLE, shards=TABLE_SHARDS)
+            await db.create_topic(TOPIC, shards=SHARDS, profile=self._profile)
+            await db.create_topic(KAFKA_TOPIC, shards=SHARDS, profile=self._profile)
+            await db.create_table(TABLE, shards=TABLE_SHARDS, profile=self._profile)
 
     async def run(self) -> None:
         """Load until told to stop, then let what is open end. Clients are several, so that they share nothing."""
