@@ -4,7 +4,7 @@ Written as somebody would write them who had not thought of the hazard.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from antiphon.replication.actions import Commit
 from antiphon.replication.multi_messages import Relay, RelayAck
@@ -20,6 +20,9 @@ from antiphon.simulation import multi_node
 from antiphon.simulation.plants import Plant
 from antiphon.table import merge
 from antiphon.table.merge import Cell
+
+PROFILE: Final = "multi"
+Patch = tuple[Any, str, Any]
 
 _propose = MultiWriterReplica.propose
 _recovered = multi_node.recovered
@@ -93,65 +96,72 @@ def _acknowledge_at_once(self: IntakeSide, one: Subscription, out: list[MultiAct
 
 _OFTEN = {"crash_weight": 8, "fault_every_ms": 40, "safety_ms": 3_000, "sync_us_mean": 5_000}
 
+
+def _plant(name: str, description: str, patches: tuple[Patch, ...], **options: Any) -> Plant:
+    return Plant(name, description, patches, profile=PROFILE, options=options)
+
+
 _ALL = (
-    Plant(
+    _plant(
         "multi-ack-before-sync",
         "a write is committed when it is handed to the disk",
         ((MultiWriterReplica, "propose", _propose_and_commit),),
-        options=_OFTEN,
+        **_OFTEN,
     ),
-    Plant(
+    _plant(
         "multi-relay-before-sync",
         "entries are relayed while they are on their way to the disk",
         ((RelaySide, "pump", _pump_what_is_staged),),
-        options=_OFTEN,
+        **_OFTEN,
     ),
-    Plant(
+    _plant(
         "multi-duplicates-taken",
         "what comes by two paths is taken twice",
         ((IntakeSide, "_choose", _take_everything), (OriginLog, "append", _append_unchecked)),
     ),
-    Plant(
+    _plant(
         "multi-gaps-taken",
         "the next entry that comes is taken, whatever is missing before it",
         ((IntakeSide, "_choose", _take_beyond_gaps), (OriginLog, "append", _append_unchecked)),
-        options={"loss_ppm": 50_000},
+        loss_ppm=50_000,
     ),
-    Plant(
+    _plant(
         "multi-lsn-reused",
         "a restarted replica numbers from before its last entry on",
         ((multi_node, "recovered", _recovered_without_the_last),),
-        options=_OFTEN,
+        **_OFTEN,
     ),
-    Plant(
+    _plant(
         "multi-old-origin-on-new-disk",
         "a node whose disk was replaced writes as the origin that it was",
         ((multi_node, "origins_now", _origin_of_the_node),),
-        options=_OFTEN,
+        **_OFTEN,
     ),
-    Plant(
+    _plant(
         "multi-writes-before-regaining",
         "a replica whose log was damaged writes on at once",
         ((Regain, "is_done", lambda _self, _origin: True),),
-        options={**_OFTEN, "damage_ppm": 500_000},
+        **{**_OFTEN, "damage_ppm": 500_000},
     ),
-    Plant(
+    _plant(
         "multi-tie-by-arrival",
         "of two changes at the same time, the one that arrives later wins",
         ((merge, "last_writer_wins", _latest_to_arrive_wins_ties),),
-        options={"trim_weight": 0},
+        trim_weight=0,
     ),
-    Plant(
+    _plant(
         "multi-trims-without-asking",
         "a log is trimmed by its own watermark, whoever has not got it yet",
         ((RelaySide, "common_offset", _trim_what_is_durable),),
-        options={"trim_weight": 12, "partition_weight": 6, "crash_weight": 6},
+        trim_weight=12,
+        partition_weight=6,
+        crash_weight=6,
     ),
-    Plant(
+    _plant(
         "multi-acknowledges-before-sync",
         "an applier acknowledges what is not on its disk, and the others trim it",
         ((IntakeSide, "_acknowledge", _acknowledge_at_once),),
-        options={**_OFTEN, "trim_weight": 12, "sync_us_mean": 15_000, "unsynced_kept_ppm": 0},
+        **{**_OFTEN, "trim_weight": 12, "sync_us_mean": 15_000, "unsynced_kept_ppm": 0},
     ),
 )
 

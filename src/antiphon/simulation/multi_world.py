@@ -17,7 +17,7 @@ from antiphon.replication.origins import OriginTable, assign
 from antiphon.simulation import multi_node
 from antiphon.simulation.multi_checker import SHARD, MultiChecker
 from antiphon.simulation.multi_node import MultiNode
-from antiphon.simulation.multi_plants import MULTI_PLANTS
+from antiphon.simulation.multi_plants import MULTI_PLANTS, PROFILE
 from antiphon.simulation.network import Network
 from antiphon.simulation.options import SimulationOptions, derive
 from antiphon.simulation.plants import Plant, planted
@@ -27,7 +27,6 @@ from antiphon.simulation.trace import Trace
 from antiphon.simulation.violation import ViolationError, require
 
 STEPS_MAX = 2_000_000
-PROFILE = "multi"
 
 
 def derive_multi(seed: int) -> SimulationOptions:
@@ -291,7 +290,7 @@ def run_multi(seed: int, plant: Plant | str | None = None, trace_lines: int = TR
         plant = MULTI_PLANTS[plant]
     options = derive_multi(seed)
     if plant is not None:
-        options = replace(options, **plant.options)
+        options = replace(options, **plant.options)  # the commit rule that `adapt` chooses plays no part here
     failure = None
     with planted(plant):
         world = MultiWorld(options)
