@@ -284,6 +284,9 @@ def test_s4_26_where_every_replica_writes_the_first_that_is_alive_is_where_clien
     refused = world.ask(ElectLeader(meta.shard_id))
     assert isinstance(refused, InvalidRequestError)
     assert "each of its replicas writes" in refused.message
+    other_rule = world.ask(AlterTopic("t", config={"conflict": "first-writer-wins"}))
+    assert isinstance(other_rule, InvalidRequestError)
+    assert "conflict is decided when a topic is made" in other_rule.message
 
 
 # -- changes of the commit rule -----------------------------------------------------------------------------------

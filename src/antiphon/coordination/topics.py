@@ -92,9 +92,12 @@ def find(state: ClusterState, name: str) -> TopicMeta:
 
 
 def _check_fixed(topic: TopicMeta, wanted: Replication) -> None:
-    """Who elects and who writes is in how each replica has kept its log: it cannot change under a living topic."""
+    """Who elects and who writes is in how each replica has kept its log: it cannot change under a living topic.
+
+    Nor can the rule that merges several writers: replicas that have merged by one rule and by another never agree again.
+    """
     now = replication_of(topic.profile, topic.config)
-    for name in FIXED:
+    for name in (*FIXED, "conflict") if now.is_multi else FIXED:
         old, new = getattr(now, name), getattr(wanted, name)
         if old != new:
             raise InvalidRequestError(
