@@ -187,7 +187,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if bound is None:
                 self.planner.lost(f"{span.topic} has no shard {span.shard} any more")
             elif (span.topic, span.shard) not in begin:  # added after the start: from whatever it has
-                ranges.append(span._replace(start=min(max(0, bound.start), span.end)))
+                first = self.planner.first((span.topic, span.shard), bound)
+                ranges.append(span._replace(start=min(first, span.end)))
             else:
                 ranges.append(self.planner.checked(span, bound))
         return _partitions(self.planner, [span for span in ranges if span.size])

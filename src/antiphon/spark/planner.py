@@ -1,13 +1,16 @@
 """Finds out where the shards of a read begin and end, and turns options into positions. Used by Spark's planners only."""
 
 import time
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.offsets import Position, Positions, Span
 from antiphon.spark.options import EARLIEST, LATEST, OffsetSpec, ReadOptions
 from antiphon.wire.requests import Fetch, Fetched, ListOffset, OffsetReply
+
+if TYPE_CHECKING:
+    from antiphon.wire.metadata import ShardMeta
 
 LIST_LATEST: Final = -1  # timestamp of `ListOffset` that asks for the high watermark
 METADATA_AGE_S: Final = 1.0  # added shards are noticed after this long
@@ -33,6 +36,7 @@ class Planner:
         self.options = options
         self.cluster = Cluster(options.target.servers, options.target.timeout_ms)
         self.shard_ids: dict[Position, int] = {}
+        self.shards: dict[Position, ShardMeta] = {}
         self._asked_at = 0.0
 
     def refresh(self) -> None:
@@ -41,11 +45,12 @@ class Planner:
         if self.shard_ids and now - self._asked_at < METADATA_AGE_S:
             return
         target = self.options.target
-        found: dict[Position, int] = {}
+        found: dict[Position, ShardMeta] = {}
         for number, name in enumerate(target.names):
             topic = self.cluster.topic(name, table=target.is_table, refresh=number == 0)
-            found.update({(name, shard.index): shard.shard_id for shard in topic.shards})
-        self.shard_ids = dict(sorted(found.items()))
+            found.update({(name, shard.index): shard for shard in topic.shards})
+        self.shards = dict(sorted(found.items()))
+        self.shard_ids = {position: shard.shard_id for position, shard in self.shards.items()}
         self._asked_at = now
 
     def bounds(self) -> dict[Position, Bounds]:
@@ -87,7 +92,7 @@ class Planner:
             }
         if not spec.only_chosen:
             return {
-                position: bound.start if spec.default == EARLIEST else bound.end
+                position: self.first(position, bound) if spec.default == EARLIEST else bound.end
                 for position, bound in bounds.items()
             }
         positions = {}
@@ -97,8 +102,13 @@ class Planner:
                 if bound is None:
                     count = sum(name == topic for name, _ in bounds)
                     raise UnknownShardError(f"{topic} has shards 0 to {count - 1}, not {shard}")
-                positions[topic, shard] = {EARLIEST: bound.start, LATEST: bound.end}.get(offset, offset)
+                first = self.first((topic, shard), bound)
+                positions[topic, shard] = {EARLIEST: first, LATEST: bound.end}.get(offset, offset)
         return positions
+
+    def first(self, position: Position, bound: Bounds) -> int:
+        """Where a shard's own log begins: what stands before is in the log of the shard that it was split off, too."""
+        return min(max(bound.start, self.shards[position].own_start), bound.end)
 
     def checked(self, span: Span, bound: Bounds) -> Span:
         """The part of `span` that is there; DataLossError (with failOnDataLoss) where its beginning is not."""

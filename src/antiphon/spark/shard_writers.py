@@ -1,6 +1,13 @@
-"""Sends a task's batches: one in flight per shard, all shards at once, in order, until each is answered."""
+"""Sends a task's batches: one in flight per shard, all shards at once, in order, until each is answered.
+
+A table's shards may be split at any time, between two runs of one epoch too, and the second run must be known as a repeat by
+whatever shards there are then. So rows are cut into batches by the shards that the table was made with, which never change,
+and a batch is numbered and summed up as a whole; what is sent to a shard is its part of the batch, under the whole batch's
+sequence. A shard that was split off knows the sequences that its parent had taken.
+"""
 
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -15,11 +22,13 @@ from antiphon.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     ReplayConflictError,
+    WrongShardError,
 )
 from antiphon.records.builder import build_batch
 from antiphon.spark.connection import Answer, Cluster, ShardCall
 from antiphon.spark.job import EpochTime, Job, record_time_ms
 from antiphon.spark.rows import RowData
+from antiphon.wire.metadata import KeyRanges, TopicMeta
 from antiphon.wire.requests import (
     AppendBatch,
     Appended,
@@ -36,11 +45,13 @@ JOB_BATCHES_MAX: Final = (
     4_096  # of one epoch, shard and partition that a leader recognises when they come again
 )
 CONTENT_BITS: Final = 16
+SPLIT_PAUSE_S: Final = 0.02  # a split is through within a moment of the refusal that tells of it
 _LENGTHS: Final = struct.Struct(">qq")
 
 
 class _Waiting(NamedTuple):
     call: ShardCall
+    shard: int
     number: int  # of the batch within its shard
     only_deletes: bool = False
 
@@ -48,11 +59,10 @@ class _Waiting(NamedTuple):
 class ShardWriters(ABC):
     """Batches on their way. Use: `write` any number of times, then `finish`."""
 
-    def __init__(self, cluster: Cluster, shard_ids: Sequence[int], job: Job) -> None:
+    def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster = cluster
-        self._shard_ids = shard_ids
         self._job = job
-        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._waiting: dict[int, deque[_Waiting]] = {}  # by shard id
         self._count = 0
         self._sent: dict[int, int] = {}
         self.batches = 0
@@ -67,8 +77,8 @@ class ShardWriters(ABC):
                 "maxOffsetsPerTrigger, or raise batchRows and batchBytes"
             )
         self._sent[shard] = number + 1
-        self._waiting.setdefault(shard, deque()).append(self._prepare(shard, number, rows))
-        self._count += 1
+        for waiting in self._prepare(shard, number, rows):
+            self._queue(waiting)
         if self._count >= WAITING_BATCHES_MAX:
             self._send()
 
@@ -77,26 +87,36 @@ class ShardWriters(ABC):
         while self._count:
             self._send()
 
+    def _queue(self, waiting: _Waiting) -> None:
+        self._waiting.setdefault(waiting.call.shard_id, deque()).append(waiting)
+        self._count += 1
+
     def _send(self) -> None:
         """One batch of every shard that has one."""
-        shards = sorted(shard for shard, queue in self._waiting.items() if queue)
-        heads = [self._waiting[shard].popleft() for shard in shards]
+        heads = [queue.popleft() for _, queue in sorted(self._waiting.items()) if queue]
         self._count -= len(heads)
         try:
-            answers: list[Answer | None] = list(self._cluster.call_all([head.call for head in heads]))
-        except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError, AlreadyAppliedError):
-            # One of them was refused: ask one by one, so that the message can say which and the others get through.
-            answers = [self._single(shard, head) for shard, head in zip(shards, heads, strict=True)]
-        for shard, answer in zip(shards, answers, strict=True):
-            self._answered(shard, answer)
+            answers = self._answers(heads)
+        except WrongShardError as error:
+            self._moved(heads, error)
+            return
+        for head, answer in zip(heads, answers, strict=True):
+            self._answered(head, answer)
         self.batches += len(heads)
 
-    def _single(self, shard: int, head: _Waiting) -> Answer | None:
+    def _answers(self, heads: Sequence[_Waiting]) -> list[Answer | None]:
+        try:
+            return list(self._cluster.call_all([head.call for head in heads]))
+        except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError, AlreadyAppliedError):
+            # One of them was refused: ask one by one, so that the message can say which and the others get through.
+            return [self._single(head) for head in heads]
+
+    def _single(self, head: _Waiting) -> Answer | None:
         try:
             return self._cluster.call(head.call)
         except ProducerFencedError as error:
             raise ProducerFencedError(
-                f"{self._job}: a later epoch of this query has written to shard {shard} already. Either this task is "
+                f"{self._job}: a later epoch of this query has written to shard {head.shard} already. Either this task is "
                 "left over from an epoch that is done, or the query went back to an old copy of its checkpoint "
                 f"({error.message})",
                 **error.details,
@@ -107,17 +127,21 @@ class ShardWriters(ABC):
             if self._is_known(head, error):
                 return None
             raise ReplayConflictError(
-                f"{self._job}: batch {head.number} for shard {shard} is not the one that an earlier run of this epoch sent. "
-                "Its rows have to come in the same order each time: sort within partitions after a shuffle, and leave query "
-                f"and options as they were until the epoch is through ({error.message})",
+                f"{self._job}: batch {head.number} for shard {head.shard} is not the one that an earlier run of this epoch "
+                "sent. Its rows have to come in the same order each time: sort within partitions after a shuffle, and leave "
+                f"query and options as they were until the epoch is through ({error.message})",
                 **error.details,
             ) from error
 
-    @abstractmethod
-    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting: ...
+    def _moved(self, heads: Sequence[_Waiting], error: WrongShardError) -> None:  # noqa: ARG002 - tables find out
+        """A shard was split: nothing of the batch that told so was carried out, and others may have been."""
+        raise error
 
     @abstractmethod
-    def _answered(self, shard: int, answer: Answer | None) -> None: ...
+    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> Sequence[_Waiting]: ...
+
+    @abstractmethod
+    def _answered(self, head: _Waiting, answer: Answer | None) -> None: ...
 
     def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:  # noqa: ARG002 - tables look at them
         """Was the batch certainly written before, although the leader cannot tell any more?"""
@@ -136,14 +160,15 @@ class TopicWriters(ShardWriters):
         compression: str,
         planned: EpochTime,
     ) -> None:
-        super().__init__(cluster, shard_ids, job)
+        super().__init__(cluster, job)
+        self._shard_ids = shard_ids
         self._timeout_ms = timeout_ms
         self._compression = compression
         self._planned = planned
         self._producer_id = job.producer_id(table=False)
         self._rows: dict[int, int] = {}
 
-    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting:
+    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> Sequence[_Waiting]:
         first = self._rows.get(shard, 0)
         self._rows[shard] = first + len(rows)
         default_ms: int | None = None
@@ -163,9 +188,10 @@ class TopicWriters(ShardWriters):
             compression=self._compression,
         )
         shard_id = self._shard_ids[shard]
-        return _Waiting(ShardCall(shard_id, AppendBatch(shard_id, None, self._timeout_ms), [batch]), number)
+        call = ShardCall(shard_id, AppendBatch(shard_id, None, self._timeout_ms), [batch])
+        return [_Waiting(call, shard, number)]
 
-    def _answered(self, shard: int, answer: Answer | None) -> None:  # noqa: ARG002 - the base class's signature
+    def _answered(self, head: _Waiting, answer: Answer | None) -> None:  # noqa: ARG002 - the base class's signature
         appended: Any = answer.body if answer is not None else None
         if isinstance(appended, Appended) and appended.duplicate:
             self.duplicates += 1
@@ -178,12 +204,19 @@ class TableWriters(ShardWriters):
     its lower bits, a checksum of the content: a request with the number of an earlier one and other content is refused.
     """
 
-    def __init__(self, cluster: Cluster, shard_ids: Sequence[int], job: Job, timeout_ms: int) -> None:
-        super().__init__(cluster, shard_ids, job)
+    def __init__(self, cluster: Cluster, table: TopicMeta, job: Job, timeout_ms: int) -> None:
+        super().__init__(cluster, job)
+        self._table = table
+        self._ranges = KeyRanges(table.shards)
         self._timeout_ms = timeout_ms
         self._producer_id = job.producer_id(table=True)
 
-    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> _Waiting:
+    @staticmethod
+    def shards(table: TopicMeta) -> int:
+        """How many shards the table was made with."""
+        return sum(not shard.own_start for shard in table.shards)
+
+    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> Sequence[_Waiting]:
         ops: list[TableOp] = []
         checksum = 0
         for row in rows:
@@ -195,14 +228,47 @@ class TableWriters(ShardWriters):
                 _LENGTHS.pack(len(row.key), value_bytes) + row.key + (row.value or b""), checksum
             )
         sequence = number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
-        shard_id = self._shard_ids[shard]
-        request = TableWrite(
-            shard_id, tuple(ops), self._producer_id, self._job.producer_epoch, sequence, self._timeout_ms
-        )
-        only_deletes = all(isinstance(op, Delete) for op in ops)
-        return _Waiting(ShardCall(shard_id, request), number, only_deletes)
+        return self._parts(shard, number, sequence, ops)
 
-    def _answered(self, shard: int, answer: Answer | None) -> None:
+    def _parts(self, shard: int, number: int, sequence: int, ops: Sequence[TableOp]) -> list[_Waiting]:
+        """What each of the shards gets of a batch, as far as is known."""
+        found: dict[int, list[TableOp]] = {}
+        for op in ops:
+            if isinstance(op, Put | Delete):
+                found.setdefault(self._ranges.shard_of(op.key).shard_id, []).append(op)
+        job = self._job.producer_epoch
+        return [
+            _Waiting(
+                ShardCall(
+                    shard_id,
+                    TableWrite(shard_id, tuple(part), self._producer_id, job, sequence, self._timeout_ms),
+                ),
+                shard,
+                number,
+                all(isinstance(op, Delete) for op in part),
+            )
+            for shard_id, part in found.items()
+        ]
+
+    def _moved(self, heads: Sequence[_Waiting], error: WrongShardError) -> None:
+        """Send everything that waits to the shards that there are now; what was carried out is recognised there."""
+        waiting = [*heads, *(one for queue in self._waiting.values() for one in queue)]
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            table = self._cluster.topic(self._table.name, table=True)
+            if len(table.shards) > len(self._table.shards):
+                break
+            if time.monotonic() > deadline:
+                raise error
+            time.sleep(SPLIT_PAUSE_S)
+        self._table, self._ranges = table, KeyRanges(table.shards)
+        self._waiting, self._count = {}, 0
+        for one in sorted(waiting, key=lambda one: one.number):
+            request: TableWrite = one.call.body
+            for part in self._parts(one.shard, one.number, request.sequence, request.ops):
+                self._queue(part)
+
+    def _answered(self, head: _Waiting, answer: Answer | None) -> None:
         if answer is None:
             self.duplicates += 1
             return
@@ -210,7 +276,7 @@ class TableWriters(ShardWriters):
         for result in written.results:
             if result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND}:
                 raise InvalidRequestError(
-                    f"{self._job}: shard {shard} refused an operation with status {result.status}"
+                    f"{self._job}: shard {head.shard} refused an operation with status {result.status}"
                 )
 
     def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:

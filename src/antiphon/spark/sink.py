@@ -62,25 +62,26 @@ def write_rows(
     with Cluster(target.servers, target.timeout_ms) as cluster:
         topic = cluster.topic(target.name, table=target.is_table)
         shard_ids = [shard.shard_id for shard in sorted(topic.shards, key=lambda shard: shard.index)]
-        router = Router(target.name, len(shard_ids), table=target.is_table)
+        count = TableWriters.shards(topic) if target.is_table else len(shard_ids)
+        router = Router(target.name, count, table=target.is_table)
         cutter = Cutter(options.batch_rows, options.batch_bytes)
         writers: ShardWriters = (
-            TableWriters(cluster, shard_ids, job, target.timeout_ms)
+            TableWriters(cluster, topic, job, target.timeout_ms)
             if target.is_table
             else TopicWriters(cluster, shard_ids, job, target.timeout_ms, options.compression, planned)
         )
-        count = 0
+        rows_written = 0
         for batch in batches:
             for row in rows_of(batch):
                 shard = router.shard(row)
                 full = cutter.add(shard, row)
                 if full is not None:
                     writers.write(shard, full)
-                count += 1
+                rows_written += 1
         for shard, rows in cutter.rest():
             writers.write(shard, rows)
         writers.finish()
-        return Written(count, writers.batches, writers.duplicates)
+        return Written(rows_written, writers.batches, writers.duplicates)
 
 
 class StreamSink(DataSourceStreamArrowWriter):

@@ -9,18 +9,21 @@ As of an offset or a time: the changes from the beginning of the log up to there
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import Change, decode_changes
+from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.spark import columns
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.fetching import FetchPlan, fetch_range
 from antiphon.spark.options import ReadOptions
 from antiphon.spark.planner import LIST_LATEST, DataLossError, Planner
 from antiphon.spark.schema import arrow_schema
+from antiphon.wire.metadata import key_hash
 from antiphon.wire.requests import ListOffset, Row, TableRows, TableScan, Version
 
 if TYPE_CHECKING:
@@ -37,11 +40,15 @@ class _Found(NamedTuple):
 
 
 class SnapshotPartition(InputPartition):
-    """One shard of the table. `until` is the exclusive offset that is asked for; None: now."""
+    """One shard of the table. `until` is the exclusive offset that is asked for; None: now.
 
-    def __init__(self, shard: int, shard_id: int, until: int | None) -> None:
-        super().__init__((shard, shard_id, until))
+    `hashes`: the key hashes that the shard holds now, where the table was ever split.
+    """
+
+    def __init__(self, shard: int, shard_id: int, until: int | None, hashes: tuple[int, ...] = ()) -> None:
+        super().__init__((shard, shard_id, until, hashes))
         self.shard = shard
+        self.hashes = hashes
         self.shard_id = shard_id
         self.until = until
 
@@ -67,7 +74,10 @@ class SnapshotReader(DataSourceReader):
         with planner.cluster:
             planner.refresh()
             if as_of is None:
-                return [SnapshotPartition(shard, id_, None) for (_, shard), id_ in planner.shard_ids.items()]
+                return [
+                    SnapshotPartition(index, shard.shard_id, None, shard.hashes)
+                    for (_, index), shard in planner.shards.items()
+                ]
             bounds = planner.bounds()
             # "As of t" includes what happened at t.
             if as_of.timestamp_ms is not None:
@@ -84,7 +94,9 @@ class SnapshotReader(DataSourceReader):
                     raise DataLossError(
                         f"table {name} shard {shard} ends at offset {bound.end}, before {until}"
                     )
-                found.append(SnapshotPartition(shard, planner.shard_ids[name, shard], until))
+                known = planner.shards[name, shard]
+                if until > known.own_start or not known.own_start:  # before, its keys were another shard's
+                    found.append(SnapshotPartition(shard, known.shard_id, until, known.hashes))
             return found
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -96,7 +108,7 @@ class SnapshotReader(DataSourceReader):
             if partition.until is None:
                 yield from _now(task)
             else:
-                folded = _fold(task, 0, partition.until)
+                folded = _fold(task, 0, partition.until, as_of=True)
                 yield from _rows(task, _kept(folded))
 
 
@@ -129,7 +141,7 @@ def _scan(task: _Task) -> Iterator[_Found]:
     shard_id, start = task.partition.shard_id, b""
     while True:
         reply: TableRows = task.cluster.call(
-            ShardCall(shard_id, TableScan(shard_id, start, b"", SCAN_ROWS))
+            ShardCall(shard_id, TableScan(shard_id, start, b"", SCAN_ROWS, hashes=task.partition.hashes))
         ).body
         last: Row | None = None
         for last in reply.rows:
@@ -140,8 +152,8 @@ def _scan(task: _Task) -> Iterator[_Found]:
         start = last.key + b"\0"  # the smallest key after it
 
 
-def _fold(task: _Task, start: int, end: int) -> dict[bytes, Change]:
-    """The last change of every key that changed in offsets [start, end)."""
+def _fold(task: _Task, start: int, end: int, *, as_of: bool = False) -> dict[bytes, Change]:
+    """The last change of every key that changed in offsets [start, end); `as_of`: without keys that were released there."""
     last: dict[bytes, Change] = {}
     if end <= start:
         return last
@@ -153,7 +165,23 @@ def _fold(task: _Task, start: int, end: int) -> dict[bytes, Change]:
         for change in decode_changes(batches, start):
             if change.offset < end:
                 last[change.key] = change
+        if as_of and task.partition.hashes:
+            for first in _released(batches, end):
+                last = {key: change for key, change in last.items() if key_hash(key) < first}
     return last
+
+
+def _released(batches: "Iterable[Buffer]", end: int) -> Iterator[int]:
+    """First hashes of the keys that went to another shard by entries in these batches, before offset `end`.
+
+    No change of such a key follows its release, so it does not matter that it is looked at after all changes.
+    """
+    for batch in batches:
+        for header, one in iter_batches(batch):
+            if header.is_control and header.base_offset < end:
+                entry = split_entry_of(one)
+                if isinstance(entry, Release):
+                    yield entry.first
 
 
 def _kept(folded: dict[bytes, Change]) -> Iterator[_Found]:
