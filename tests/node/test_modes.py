@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 import urllib.request
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from typer.testing import CliRunner
 
 import antiphon
 from antiphon import aio
+from antiphon.cli.main import app
 from antiphon.errors import AntiphonError
 from antiphon.node.config import Timings
 from antiphon.records.decode import decode_records
@@ -236,7 +239,19 @@ def test_kafkas_consumers_see_what_is_committed_whatever_the_topics_default_is(c
         reader.close()
 
 
-def test_s3_28_s3_29_the_live_set_shrinks_when_a_follower_is_paused_and_regrows(cluster: Processes) -> None:
+def shown_live(cluster: Processes, asked: list[int]) -> list[int]:
+    """The live replica set of `fluvio` as `antiphon shard list` shows it."""
+    servers = ",".join(cluster.native[node_id] for node_id in asked)
+    words = ["shard", "list", "--topic", "fluvio", "--servers", servers, "--json"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    return sorted(row["live"])
+
+
+def test_s3_06_s3_28_s3_29_the_live_set_shrinks_when_a_follower_is_paused_and_regrows(
+    cluster: Processes,
+) -> None:
     eventually(lambda: all_live(cluster), 15)
     shard = shard_of(cluster, "fluvio")
     paused = next(node_id for node_id in cluster.ids if node_id != shard.leader)
@@ -254,6 +269,7 @@ def test_s3_28_s3_29_the_live_set_shrinks_when_a_follower_is_paused_and_regrows(
             topic.append(b"waits until the paused one is out of the recorded set", timeout_s=20)
             waited_s = time.monotonic() - began
             assert live() == tuple(others)
+            assert shown_live(cluster, others) == others, "S3.6: on the command line, too"
             assert waited_s > 0.3, "S3.24: every live replica has to have it, so it was waited for"
             began = time.monotonic()
             topic.append(b"nobody waits for it any more")

@@ -1,0 +1,244 @@
+"""What S4 says of threads, the log and the relay, and S0 and S3 of promotion, on nodes that run for real in this process."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import NotLeaderError
+from antiphon.log.disk import File, RealDisk
+from antiphon.node.node import Node
+from antiphon.records.batch import Buffer
+from antiphon.records.builder import build_batch
+from antiphon.records.decode import decode_records
+from antiphon.replication.messages import Ack, AnyMessage, Append
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+pytestmark = pytest.mark.cluster
+
+
+class WatchedFile:
+    """A file of a `WatchedDisk`."""
+
+    def __init__(self, disk: "WatchedDisk", file: File, path: str) -> None:
+        self._disk = disk
+        self._file = file
+        self._is_log = f"{os.sep}shards{os.sep}" in path
+        self.pread, self.truncate, self.size = file.pread, file.truncate, file.size
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        self._disk.note("write", len(buffers))
+        self._file.pwritev(buffers, at)
+
+    def fdatasync(self) -> None:
+        if self._is_log:
+            self._disk.may_sync.wait(10)
+        self._disk.note("sync", 0)
+        self._file.fdatasync()
+
+
+class WatchedDisk(RealDisk):
+    """The real disk; notes who writes, and syncs when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.calls: list[tuple[str, int, int]] = []  # what, how many buffers, on which thread
+
+    def note(self, what: str, buffers: int) -> None:
+        self.calls.append((what, buffers, threading.get_ident()))
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return WatchedFile(self, super().open(path, create=create), path)
+
+
+def batch(value: bytes) -> bytes:
+    return bytes(build_batch([(None, value, [], 1)]))
+
+
+async def new_shard(
+    nodes: Nodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", segment_bytes: int = 1 << 20
+) -> int:
+    config = {"segment.bytes": str(segment_bytes)}
+    made = await nodes.nodes[0].create_topic(CreateTopic("t", kind=kind, profile=profile, config=config))
+    return made.shards[0].shard_id
+
+
+def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_synced_together(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        disk = WatchedDisk()
+        async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+            node = nodes.nodes[0]
+            shard_id = await new_shard(nodes)
+            await nodes.append(shard_id, b"first")
+            host = await nodes.leader(shard_id)
+            disk.may_sync.clear()
+            disk.calls.clear()
+            waiting = [asyncio.ensure_future(node.append(shard_id, batch(b"%d" % i))) for i in range(100)]
+            await eventually(lambda: host.log.log_end == 101)
+            await asyncio.sleep(0.02)
+            # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
+            assert host.high_watermark == 1
+            assert not (await node.fetch(shard_id, 1, 1000)).batches
+            assert not any(one.done() for one in waiting)
+            disk.may_sync.set()
+            await asyncio.gather(*waiting)
+            assert host.high_watermark == 101
+            # S4.17: a hundred appends, a handful of writes and syncs.
+            assert sum(what == "sync" for what, _, _ in disk.calls) <= 4
+            assert sum(what == "write" for what, _, _ in disk.calls) <= 4
+            assert max(buffers for what, buffers, _ in disk.calls if what == "write") >= 50
+            assert threading.get_ident() not in {thread for _, _, thread in disk.calls}
+
+    run(test())
+
+
+def test_s4_16_the_log_is_read_again_after_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            shard_id = await new_shard(nodes, Kind.TABLE)
+            write = TableWrite(shard_id, (Put(b"k", b"v"),))
+            await nodes.leader(shard_id)
+            await nodes.nodes[0].table_write(write)
+            await nodes.stop(0)
+            await nodes.start(0)
+            await nodes.leader(shard_id)
+            rows = (await nodes.nodes[0].table_get(TableGet(shard_id, (b"k",)))).rows
+            assert rows[0] is not None
+            assert rows[0].value == b"v"
+
+    run(test())
+
+
+def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, segment_bytes=4096)
+            for number in range(20):
+                await nodes.append(shard_id, b"%d" % number + bytes(300))
+            host = await nodes.leader(shard_id)
+            leader = nodes.nodes[host.services.node_id]
+            away = next(node_id for node_id in nodes.nodes if node_id != leader.node_id)
+            await eventually(lambda: nodes.nodes[away].hosts[shard_id].log.log_end == 20)
+            await nodes.stop(away)
+            for number in range(20, 60):
+                await nodes.append(shard_id, b"%d" % number + bytes(300))
+            host.log.release_memory(0)
+            assert host.clients.is_cold(20), "what the replica asks for is on the disk only"
+            for at in (0, 7, 20, 41):  # a client may ask for everything from any point, too
+                found = await leader.fetch(shard_id, at, 300)
+                assert decode_records(found.batches[0])[0].offset == at
+            back = await nodes.start(away)
+            await eventually(lambda: shard_id in back.hosts and back.hosts[shard_id].log.log_end == 60)
+            await nodes.append(shard_id, b"and what is written from now on")
+            await eventually(lambda: back.hosts[shard_id].high_watermark == 61)
+            assert back.hosts[shard_id].log.terms.end == host.log.terms.end
+
+    run(test())
+
+
+def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 2, dial="follower") as nodes:
+            shard_id = await new_shard(nodes)
+            host = await nodes.leader(shard_id)
+            leader = nodes.nodes[host.services.node_id]
+            follower = next(node for node in nodes.nodes.values() if node is not leader)
+            sent: dict[int, set[type]] = {leader.node_id: set(), follower.node_id: set()}
+
+            def watched(node: Node) -> Callable[[int, AnyMessage], None]:
+                say = node.send_message
+
+                def send(to: int, message: AnyMessage) -> None:
+                    if message.shard == shard_id:
+                        sent[node.node_id].add(type(message))
+                    say(to, message)
+
+                return send
+
+            for node in nodes.nodes.values():
+                monkeypatch.setattr(node, "send_message", watched(node))
+            await nodes.append(shard_id, b"x")
+            await eventually(lambda: follower.hosts[shard_id].high_watermark == 1)
+            assert sent == {leader.node_id: {Append}, follower.node_id: {Ack}}
+            session = leader._peer_sessions[follower.node_id]  # the connection that the replica has made
+            assert session is not None
+            session.close()
+            await eventually(lambda: leader._peer_sessions.get(follower.node_id) not in {None, session})
+            await nodes.append(shard_id, b"y")
+            await eventually(lambda: follower.hosts[shard_id].high_watermark == 2)
+
+    run(test())
+
+
+def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included(tmp_path: Path) -> None:
+    """It names the leader, or, with `on.not.leader=forward`, has it answer: tests/node/test_in_flight.py shows that."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, profile="tarantool")
+            end = await nodes.append(shard_id, b"x")
+            host = await nodes.leader(shard_id)
+            assert host.settings is not None
+            assert host.settings.replication.on_not_leader == "forward"
+            for node in nodes.nodes.values():
+                if node.node_id != host.services.node_id:
+                    for refused in (
+                        node.append(shard_id, batch(b"y")),
+                        node.fetch(shard_id, 0, 1000),
+                        node.list_offset(shard_id, -1),
+                    ):
+                        with pytest.raises(NotLeaderError) as caught:
+                            await refused
+                        assert caught.value.details["leader"] == host.services.node_id
+            assert host.log.log_end >= end
+
+    run(test())
+
+
+def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, Kind.TABLE)
+            host = await nodes.leader(shard_id)
+            leader = nodes.nodes[host.services.node_id]
+            for first in range(0, 1000, 100):
+                ops = tuple(Put(b"%d" % number, bytes(100)) for number in range(first, first + 100))
+                await leader.table_write(TableWrite(shard_id, ops))
+            end = host.log.log_end
+            wanted = next(node for node in nodes.nodes.values() if node is not leader)
+            follower = wanted.hosts[shard_id]
+            await eventually(lambda: follower.high_watermark == end)
+            assert follower.table is not None
+            assert follower.table.state.applied_offset == end, "everything committed is applied already"
+            read_from: list[int] = []
+            read = follower.log.read
+
+            def watched(offset: int, *arguments: object, **named: object) -> object:
+                read_from.append(offset)
+                return read(offset, *arguments, **named)  # type: ignore[arg-type]
+
+            follower.log.read = watched  # type: ignore[method-assign,assignment]
+            began = time.monotonic()
+            await nodes.nodes[0].elect_leader(shard_id, wanted.node_id)
+            took_s = time.monotonic() - began
+            assert follower.is_serving
+            assert took_s < 1.0, "usually some ten milliseconds"
+            assert min(read_from, default=end) >= end, (
+                "nothing before the end of what was applied is read again"
+            )
+            rows = (await wanted.table_get(TableGet(shard_id, (b"999",)))).rows
+            assert rows[0] is not None
+
+    run(test())
