@@ -16,6 +16,7 @@ Nothing of this is remembered outside the child's log: a new leader scans again,
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 PAGE_ROWS: Final = 500  # looked at without letting others have a turn: about 2 ms
 PAGE_BYTES: Final = 256 * 1024
+PAGES_AHEAD: Final = 4  # that are written and not committed
 CLOSE_OFFSETS: Final = 1_000  # so little left is copied while the range is frozen
 IDLE_S: Final = 0.002
 SLOW_S: Final = 0.1
@@ -123,6 +125,7 @@ class SplitCopy:
         state = table.state
         began_at, began_s = state.applied_offset, time.monotonic()
         low, high = meta.hashes
+        waiting: deque[asyncio.Future[Any]] = deque()
         start: bytes | None = b""
         while start is not None:
             if parent.closed or table.state is not state or state.owned.last < low:
@@ -139,9 +142,10 @@ class SplitCopy:
                 time.time_ns() // 1_000_000,
             )
             if rows:
-                await self._write(rows)
-            else:
-                await asyncio.sleep(0)
+                waiting.append(self._stage(rows))
+            while len(waiting) > PAGES_AHEAD or (waiting and following is None):
+                await committed(self._host, waiting.popleft())
+            await asyncio.sleep(0)
             start = following
             if self._meta() is None:
                 return
@@ -170,7 +174,7 @@ class SplitCopy:
         known = {key: None if v is None else v[0] for key, v in zip(keys, versions, strict=True)}
         rows = newer(changes, known)
         if rows:
-            await self._write(rows)
+            await committed(self._host, self._stage(rows))
         self._position = position
 
     async def _finish(self, meta: ShardMeta, split: Split, parent: "ShardHost", table: TableShard) -> None:
@@ -191,8 +195,8 @@ class SplitCopy:
     def _table(self) -> TableShard:
         return self._host.require_table()
 
-    async def _write(self, rows: list[CopiedRow]) -> None:
-        """Append to the child's log and wait for the commit."""
+    def _stage(self, rows: list[CopiedRow]) -> "asyncio.Future[Any]":
+        """Append to the child's log; see `committed`."""
         host = self._host
         host.check_writable()
         evaluator = self._table().evaluator
@@ -201,8 +205,8 @@ class SplitCopy:
         base, records = host.log.log_end, records_of(rows)
         batch = build_batch(records, base_offset=base, leader_epoch=host.term)
         evaluator.imported(records, base)
-        await staged(host, batch, len(records))
         self._copied += len(records)
+        return stage(host, batch, len(records))
 
     # -- reports --------------------------------------------------------------------------------------------------
 
@@ -225,12 +229,12 @@ async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
     base = host.log.log_end
     batch = build_split_entry(entry, host.term, base, time.time_ns() // 1_000_000)
     evaluator.appended_entry(entry, base)
-    await staged(host, batch, 1)
+    await committed(host, stage(host, batch, 1))
     return base + 1
 
 
-async def staged(host: "ShardHost", batch: bytearray, records: int) -> None:
-    """Stage a batch that is stamped for the log's end, and wait for its commit. Raises what took the commit's place."""
+def stage(host: "ShardHost", batch: bytearray, records: int) -> "asyncio.Future[Any]":
+    """Append a batch that is stamped for the log's end. The future ends with its commit; see `committed`."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(result: Any) -> None:
@@ -239,7 +243,12 @@ async def staged(host: "ShardHost", batch: bytearray, records: int) -> None:
 
     end = host.log.log_end + records
     host.clients.stage(batch, records, end, None, WRITE_TIMEOUT_S, done)
-    result = await future
+    return future
+
+
+async def committed(host: "ShardHost", staged: "asyncio.Future[Any]") -> None:
+    """Wait for the commit of what was staged. Raises what took its place."""
+    result = await staged
     if isinstance(result, AntiphonError):
         raise result
     if host.closed:
