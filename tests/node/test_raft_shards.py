@@ -104,7 +104,10 @@ def test_it_elects_and_takes_writes_with_no_coordinator_in_reach(tmp_path: Path)
                 await nodes.stop(victim)
             await eventually(lambda: not nodes.nodes[2].hosts[CLUSTER_SHARD_ID].is_serving)
             await topic.append(b"two")
-            assert [record.value async for record in topic.read()] == [b"one", b"two"]
+            await nodes.stop(3)
+            await nodes.start(3)  # and takes part again: it is needed
+            await topic.append(b"three")
+            assert [record.value async for record in topic.read()] == [b"one", b"two", b"three"]
             await client.close()
 
     run(test())
@@ -133,6 +136,28 @@ def test_a_replica_moves_to_a_node_that_had_none(tmp_path: Path) -> None:
                 again = nodes.nodes[node_id]
                 await eventually(lambda again=again: shard_id in again.hosts)  # type: ignore[misc]
                 assert replica_of(again.hosts[shard_id]).members == Members(members.voters)
+
+    run(test())
+
+
+def test_a_replica_that_moved_while_its_node_was_down_is_given_up(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 4) as nodes:
+            shard_id = await raft_shard(nodes)
+            await nodes.append(shard_id, b"one")
+            members = set(shard_meta(nodes, 0, shard_id).ensemble)
+            (free,) = {0, 1, 2, 3} - members
+            away = max(members - {await leader_of(nodes, shard_id), 0})
+            await nodes.stop(away)
+            await nodes.nodes[free].administer(MoveReplica(shard_id, away, free))
+            after = members - {away} | {free}
+            await eventually(lambda: set(shard_meta(nodes, free, shard_id).ensemble) == after)
+            node = await nodes.start(away)
+            assert await node.joined(20)
+            await eventually(lambda: shard_id not in node.hosts)
+            await eventually(lambda: not (tmp_path / f"node-{away}" / "shards" / str(shard_id)).exists())
+            await nodes.append(shard_id, b"two")
+            await agree(nodes, shard_id, *after)
 
     run(test())
 

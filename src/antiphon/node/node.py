@@ -137,6 +137,7 @@ class Node(GatewayCalls):
         if self.node_id in config.voters:
             host = self.shards.open_cluster_shard()
             self.coordinator = CoordinatorShell(self, host)
+        self.shards.remember()
         for link in self._links.values():
             link.start()
         self._beat()

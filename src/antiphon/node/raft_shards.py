@@ -14,15 +14,22 @@ tells a replica that begins empty what that means:
 A directory may stand in the place of another until the node has seen, once, which replicas the cluster had placed on it
 (`NodeDirectory.may_replace`). A term is in the metadata as soon as a leader has reported it, a heartbeat after its election;
 a disk that is lost within that heartbeat of the shard's first term is not recognised.
+
+So that such a replica takes part again after a restart even when no coordinator is in reach, what the metadata said of it
+is kept beside its log (`placement`): enough to open it. Whether it still belongs here is for the metadata to say.
 """
 
+import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 
 from antiphon.log.directory import NodeDirectory
+from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.shard_log import ShardLog
+from antiphon.log.snapshot import frame, unframe
 from antiphon.node.config import Timings
 from antiphon.records.builder import build_members
 from antiphon.records.entry_id import TermIndex
@@ -30,12 +37,18 @@ from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Entry
 from antiphon.replication.raft import RaftReplica
-from antiphon.wire.metadata import ABSENT_NODE, ShardMeta
+from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from antiphon.node.node import Node
+
+Placement = tuple[TopicMeta, ShardMeta]
+
+PLACEMENT_NAME: Final = "placement"
+PLACEMENT_MAGIC: Final = b"ANTIPHPL"
+PLACEMENT_VERSION: Final = 1
 
 
 def open_raft_replica(
@@ -87,6 +100,33 @@ def _judge_fresh(node_id: int, directory: NodeDirectory, shard: ShardMeta, log: 
         )
     elif node_id not in shard.ensemble and node_id not in shard.outgoing:
         log.mark_joining()
+
+
+def placement_of(topic: TopicMeta, shard: ShardMeta) -> Placement:
+    """What it takes to open the replica, and nothing of what changes with every election."""
+    kept = msgspec.structs.replace(
+        shard, leader=ABSENT_NODE, term=0, status=ShardStatus.OFFLINE, live=(), live_version=0
+    )
+    return msgspec.structs.replace(topic, shards=()), kept
+
+
+def note_placement(disk: Disk, path: str, placement: Placement) -> None:
+    """Keep it in the replica's directory. Blocking."""
+    data = frame(PLACEMENT_MAGIC, PLACEMENT_VERSION, msgspec.msgpack.encode(placement))
+    replace_file(disk, os.path.join(path, PLACEMENT_NAME), data)
+
+
+def known_placement(disk: Disk, path: str) -> Placement | None:
+    """What `note_placement` left; None where there is nothing that can be read."""
+    file = os.path.join(path, PLACEMENT_NAME)
+    payload = unframe(PLACEMENT_MAGIC, PLACEMENT_VERSION, read_whole(disk, file), file)
+    if payload is None:
+        return None
+    try:
+        found: Placement = msgspec.msgpack.decode(payload, type=Placement)
+    except msgspec.MsgspecError:
+        return None
+    return found
 
 
 def timeout_ticks(timings: Timings) -> tuple[int, int]:

@@ -23,7 +23,15 @@ from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_host import MultiHost, Place, open_multi_host
-from antiphon.node.raft_shards import election_config, open_raft_replica, timeout_ticks
+from antiphon.node.raft_shards import (
+    Placement,
+    election_config,
+    known_placement,
+    note_placement,
+    open_raft_replica,
+    placement_of,
+    timeout_ticks,
+)
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_term_start
@@ -62,6 +70,9 @@ class Shards:
         self.settings = SettingsBook(node.config)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._removing: set[int] = set()  # their files are still there; not to be opened before they are gone
+        # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
+        self._remembered: dict[int, Placement] = {}
+        self._placements: dict[int, Placement] = {}  # as they stand on the disk
         self._ticking: dict[int, ShardHost] = {}
         self._mending: asyncio.Task[None] | None = None
         self._waited_for: dict[int, ShardHost] = {}
@@ -77,15 +88,17 @@ class Shards:
             if own in shard.ensemble or own in shard.outgoing or own in shard.learners:
                 wanted[shard.shard_id] = (topic, shard)
         for shard_id in list(node.hosts):
-            if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted:
+            if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted and not self._is_early(shard_id):
                 self.remove(shard_id)
         for shard_id in [known for known in self.broken if known not in wanted]:
             del self.broken[shard_id]
             self._remove_files(shard_id)
         for shard_id, (topic, shard) in wanted.items():
             host = node.hosts.get(shard_id)
+            self._remembered.pop(shard_id, None)
             if host is not None:
                 self._configure(host, topic)
+                self._note_placement(host, topic, shard)
                 host.recorded(shard)
                 if isinstance(host, MultiHost):
                     host.follow(shard, view.nodes)
@@ -94,6 +107,32 @@ class Shards:
         self.settings.forget({topic.topic_id for topic in view.topics.values()})
         self._remove_orphans(view.shard_ids(), wanted)
         self._continue_opening()
+
+    def remember(self) -> None:
+        """Open the replicas that need no coordinator, before anybody says that they are still placed here."""
+        for shard_id in self._found:
+            if shard_id != CLUSTER_SHARD_ID:
+                known = known_placement(self._disk, self._directory.shard_path(shard_id))
+                if known is not None:
+                    self._remembered[shard_id] = self._placements[shard_id] = known
+        self._found = [shard_id for shard_id in self._found if shard_id not in self._remembered]
+        self._to_open.extend(self._remembered)
+        self._continue_opening()
+
+    def _is_early(self, shard_id: int) -> bool:
+        """May metadata that does not place the replica here be older than the record that did?"""
+        return shard_id in self._remembered and not self._node.agent.registered.is_set()
+
+    def _note_placement(self, host: ShardHost, topic: TopicMeta, shard: ShardMeta) -> None:
+        if isinstance(host.replica, RaftReplica):
+            placement = placement_of(topic, shard)
+            if self._placements.get(shard.shard_id) != placement:
+                try:
+                    note_placement(self._disk, self._directory.shard_path(shard.shard_id), placement)
+                except OSError as error:  # it only serves the next start, and is tried again
+                    self._log.warning("placement_not_kept", shard=shard.shard_id, error=str(error))
+                else:
+                    self._placements[shard.shard_id] = placement
 
     def _configure(self, host: ShardHost, topic: TopicMeta) -> None:
         """Take over settings that were changed; those that mean nothing to this version leave the old ones in force."""
@@ -135,7 +174,7 @@ class Shards:
         deadline = time.monotonic() + OPEN_SLICE_S
         while self._to_open and time.monotonic() < deadline:
             shard_id = self._to_open.popleft()
-            found = self._node.view.shard(shard_id)
+            found = self._node.view.shard(shard_id) or self._remembered.get(shard_id)
             if (
                 found is not None
                 and self._node.node_id in found[1].everybody
@@ -159,6 +198,7 @@ class Shards:
             )
             return
         self._node.hosts[shard.shard_id] = host
+        self._note_placement(host, topic, shard)
         for sender, message in self._early.pop(shard.shard_id, ()):
             host.receive(sender, message)
 
@@ -327,8 +367,13 @@ class Shards:
     def _note_joined(self) -> None:
         """What the cluster had placed here before this directory was made is open by now, if anything was."""
         agent = self._node.agent
-        if self._directory.may_replace and agent.registered.is_set() and not self._to_open:
+        if not agent.registered.is_set() or self._to_open:
+            return
+        if self._directory.may_replace:
             self._directory.note_joined()
+        if self._remembered:  # not placed here by metadata that is certainly new
+            self._remembered.clear()
+            self.reconcile()
 
     def mend_damaged(self) -> None:
         """A log that was damaged and is fed again counts only from a term that began since: ask for that election."""
@@ -378,6 +423,7 @@ class Shards:
         host = self._node.hosts.pop(shard_id, None)
         self._ticking.pop(shard_id, None)
         self._waited_for.pop(shard_id, None)
+        self._placements.pop(shard_id, None)
         if host is None:
             return
         host.close()
