@@ -160,7 +160,7 @@ class NativeLoad:
 
     async def _follow(self, db: Any, shard: int) -> None:
         topic = await db.topic(TOPIC)
-        async for record in topic.read(shard, 0, follow=True):
+        async for record in topic.read(shard, 0, isolation="committed", follow=True):
             self._history.followed.append(Seen(f"follower {shard}", shard, record.offset, record.value))
 
     # -- the table ----------------------------------------------------------------------------------------------
