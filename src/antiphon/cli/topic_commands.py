@@ -41,7 +41,7 @@ SHARD_HEADINGS = (
     "FOLLOWERS",
     "SIZE",
 )
-JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING")
+JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING", "VCLOCK")
 
 
 shard_app = typer.Typer(
@@ -341,15 +341,20 @@ def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[obj
 
 
 def _for_people(rows: list[list[object]]) -> list[list[object]]:
-    """Rows of SHARD_HEADINGS, with followers as NODE(leo, lag) and changes of members as +NODE and -NODE."""
+    """Rows of SHARD_HEADINGS, with followers as NODE(leo, lag) and changes of members as +NODE and -NODE.
+
+    Where every replica writes, the vector clock of the one that was asked follows.
+    """
     at, members = SHARD_HEADINGS.index("FOLLOWERS"), SHARD_HEADINGS.index("ENSEMBLE")
     shown = []
-    for *row, learners, outgoing in rows:
+    for *row, learners, outgoing, vclock in rows:
         row[members] = _with_changes(row[members], learners, outgoing)
         followers = row[at]
         text = "-"
         if isinstance(followers, list):
             text = " ".join(f"{each['node']}({each['leo']}, {each['lag']})" for each in followers) or "-"
+        if isinstance(vclock, list):
+            text += f" vclock {vclock[1:]}"
         shown.append([*row[:at], text, *row[at + 1 :]])
     return shown
 
@@ -382,4 +387,5 @@ def _shard_row(topic: TopicMeta, shard: ShardMeta, leader: ReplicaStatus | None)
         None if leader is None else leader.size_bytes,
         list(shard.learners),
         list(shard.outgoing),
+        list(leader.vclock) if leader is not None and leader.vclock else None,
     ]

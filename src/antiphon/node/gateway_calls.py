@@ -107,6 +107,10 @@ class GatewayCalls:
     async def create_topic(self, request: CreateTopic, timeout_s: float = 30.0) -> TopicMeta:
         """See Gateway."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
+        if "conflict" in request.config:
+            from antiphon.table.merge import rule_named
+
+            rule_named(request.config["conflict"])  # the coordinator does not know what this node has installed
         await self.agent.command(request, timeout_s)
         # Where a try whose answer got lost had made it already, this node may not have heard of it yet.
         while request.name not in self.view.topics:
