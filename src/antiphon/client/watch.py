@@ -10,16 +10,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from antiphon.client.cluster import Cluster
+from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.log_reader import read_batches
-from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError
+from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError, WrongShardError
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Release, split_entry_of
-from antiphon.wire.metadata import TopicMeta
-from antiphon.wire.requests import Version
+from antiphon.wire.metadata import KeyRanges, ShardMeta, TopicMeta
+from antiphon.wire.requests import TableScan, Version
 
 QUEUE_CHUNKS_MAX: Final = 4  # per shard, about 1 MiB each
+START_TIMEOUT_S: Final = 30.0
 INDEX_PAUSE_S: Final = 0.02
 
 
@@ -69,7 +70,17 @@ class Watch:
         if self._started:
             return
         self._started = True
-        meta = await self._resolve()
+        pauses = Pauses(asyncio.get_running_loop().time() + START_TIMEOUT_S)
+        while True:
+            meta = await self._resolve()
+            try:
+                await self._begin_all(meta)
+            except WrongShardError as error:  # a split is about to be known
+                await self._cluster.learn(error, pauses)
+            else:
+                return
+
+    async def _begin_all(self, meta: TopicMeta) -> None:
         if self._shard is not None and not 0 <= self._shard < len(meta.shards):
             raise UnknownShardError(f"{meta.name!r} has shards 0..{len(meta.shards) - 1}, not {self._shard}")
         shards = meta.shards if self._shard is None else (meta.shards[self._shard],)
@@ -79,9 +90,18 @@ class Watch:
         offsets = await asyncio.gather(
             *(self._start_of(shard.shard_id, at) for shard, at in zip(shards, starts, strict=True))
         )
+        if self._shard is None:
+            await asyncio.gather(*(self._check_whole(meta, shard) for shard in shards))
         for shard, at in zip(shards, offsets, strict=True):
             # What stands before is in the log of the shard that it was split off, too.
             self._begin(shard.shard_id, at if self._shard is not None else max(at, shard.own_start))
+
+    async def _check_whole(self, meta: TopicMeta, shard: ShardMeta) -> None:
+        """Raise WrongShardError if the shard has released keys already: the entry that says so may lie before the start."""
+        ranges = KeyRanges(meta.shards)
+        hashes = ranges.range_of(shard) if ranges.is_split else ()
+        question = TableScan(shard.shard_id, b"", b"", 1, include_value=False, hashes=hashes)
+        await self._cluster.call_shard(shard.shard_id, question, timeout_s=START_TIMEOUT_S)
 
     def _begin(self, shard_id: int, at: int) -> None:
         if shard_id not in self._followed:
