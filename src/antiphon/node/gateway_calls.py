@@ -110,7 +110,7 @@ class GatewayCalls:
         if "conflict" in request.config:
             from antiphon.table.merge import rule_named
 
-            rule_named(request.config["conflict"])  # the coordinator does not know what this node has installed
+            rule_named(request.config["conflict"])  # the coordinator cannot know what is installed here
         await self.agent.command(request, timeout_s)
         # Where a try whose answer got lost had made it already, this node may not have heard of it yet.
         while request.name not in self.view.topics:
