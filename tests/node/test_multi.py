@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.node.multi_host import MultiHost
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
@@ -177,6 +177,10 @@ def test_a_retry_at_the_same_node_is_told_from_a_new_append(tmp_path: Path) -> N
             assert values(nodes, 0, shard_id) == [b"a"]
             await converged(nodes, shard_id)
             assert values(nodes, 2, shard_id) == [b"a"]
+            await nodes.stop(0)
+            await nodes.start(0)
+            await eventually(lambda: shard_id in nodes.nodes[0].hosts)
+            assert await append(nodes, 0, shard_id, b"a", **producer) == first  # after a clean restart too
 
     run(test())
 
@@ -255,7 +259,7 @@ def test_logs_are_trimmed_when_everybody_has_them_and_the_clocks_stay(tmp_path: 
     run(test())
 
 
-def test_an_unknown_conflict_rule_is_told_by_name(tmp_path: Path) -> None:
+def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 1) as nodes:
             topic = await nodes.nodes[0].create_topic(

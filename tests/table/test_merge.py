@@ -114,6 +114,18 @@ def test_c11_rules_of_ones_own_are_registered_by_name(tmp_path: Path) -> None:
         assert [row.value for row in rows(state)] == [b"9"]
 
 
+def test_c11_rules_of_installed_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Found:
+        def load(self) -> ConflictRule:
+            return ConflictRule(first_writer_wins)
+
+    def installed(*, group: str, name: str) -> list[Found]:
+        return [Found()] if (group, name) == ("antiphon.conflict_rules", "test-installed") else []
+
+    monkeypatch.setattr("antiphon.table.merge.entry_points", installed)
+    assert rule_named("test-installed").merge is first_writer_wins
+
+
 def test_c11_first_writer_wins(tmp_path: Path) -> None:
     changes = [
         [(b"a", cell(b"late", 5, 1, 1))],
