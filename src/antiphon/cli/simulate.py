@@ -33,8 +33,7 @@ def simulate(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="raft (replicas vote), oxia, fluvio, tarantool or kip27, drawn from the seed if absent; or multi "
-            "(every replica writes)."
+            help="raft, oxia, fluvio, tarantool or kip27, drawn from the seed if absent; or multi (all replicas write)."
         ),
     ] = None,
     plant: Annotated[str | None, typer.Option(help="Plant this bug first: now a run has to fail.")] = None,
