@@ -270,6 +270,10 @@ def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused(tmp
                     config={**MULTI, "conflict": "first-writer-wins"},
                 )
             )
+            with pytest.raises(InvalidRequestError, match="no conflict rule 'luck'"):
+                await nodes.nodes[0].create_topic(
+                    CreateTopic("u", kind=Kind.TABLE, config={**MULTI, "conflict": "luck"})
+                )
             shard_id = topic.shards[0].shard_id
             await eventually(lambda: shard_id in nodes.nodes[0].hosts)
             await eventually(lambda: host(nodes, 0, shard_id).multi.origin == 1)
