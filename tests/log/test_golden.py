@@ -6,7 +6,14 @@ from antiphon.log.config import LogConfig
 from antiphon.log.recovery import DamageReport, save_damage
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.records.builder import build_batch, build_members, build_term_start, members_of
+from antiphon.records.builder import (
+    build_batch,
+    build_committed,
+    build_members,
+    build_term_start,
+    committed_of,
+    members_of,
+)
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
 from tests.log.helpers import Runner
@@ -82,6 +89,11 @@ MEMBERS = (
     "000001000000020000000300010000000500"
 )
 
+COMMITTED = (
+    "00000000000000090000004600000003022995984a0020000000000000018bcfe568000000018bcfe56800ffff"
+    "ffffffffffffffffffffffff00000001280000000800000067140000000000000000000700"
+)
+
 SNAPSHOT_WITH_MEMBERS = (
     "414e54495048535300000002b9a5eed1980200009192030091950002ccba02cf0000018bcfe56800c403920090"
     "c42800000000000000010000018bcfe568000000004e0000006c000000030000000157452e0ecc7de76f919202"
@@ -153,6 +165,13 @@ def test_files_of_this_format_are_read() -> None:
     last = log.producers.last_batch(9)
     assert last is not None
     assert (last.last_sequence, last.base_offset) == (1, 1)
+
+
+def test_committed_batch() -> None:
+    batch = build_committed(7, 3, 9, 1_700_000_000_000)
+    assert batch == bytes.fromhex(COMMITTED)
+    assert committed_of(batch) == 7
+    assert (committed_of(build_term_start(3, 0, 0)), members_of(batch)) == (None, None)
 
 
 def test_members_batch() -> None:

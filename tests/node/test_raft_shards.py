@@ -5,6 +5,7 @@ from pathlib import Path
 
 import antiphon.aio
 from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import committed_of
 from antiphon.records.members import Members
 from antiphon.replication.raft import RaftReplica
 from antiphon.wire.metadata import CLUSTER_SHARD_ID, ShardMeta
@@ -12,9 +13,9 @@ from antiphon.wire.requests import CreateTopic, ElectLeader, MoveReplica
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
-async def raft_shard(nodes: Nodes, replicas: int = 3) -> int:
+async def raft_shard(nodes: Nodes, replicas: int = 3, profile: str = "raft") -> int:
     node = next(iter(nodes.nodes.values()))
-    topic = await node.create_topic(CreateTopic("t", profile="raft", replicas=replicas))
+    topic = await node.create_topic(CreateTopic("t", profile=profile, replicas=replicas))
     return topic.shards[0].shard_id
 
 
@@ -72,6 +73,30 @@ def test_writes_go_on_when_the_leader_dies(tmp_path: Path) -> None:
             await nodes.start(victim)
             await nodes.append(shard_id, b"three")
             await agree(nodes, shard_id, 0, 1, 2)
+
+    run(test())
+
+
+def test_s4_07_a_further_record_marks_what_is_committed(tmp_path: Path) -> None:
+    """The profile `tarantool`: votes, and a CONFIRM in the log, which readers do not see."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await raft_shard(nodes, profile="tarantool")
+            for value in (b"one", b"two"):
+                await nodes.append(shard_id, value)
+            host = await nodes.leader(shard_id)
+            await eventually(lambda: host.high_watermark == host.log.log_end > 3)
+            batches = host.log.read(0, 1 << 20, host.log.log_end)
+            marks = [mark for mark in map(committed_of, batches) if mark is not None]
+            assert marks[0] == 1
+            assert marks[-1] >= 3, "the last record is told of"
+            async with antiphon.aio.connect([member.native for member in nodes.members]) as client:
+                assert [record.value async for record in client.topic("t").read()] == [b"one", b"two"]
+                table = await client.create_table("of-keys", profile="tarantool")
+                version = await table.put("k", b"v")
+                await table.put("k", b"w", expected_version=version.id)
+                assert (await table.get("k")).value == b"w"
 
     run(test())
 

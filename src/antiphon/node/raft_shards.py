@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from antiphon.node.node import Node
+    from antiphon.replication.commit_marker import MakeMarker
 
 Placement = tuple[TopicMeta, ShardMeta]
 
@@ -60,6 +61,7 @@ def open_raft_replica(
     high_watermark: int,
     config: ReplicaConfig,
     make_term_start: "Callable[[int, int], Entry]",
+    make_marker: "MakeMarker",
 ) -> RaftReplica:
     """The replica of a shard that elects for itself, from its log; `terms` is the replica's own copy of the index."""
     _judge_fresh(node.node_id, directory, shard, log)
@@ -82,6 +84,7 @@ def open_raft_replica(
         joining=damaged is not None and damaged.joins,
         members=log.members.copy(),
         make_members=members_entry,
+        make_marker=make_marker,
     )
 
 

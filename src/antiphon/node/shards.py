@@ -34,7 +34,7 @@ from antiphon.node.raft_shards import (
 )
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
-from antiphon.records.builder import build_term_start
+from antiphon.records.builder import build_committed, build_term_start
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import AnyMessage, Entry
@@ -246,6 +246,7 @@ class Shards:
                 high_watermark,
                 settings.replica,
                 term_start,
+                commit_marker,
             )
         return Replica(
             node_id=node.node_id,
@@ -260,6 +261,7 @@ class Shards:
             make_term_start=term_start,
             config=settings.replica,
             damaged=log.damaged is not None,
+            make_marker=commit_marker,
         )
 
     def _place(self) -> Place:
@@ -480,4 +482,10 @@ def _copy_terms(log: ShardLog) -> TermIndex:
 def term_start(term: int, base_offset: int) -> Entry:
     """The entry that opens a leadership: a control batch that clients skip."""
     batch = build_term_start(term, base_offset, time.time_ns() // 1_000_000)
+    return Entry(term, base_offset, base_offset + 1, batch)
+
+
+def commit_marker(term: int, base_offset: int, high_watermark: int) -> Entry:
+    """The entry that tells how far the log is committed: a control batch that clients skip."""
+    batch = build_committed(high_watermark, term, base_offset, time.time_ns() // 1_000_000)
     return Entry(term, base_offset, base_offset + 1, batch)

@@ -31,9 +31,11 @@ RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, hea
 # Control record types; Kafka's own are small numbers, clients skip what they do not know.
 TERM_START_TYPE: Final = 100
 MEMBERS_TYPE: Final = 101
+COMMITTED_TYPE: Final = 103
 _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _VERSION: Final = struct.Struct(">h")  # of a members record; its counts have the same layout
 _TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
+_COMMITTED_VALUE: Final = struct.Struct(">hq")  # version, high watermark
 _LENGTH_AT: Final = struct.Struct(">i")
 _CRC_AT: Final = struct.Struct(">I")
 _ATTRIBUTES_AT: Final = struct.Struct(">h")
@@ -124,6 +126,12 @@ def build_members(members: Members, term: int, base_offset: int, timestamp_ms: i
     for nodes in (members.voters, members.outgoing, members.learners):
         value += struct.pack(f">h{len(nodes)}i", len(nodes), *nodes)
     return build_control(MEMBERS_TYPE, value, term, base_offset, timestamp_ms)
+
+
+def build_committed(high_watermark: int, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    """Build the control batch that tells how far the log is committed (C6, S4.7): one record, one offset."""
+    value = _COMMITTED_VALUE.pack(0, high_watermark)
+    return build_control(COMMITTED_TYPE, value, term, base_offset, timestamp_ms)
 
 
 def build_control(kind: int, value: bytes, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
@@ -221,3 +229,11 @@ def term_of_term_start(batch: Buffer) -> int | None:
     if value is None or len(value) != _TERM_START_VALUE.size:
         return None
     return int(_TERM_START_VALUE.unpack(value)[1])
+
+
+def committed_of(batch: Buffer) -> int | None:
+    """The high watermark that a control batch tells of, or None if it is another kind of batch."""
+    value = control_value(batch, COMMITTED_TYPE)
+    if value is None or len(value) != _COMMITTED_VALUE.size:
+        return None
+    return int(_COMMITTED_VALUE.unpack(value)[1])

@@ -22,6 +22,7 @@ from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.invariants import unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.actions import Action, MembersChanged, Send
+from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.leader import LeaderSide
 from antiphon.replication.members import Members, MembersIndex
@@ -71,6 +72,7 @@ class RaftReplica(RaftVoter):
         joining: bool = False,
         members: MembersIndex | None = None,
         make_members: MakeMembers | None = None,
+        make_marker: MakeMarker | None = None,
     ) -> None:
         super().__init__(
             node_id=node_id,
@@ -88,6 +90,7 @@ class RaftReplica(RaftVoter):
             forgot=forgot,
             joining=joining,
             members=members,
+            make_marker=make_marker,
         )
         self._make_members = make_members
         self._told_committed = self._is_settled

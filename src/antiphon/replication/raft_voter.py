@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from antiphon.invariants import invariant
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.actions import Action, Send
+from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.election import Campaign, ElectionTimer, is_up_to_date
 from antiphon.replication.members import Members, MembersIndex
@@ -85,6 +86,7 @@ class RaftVoter(ReplicaCore):
         forgot: bool = False,
         joining: bool = False,
         members: MembersIndex | None = None,
+        make_marker: MakeMarker | None = None,
     ) -> None:
         if members is not None and members.base is None:  # the log does not say how it began
             members.base = Members(tuple(ensemble))
@@ -100,6 +102,7 @@ class RaftVoter(ReplicaCore):
             config=config,
             damaged=damaged,
             members=None if members is None else members.current,
+            make_marker=make_marker,
         )
         self._index = members
         if members is not None:
