@@ -33,7 +33,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("dial", ["each", "leader", "follower"])
-def test_s0_25_s3_20_who_dials_is_the_operators_choice(
+def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dial: str
 ) -> None:
     async def test() -> None:

@@ -52,7 +52,7 @@ def watch_heads(host: ShardHost) -> list[int]:
     return seen
 
 
-def test_s0_14_s2_8_with_one_in_flight_the_head_is_at_most_one_beyond_the_commit(tmp_path: Path) -> None:
+def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_the_commit(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 3) as nodes:
             shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})

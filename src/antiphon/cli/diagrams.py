@@ -32,25 +32,32 @@ def state_diagram(_root: Path) -> str:
 def requirement_table(root: Path) -> str:
     """Requirement numbers with the modules that name them and the tests that bear them, from the sources of `root`."""
     lives: dict[str, set[str]] = {}
-    for path in sorted((root / "src").rglob("*.py")):
-        for family, number in re.findall(r"\b(S[0-4])\.(\d+)\b", path.read_text(encoding="utf-8")):
-            lives.setdefault(f"{family}.{number}", set()).add(
-                str(path.relative_to(root / "src" / "antiphon"))
-            )
+    for path in sorted((root / "src" / "antiphon").rglob("*.py")):
+        where = str(path.relative_to(root / "src" / "antiphon"))
+        for number in re.findall(r"\b(S[0-4]\.\d+|C1?\d)\b", path.read_text(encoding="utf-8")):
+            lives.setdefault(number, set()).add(where)
     shown: dict[str, set[str]] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         for name in re.findall(
             r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE
         ):
-            for family, number in re.findall(r"(?<=_)(s[0-4])_(\d+)(?=_)", name):
-                key = f"{family.upper()}.{int(number)}"
+            for family, number in re.findall(r"(?<=_)(s[0-4]_|c)(\d+)(?=_)", name):
+                key = f"{family.upper().replace('_', '.')}{int(number)}"
                 shown.setdefault(key, set()).add(f"{path.relative_to(root)}::{name}")
     lines = ["| requirement | named in | shown by |", "|---|---|---|"]
-    for key in sorted(shown, key=lambda text: (text[:2], int(text[3:]))):
+    for key in sorted(shown, key=_requirement_order):
         modules = " ".join(f"`{module}`" for module in sorted(lives.get(key, ())))
         tests = "<br>".join(f"`{test}`" for test in sorted(shown[key]))
         lines.append(f"| {key} | {modules} | {tests} |")
     return "\n".join(lines)
+
+
+def _requirement_order(key: str) -> tuple[str, int]:
+    """The statements by document, then the conflicts."""
+    if key.startswith("C"):
+        return "T", int(key[1:])
+    family, _, number = key.partition(".")
+    return family, int(number)
 
 
 PARTS: dict[str, Callable[[Path], str]] = {
