@@ -218,6 +218,19 @@ def test_split_while_the_leader_of_both_shards_is_lost(tmp_path: Path, pause_ms:
     run(test())
 
 
+@pytest.mark.parametrize("profile", ["raft", "fluvio", "tarantool"])
+def test_tables_of_every_profile_are_split(tmp_path: Path, profile: str) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            table = await db.create_table("t", shards=1, replicas=3, profile=profile)
+            await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(1_000)))
+            load = await under_load(db, "t", lambda: db.split_shard("t", 0))
+            assert len(await table.list("k", "l")) == 1_000
+            await check_logs(nodes, "t", load)
+
+    run(test())
+
+
 def test_a_shard_can_be_split_again_and_again(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
@@ -376,8 +389,15 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path) -> None
         async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             await db.create_topic("topic")
             await db.create_table("t", shards=2)
+            unclean = {"commit": "live", "unclean.leader.election.enable": "true"}
+            await db.create_table("unclean", config=unclean)
+            await db.create_table("multi", config={"writers": "multi"})
             with pytest.raises(InvalidRequestError, match="only the shards of tables"):
                 await db.split_shard("topic", 0)
+            with pytest.raises(InvalidRequestError, match="allows unclean elections"):
+                await db.split_shard("unclean", 0)
+            with pytest.raises(InvalidRequestError, match="every replica of 'multi' takes writes"):
+                await db.split_shard("multi", 0)
             with pytest.raises(InvalidRequestError, match="can be split from 1 on, not at 0"):
                 await db.split_shard("t", 0, at=0)
             with pytest.raises(InvalidRequestError, match="holds hashes 2147483648 to 4294967295"):

@@ -97,7 +97,6 @@ class Splits:
             shard_id=child,
             index=len(self._model.shards_of[topic.topic_id]),
             ensemble=parent.ensemble,
-            fence=parent.fence,
             hashes=(at, last),
             split=Split(parent.shard_id, SplitPhase.COPY),
         )
