@@ -1,6 +1,7 @@
 """Shards that every replica writes, on real nodes: in this process, and in processes of their own that are killed."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -9,6 +10,7 @@ import pytest
 
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.node.multi_host import MultiHost
+from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.multi_writer_config import MultiWriterConfig
@@ -72,8 +74,12 @@ async def append(nodes: Nodes, node_id: int, shard_id: int, *values: bytes, **pr
 
 
 def values(nodes: Nodes, node_id: int, shard_id: int) -> list[bytes | None]:
-    found = host(nodes, node_id, shard_id).clients.fetch(0, 1 << 24, "committed", at_least_one=True)
-    return [record.value for batch in found.batches for record in decode_records(batch)]
+    clients, found, at = host(nodes, node_id, shard_id).clients, list[bytes | None](), 0
+    while batches := clients.fetch(at, 1 << 24, "committed", at_least_one=True).batches:
+        for batch in batches:
+            found += [record.value for record in decode_records(batch)]
+            at = read_header(batch).next_offset
+    return found
 
 
 async def write(nodes: Nodes, node_id: int, shard_id: int, *ops: TableOp) -> TableWritten:
@@ -280,6 +286,50 @@ def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused(tmp
             await write(nodes, 0, shard_id, Put(b"a", b"first"))
             await write(nodes, 0, shard_id, Put(b"a", b"second"))
             assert [row.value for row in table(nodes, 0, shard_id)] == [b"first"]
+
+    run(test())
+
+
+def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 5) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("log", replicas=2, config=MULTI))
+            shard = topic.shards[0]
+            shard_id, (sound, copied) = shard.shard_id, sorted(shard.ensemble)
+            await eventually(
+                lambda: all(
+                    shard_id in nodes.nodes[n].hosts and host(nodes, n, shard_id).multi.origin
+                    for n in shard.ensemble
+                )
+            )
+            await append(nodes, copied, shard_id, b"a")
+            await eventually(lambda: values(nodes, sound, shard_id) == [b"a"])
+            await nodes.stop(copied)
+            shutil.copytree(tmp_path / f"node-{copied}" / "shards", tmp_path / "copy")
+            await nodes.start(copied)
+            await eventually(lambda: shard_id in nodes.nodes[copied].hosts)
+            await append(nodes, copied, shard_id, b"b")
+            await append(nodes, copied, shard_id, b"c")
+            await eventually(lambda: values(nodes, sound, shard_id) == [b"a", b"b", b"c"])
+            await nodes.stop(sound)
+            await nodes.stop(copied)
+            of_shard = next(
+                path for path in (tmp_path / "copy").iterdir() if path.name.lstrip("0") == str(shard_id)
+            )
+            shutil.rmtree(tmp_path / f"node-{copied}" / "shards" / of_shard.name)
+            shutil.copytree(of_shard, tmp_path / f"node-{copied}" / "shards" / of_shard.name)
+            await nodes.start(copied)
+            await eventually(lambda: shard_id in nodes.nodes[copied].hosts)
+            await append(
+                nodes, copied, shard_id, b"other"
+            )  # nobody is there to say that this is the second b
+            await nodes.start(sound)
+            await eventually(lambda: shard_id in nodes.nodes[sound].hosts)
+            for node_id in shard.ensemble:
+                await eventually(lambda n=node_id: status_of(nodes, n, shard_id).state == "split_brain")  # type: ignore[misc]
+                assert nodes.nodes[node_id].metrics.split_brains == 1
+            assert values(nodes, sound, shard_id) == [b"a", b"b", b"c"]
+            assert values(nodes, copied, shard_id) == [b"a", b"other"]
 
     run(test())
 
