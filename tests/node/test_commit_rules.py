@@ -8,10 +8,11 @@ import pytest
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError, TimedOutError
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
-from antiphon.records.builder import build_batch
+from antiphon.records.batch import iter_batches
+from antiphon.records.builder import build_batch, commit_of
 from antiphon.records.decode import decode_records
 from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic
+from antiphon.wire.requests import AlterTopic, CreateTopic, Put, TableWrite
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
@@ -152,14 +153,20 @@ def test_s3_11_s3_18_without_a_live_member_only_an_unclean_election_goes_on(
             elected = await nodes.leader(shard_id)
             assert await read_all(node_of(nodes, elected), shard_id) == [b"goes on without it"]
             assert sum(node.metrics.unclean_elections for node in nodes.nodes.values()) == 1, "C10: counted"
+            back = await nodes.start(leader)
+            await eventually(lambda: shard_id in back.hosts)
+            await eventually(lambda: back.hosts[shard_id].log.terms.end == elected.log.terms.end)
+            assert back.hosts[shard_id].failed is None
+            assert back.metrics.lost_tail_records == 1, "what nobody else had"
+            await eventually(lambda: leader in meta(asked, shard_id).live)
 
     run(test())
 
 
-async def _shard_led_elsewhere(nodes: Nodes, config: dict[str, str]) -> int:
+async def _shard_led_elsewhere(nodes: Nodes, config: dict[str, str], kind: Kind = Kind.TOPIC) -> int:
     """A shard whose leader does not vote in `__cluster`, so that stopping it leaves the coordinator alone."""
     for number in range(20):
-        request = CreateTopic(f"t{number}", profile="fluvio", config=config)
+        request = CreateTopic(f"t{number}", kind=kind, profile="fluvio", config=config)
         made = await nodes.nodes[0].create_topic(request)
         if (await nodes.leader(made.shards[0].shard_id)).services.node_id == 3:
             return made.shards[0].shard_id
@@ -289,6 +296,93 @@ def test_c1_a_living_topic_changes_its_commit_rule_under_load(tmp_path: Path) ->
             ends = [one.log.log_end for one in (host, *followers(nodes, host))]
             await eventually(lambda: len({one.log.log_end for one in (host, *followers(nodes, host))}) == 1)
             assert max(ends) >= len(acknowledged)
+
+    run(test())
+
+
+def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "tarantool")
+            host = await nodes.leader(shard_id)
+            for number in range(10):
+                await nodes.append(shard_id, b"%d" % number)
+            await eventually(lambda: host.high_watermark == host.log.log_end)
+            told = [
+                (header.base_offset, high_watermark)
+                for chunk in host.read(0, 1 << 20, host.high_watermark)
+                for header, data in iter_batches(chunk)
+                if (high_watermark := commit_of(data)) is not None
+            ]
+            assert told, "S4.7: a further record of the log marks the commit"
+            assert all(high_watermark <= at for at, high_watermark in told)
+            node = node_of(nodes, host)
+            assert node.metrics.commit_markers >= len(told)
+            assert await read_all(node, shard_id) == [b"%d" % number for number in range(10)]
+            before = node.metrics.commit_markers
+            await node.alter_topic(AlterTopic("t", {"commit.marker": "piggyback"}))
+            await nodes.append(shard_id, b"without")
+            assert node.metrics.commit_markers <= before + 1, "a setting of a living shard"
+
+    run(test())
+
+
+def test_min_live_and_the_patience_with_laggards_change_on_a_living_shard(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "fluvio", {"live.lag.ms": "60000"})
+            host = await nodes.leader(shard_id)
+            node = node_of(nodes, host)
+            await nodes.append(shard_id, b"with three")
+            deafen(followers(nodes, host)[0])
+            waiting = asyncio.ensure_future(node.append(shard_id, batch(b"waits a minute for it")))
+            await asyncio.sleep(0.3)
+            assert not waiting.done()
+            await node.alter_topic(AlterTopic("t", {"live.lag.ms": "100"}))
+            assert (await waiting).next_offset == 2
+            await node.alter_topic(AlterTopic("t", {"min.live": "3"}))
+            with pytest.raises(TimedOutError):
+                await node.append(shard_id, batch(b"with two"), timeout_s=0.3)
+            await node.alter_topic(AlterTopic("t", {"min.live": "2"}))
+            await eventually(lambda: host.high_watermark == 3)
+
+    run(test())
+
+
+def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 4) as nodes:
+            config = {"live.lag.ms": "100", "unclean.leader.election.enable": "true"}
+            shard_id = await _shard_led_elsewhere(nodes, config, Kind.TABLE)
+            host = await nodes.leader(shard_id)
+            leader = host.services.node_id
+
+            async def put(key: bytes, value: bytes) -> None:
+                node = node_of(nodes, await nodes.leader(shard_id))
+                await node.table_write(TableWrite(shard_id, (Put(key, value),)))
+
+            await put(b"a", b"everybody has it")
+            others = followers(nodes, host)
+            await eventually(lambda: all(one.high_watermark == host.high_watermark for one in others))
+            for follower in others:
+                deafen(follower)
+            await put(b"a", b"the leader alone has it")
+            deafen(host)
+            await nodes.stop(leader)
+            for follower in others:
+                listen(follower)
+            await eventually(lambda: any(one.is_serving for one in others))
+            await put(b"b", b"new")
+            elected = await nodes.leader(shard_id)
+            back = await nodes.start(leader)
+            await eventually(lambda: shard_id in back.hosts)
+            returned = back.hosts[shard_id]
+            await eventually(lambda: returned.log.terms.end == elected.log.terms.end)
+            await eventually(lambda: returned.high_watermark == elected.high_watermark)
+            assert returned.failed is None
+            assert returned.table is not None
+            rows = returned.table.state.get_many((b"a", b"b"), include_value=True)
+            assert [row.value for row in rows if row is not None] == [b"everybody has it", b"new"]
 
     run(test())
 

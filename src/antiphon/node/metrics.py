@@ -58,6 +58,7 @@ class NodeMetrics:
         self.forwarded = 0
         self.lost_tail_records = 0
         self.unclean_elections = 0
+        self.commit_markers = 0
         self.relayed = 0
         self.relay_duplicates = 0
         self.split_brains = 0
@@ -95,6 +96,7 @@ _COUNTERS: Final = {
     "shard_failures": "Replicas that stopped because of a failure",
     "lost_tail_records": "Offsets that were acknowledged here as leader and are cut, as the topic's commit rule allows",
     "unclean_elections": "Elections, decided here, of replicas that may lack committed records",
+    "commit_markers": "Records of commits that leaders here wrote into their logs",
     "forwarded": "Requests that were passed on to the leader of their shard",
     "relayed": "Batches of other writers taken into multi-writer shards",
     "relay_duplicates": "Batches of other writers that came again by another path",

@@ -97,6 +97,9 @@ class ShardHost:
         self.proposed_live: ProposeLive | None = None  # to be told to the coordinator
         self.ticking = False
         self.snapshot_producers: ProducerState | None = None  # of the snapshot that is being installed
+        self._adds_entries = (
+            self.elects_itself
+        )  # does the replica write entries of its own when something is committed?
         self._staged: list[tuple[int, bytearray]] = []
         self._staged_ops: list[LogOp] = []
         self._flush_asked = False
@@ -213,11 +216,12 @@ class ShardHost:
     def configure(self, settings: "TopicSettings") -> None:
         """Take over the settings of the topic, whatever this replica is doing."""
         self.settings = settings
+        self._adds_entries = self.elects_itself or settings.replica.commit_marker
         if self.log.config != settings.log:
             self.log.config = settings.log
         self.clients.configure(settings)
         if not self.every_replica_writes:
-            self.call(self.replica.set_commit, settings.replica.commit)
+            self.call(self.replica.set_config, settings.replica)
 
     def recorded(self, shard: ShardMeta) -> None:
         """The metadata shows the shard like this: a leader that goes by its live set is told of the record (S3.29)."""
@@ -287,6 +291,8 @@ class ShardHost:
 
     def _do(self, actions: Sequence[Action]) -> None:
         carry_out = self._carry_out
+        if self._adds_entries:
+            actions = own_entries_first(actions)
         for action in actions:
             carry_out[type(action)](action)
 
@@ -427,6 +433,15 @@ class ShardHost:
         self._log.warning("lost_tail", from_offset=action.from_offset, to_offset=action.to_offset)
         self.services.metrics.lost_tail_records += lost
         self.high_watermark = min(self.high_watermark, action.from_offset)
+        if self.noted_watermark > action.from_offset:
+            self.note_watermark()  # before the log is cut: what is noted binds the next start
+        if self.table is not None and self.table.state.applied_offset > action.from_offset:
+            if self.log.log_start:
+                raise StorageFailedError(
+                    f"shard {self.shard_id}: what is in the store was given up by an unclean election and the log no longer "
+                    "reaches back to its beginning: move this replica to another node and back"
+                )
+            self.table.start_over()
 
     def _members_changed(self, action: MembersChanged) -> None:
         self._log.info("members_changed", members=action.members, committed=action.committed)
@@ -530,6 +545,20 @@ class ShardHost:
             state=state,
             applied=-1 if self.table is None else self.table.state.applied_offset,
         )
+
+
+def own_entries_first(actions: Sequence[Action]) -> Sequence[Action]:
+    """The actions, with entries that the replica adds because of a commit put before it.
+
+    The replica counts them as part of its log already; who hears of the commit may append to the log at once.
+    """
+    kinds = [type(action) for action in actions]
+    if Commit not in kinds or AppendLog not in kinds:
+        return actions
+    at, own = kinds.index(Commit), kinds.index(AppendLog)
+    if own < at or any(kind in {TruncateLog, ResetLog, PersistTerm} for kind in kinds[at:own]):
+        return actions
+    return [*actions[:at], actions[own], *actions[at:own], *actions[own + 1 :]]
 
 
 def _nothing() -> Sequence[Action]:

@@ -34,7 +34,11 @@ from antiphon.node.raft_shards import (
 )
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
+<<<<<<< ours
 from antiphon.records.builder import build_committed, build_term_start
+=======
+from antiphon.records.builder import build_commit_marker, build_term_start
+>>>>>>> theirs
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import AnyMessage, Entry
@@ -246,7 +250,11 @@ class Shards:
                 high_watermark,
                 settings.replica,
                 term_start,
+<<<<<<< ours
                 commit_marker,
+=======
+                self._commit_marker,
+>>>>>>> theirs
             )
         return Replica(
             node_id=node.node_id,
@@ -260,6 +268,7 @@ class Shards:
             high_watermark=high_watermark,
             make_term_start=term_start,
             config=settings.replica,
+            make_marker=self._commit_marker,
             damaged=log.damaged is not None,
             make_marker=commit_marker,
         )
@@ -273,6 +282,12 @@ class Shards:
             node.config.timings.tick,
             node.lost_peers(),
         )
+
+    def _commit_marker(self, term: int, base_offset: int, high_watermark: int) -> Entry:
+        """The entry that says what is committed: a control batch that clients skip (C6)."""
+        self._node.metrics.commit_markers += 1
+        batch = build_commit_marker(high_watermark, term, base_offset, time.time_ns() // 1_000_000)
+        return Entry(term, base_offset, base_offset + 1, batch)
 
     def open_cluster_shard(self) -> ShardHost:
         """Open this voter's replica of `__cluster`."""

@@ -4,6 +4,7 @@ Followers apply the log's batches blindly; the leader applies the effects that i
 decoding.
 """
 
+import shutil
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -62,6 +63,13 @@ class TableShard:
             before = state.applied_offset
             state.apply(self._log.read(before, APPLY_BYTES, high_watermark))
             invariant(state.applied_offset > before, f"the log holds nothing to apply at {before}")
+
+    def start_over(self) -> None:
+        """Forget everything: the log, which reaches back to its beginning, tells it again as it is committed."""
+        self.evaluator = None
+        self.state.close()
+        shutil.rmtree(self.path)
+        self.state = open_state(self.path)
 
     def lead(self) -> None:
         """The replica leads and everything committed is applied: judge from now on."""

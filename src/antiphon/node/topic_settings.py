@@ -66,6 +66,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             live_lag_ticks=max(1, replication.live_lag_ms // config.timings.tick),
             commit_marker=replication.commit_marker == "record",
             ack_every=replication.ack_every,
+            unclean=replication.unclean,
         ),
         max_message_bytes=_setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES),
     )

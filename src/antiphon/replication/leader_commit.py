@@ -83,7 +83,7 @@ class LeaderCommit(ABC):
     def set_commit(self, rule: CommitRule, out: list[Action]) -> None:
         """Go by another rule from now on; what was committed stays so (C1)."""
         self.rule = rule
-        self._recount(out)
+        self.recount(out)
 
     def set_members(self, members: Members, out: list[Action]) -> None:
         """These are the members from now on (S0.2).
@@ -93,7 +93,7 @@ class LeaderCommit(ABC):
         """
         self.members = members
         self._forget_strangers()
-        self._recount(out)
+        self.recount(out)
         if self.live is not None:
             self._ask_voters(out)
             self._propose_live(out)
@@ -112,7 +112,8 @@ class LeaderCommit(ABC):
             del self.cursors[node]
             self.tracker.drop(node)
 
-    def _recount(self, out: list[Action]) -> None:
+    def recount(self, out: list[Action]) -> None:
+        """Who counts, or how many are enough, has changed."""
         self._count()
         self._advance(out)
         if self._reads.is_waiting:
@@ -147,7 +148,7 @@ class LeaderCommit(ABC):
         """The coordinator has recorded `live` as the live set (S3.28, S3.29)."""
         if self.live is not None and self.live.record(version, live):
             self._forget_strangers()
-            self._recount(out)
+            self.recount(out)
             self._propose_live(out)
 
     def _tick_live(self, out: list[Action]) -> None:
@@ -157,7 +158,7 @@ class LeaderCommit(ABC):
             return
         counting = [self._progress(node) for node in live.counting if node != self._node]
         if live.tick(counting, self._log.terms.log_end, self._reads.round):
-            self._recount(out)
+            self.recount(out)
         self._propose_live(out)
 
     def _heard_live(self, cursor: FollowerCursor, out: list[Action]) -> None:

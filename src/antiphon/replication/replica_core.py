@@ -363,11 +363,13 @@ class ReplicaCore(ReplicaView):
         """Other settings from now on, the commit rule included if it differs from the last settings'."""
         rule_changed = config.commit != self._config.commit
         self._config = config
-        if self._leading is not None:
-            self._leading.set_config(config)
+        out: list[Action] = []
         if self._following is not None:
             self._following.config = config
-        return self.set_commit(config.commit) if rule_changed else []
+        if self._leading is not None:
+            self._leading.set_config(config)
+            self._leading.recount(out)  # `min_live` says whether anything may be committed
+        return out + self.set_commit(config.commit) if rule_changed else out
 
     def live_recorded(self, term: int, version: int, live: Collection[NodeId]) -> list[Action]:
         """The metadata says that `live` is the live replica set of `term` by now, as record `version` (S3.28, S3.29).
