@@ -5,7 +5,7 @@ from zlib import crc32
 import pytest
 
 from antiphon.errors import NotReadyError
-from antiphon.replication.multi_messages import Relay
+from antiphon.replication.multi_messages import OriginAnswer, Relay, Subscribe
 from antiphon.replication.origin_history import START, History, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.vclock import Order, clock_of, covers, join, meet, order
@@ -282,6 +282,69 @@ def test_a_new_member_of_a_trimmed_shard_begins_where_the_others_do() -> None:
     sites.settle()
     assert sites.vclocks() == [[6, 2, 1]] * 3
     assert not any(site.splits for site in sites.sites.values())
+
+
+def test_a_subscription_that_was_overtaken_by_its_successor_is_ignored() -> None:
+    sites = Sites(2)
+    sites.settle()
+    old = next(m for m in sites[2].said if isinstance(m, Subscribe))
+    sites[2].run(sites[2].replica.peer_connected(1))
+    sites.settle()
+    sites[1].run(sites[1].replica.receive(2, old))
+    sites.settle()
+    sites[1].write("a")
+    sites.settle()
+    assert sites[2].of_origin(1) == ["a"]
+
+
+def test_what_the_others_have_trimmed_is_skipped_when_nobody_gives_it() -> None:
+    sites = Sites(3)
+    sites[1].write(*"abcdef")
+    sites.settle()
+    for site in (sites[1], sites[2]):
+        base = site.mark_at(4)
+        site.run(site.replica.trimmed(base))
+        site.base, site.log = base, [e for e in site.log if e.base_offset >= 4]
+        site.disk = list(site.log)
+    sites[3].crash()
+    sites[3].disk = []
+    sites.split(3)
+    sites[3].start()
+    sites[3].write("own")  # so that its log is not empty when it hears of the others
+    sites.heal()
+    sites.restart(3)
+    sites.settle(60)
+    assert sites[3].trimmed_away
+    assert sites.vclocks() == [[6, 0, 1]] * 3
+    assert sites[3].of_origin(1) == ["e", "f"]
+    sites[2].write("more")
+    sites[3].write("more of its own")
+    sites.settle()
+    assert sites.vclocks() == [[6, 1, 2]] * 3
+    assert not any(site.splits for site in sites.sites.values())
+
+
+def test_a_member_that_forgot_what_it_named_makes_everybody_be_asked_again() -> None:
+    sites = Sites(2)
+    sites[1].write("a", "b")
+    sites.settle()
+    sites[1].crash()
+    sites[1].disk = sites[1].disk[:1]
+    sites[1].damaged = True
+    sites.cut.add((2, 1))
+    sites.restart(1)
+    sites.deliver()
+    (answer,) = [m for m in sites[2].said if isinstance(m, OriginAnswer)]
+    sites[1].run(sites[1].replica.receive(2, answer))
+    assert sites[1].repaired == 0  # it knows of b, which only node 2 has
+    sites[2].lose_disk()
+    sites.heal()
+    sites.restart(2)
+    sites.settle(120)
+    assert sites[1].repaired == 1
+    sites[1].write("second b")
+    sites.settle()
+    assert sites.vclocks() == [[2, 0]] * 2
 
 
 def test_an_idle_shard_needs_no_ticks() -> None:
