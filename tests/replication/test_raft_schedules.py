@@ -52,7 +52,7 @@ class WatchedCluster(MemberCluster):
     def committed(self, host: Host, high_watermark: int) -> None:
         super().committed(host, high_watermark)
         replica = host.replica
-        if replica.role is not Role.LEADER or any(one.damaged for one in self.hosts.values()):
+        if replica.role is not Role.LEADER:
             return
         last = [entry for entry in host.log if entry.next_offset <= high_watermark]
         for voters in replica.members.sets if last else ():
