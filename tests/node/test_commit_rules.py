@@ -9,7 +9,7 @@ from antiphon.errors import AntiphonError, OffsetOutOfRangeError, TimedOutError
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import iter_batches
-from antiphon.records.builder import build_batch, commit_of
+from antiphon.records.builder import build_batch, committed_of
 from antiphon.records.decode import decode_records
 from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
 from antiphon.wire.requests import AlterTopic, CreateTopic, Put, TableWrite
@@ -312,7 +312,7 @@ def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it(tmp_path:
                 (header.base_offset, high_watermark)
                 for chunk in host.read(0, 1 << 20, host.high_watermark)
                 for header, data in iter_batches(chunk)
-                if (high_watermark := commit_of(data)) is not None
+                if (high_watermark := committed_of(data)) is not None
             ]
             assert told, "S4.7: a further record of the log marks the commit"
             assert all(high_watermark <= at for at, high_watermark in told)

@@ -33,7 +33,6 @@ from antiphon.log.snapshot import frame, unframe
 from antiphon.node.config import Timings
 from antiphon.records.builder import build_members
 from antiphon.records.entry_id import TermIndex
-from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Entry
@@ -62,11 +61,7 @@ def open_raft_replica(
     high_watermark: int,
     config: ReplicaConfig,
     make_term_start: "Callable[[int, int], Entry]",
-<<<<<<< ours
     make_marker: "MakeMarker",
-=======
-    make_marker: MakeMarker,
->>>>>>> theirs
 ) -> RaftReplica:
     """The replica of a shard that elects for itself, from its log; `terms` is the replica's own copy of the index."""
     _judge_fresh(node.node_id, directory, shard, log)

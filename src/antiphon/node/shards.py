@@ -34,11 +34,7 @@ from antiphon.node.raft_shards import (
 )
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
-<<<<<<< ours
 from antiphon.records.builder import build_committed, build_term_start
-=======
-from antiphon.records.builder import build_commit_marker, build_term_start
->>>>>>> theirs
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import AnyMessage, Entry
@@ -250,11 +246,7 @@ class Shards:
                 high_watermark,
                 settings.replica,
                 term_start,
-<<<<<<< ours
-                commit_marker,
-=======
                 self._commit_marker,
->>>>>>> theirs
             )
         return Replica(
             node_id=node.node_id,
@@ -268,9 +260,8 @@ class Shards:
             high_watermark=high_watermark,
             make_term_start=term_start,
             config=settings.replica,
-            make_marker=self._commit_marker,
             damaged=log.damaged is not None,
-            make_marker=commit_marker,
+            make_marker=self._commit_marker,
         )
 
     def _place(self) -> Place:
@@ -284,10 +275,8 @@ class Shards:
         )
 
     def _commit_marker(self, term: int, base_offset: int, high_watermark: int) -> Entry:
-        """The entry that says what is committed: a control batch that clients skip (C6)."""
         self._node.metrics.commit_markers += 1
-        batch = build_commit_marker(high_watermark, term, base_offset, time.time_ns() // 1_000_000)
-        return Entry(term, base_offset, base_offset + 1, batch)
+        return commit_marker(term, base_offset, high_watermark)
 
     def open_cluster_shard(self) -> ShardHost:
         """Open this voter's replica of `__cluster`."""

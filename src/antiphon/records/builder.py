@@ -31,19 +31,11 @@ RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, hea
 # Control record types; Kafka's own are small numbers, clients skip what they do not know.
 TERM_START_TYPE: Final = 100
 MEMBERS_TYPE: Final = 101
-<<<<<<< ours
 COMMITTED_TYPE: Final = 103
 _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _VERSION: Final = struct.Struct(">h")  # of a members record; its counts have the same layout
 _TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
 _COMMITTED_VALUE: Final = struct.Struct(">hq")  # version, high watermark
-=======
-COMMIT_TYPE: Final = 103  # 102: `records.split_entries`
-_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-_VERSION: Final = struct.Struct(">h")  # of a members record; its counts have the same layout
-_TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
-_COMMIT_VALUE: Final = struct.Struct(">hq")  # version, high watermark
->>>>>>> theirs
 _LENGTH_AT: Final = struct.Struct(">i")
 _CRC_AT: Final = struct.Struct(">I")
 _ATTRIBUTES_AT: Final = struct.Struct(">h")
@@ -126,19 +118,6 @@ def build_term_start(term: int, base_offset: int, timestamp_ms: int) -> bytearra
     Its control type is one that every Kafka client skips, as clients skip all control batches.
     """
     return build_control(TERM_START_TYPE, _TERM_START_VALUE.pack(0, term), term, base_offset, timestamp_ms)
-
-
-def build_commit_marker(high_watermark: int, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
-    """Build the control batch that says that the log is committed up to `high_watermark`, exclusive (C6, S4.7)."""
-    return build_control(COMMIT_TYPE, _COMMIT_VALUE.pack(0, high_watermark), term, base_offset, timestamp_ms)
-
-
-def commit_of(batch: Buffer) -> int | None:
-    """The high watermark that a commit marker tells; None for any other batch."""
-    value = control_value(batch, COMMIT_TYPE)
-    if value is None or len(value) < _COMMIT_VALUE.size:
-        return None
-    return int(_COMMIT_VALUE.unpack_from(value)[1])
 
 
 def build_members(members: Members, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
