@@ -5,7 +5,7 @@ from zlib import crc32
 import pytest
 
 from antiphon.errors import NotReadyError
-from antiphon.replication.multi_messages import OriginAnswer, Relay, Subscribe
+from antiphon.replication.multi_messages import OriginAnswer, Relay, RelayBase, Subscribe
 from antiphon.replication.origin_history import START, History, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.vclock import Order, clock_of, covers, join, meet, order
@@ -295,6 +295,43 @@ def test_a_subscription_that_was_overtaken_by_its_successor_is_ignored() -> None
     sites[1].write("a")
     sites.settle()
     assert sites[2].of_origin(1) == ["a"]
+
+
+def test_a_late_relay_does_not_hide_that_its_session_was_ended() -> None:
+    sites = Sites(2)
+    sites[1].write("a")
+    sites.settle()
+    session = next(m.session for m in reversed(sites[2].said) if isinstance(m, Subscribe))
+    sites[1].replica._relays.cursors[2].session = 0
+    sites[2].run(sites[2].replica.receive(1, RelayBase(7, 1, session, (0, 1), (0, 9))))
+    sites[2].run(sites[2].replica.receive(1, Relay(7, 1, session, 9, (0, 1))))
+    sites[1].write("b")
+    sites.settle(40)
+    assert sites[2].of_origin(1) == ["a", "b"]
+
+
+def test_a_new_connection_goes_on_from_what_was_asked_for_though_nothing_was_acknowledged() -> None:
+    sites = Sites(2)
+    sites[1].write(*"abcdef")
+    sites.settle()
+    base = sites[1].mark_at(4)
+    sites[1].run(sites[1].replica.trimmed(base))
+    sites[1].base, sites[1].log = base, sites[1].log[4:]
+    sites[1].disk = list(sites[1].log)
+    sites[1].crash()
+    sites.restart(1)
+    sites.cut.add((2, 1))
+    for source, target, message in list(sites.mail):
+        if isinstance(message, Subscribe) and target == 1:
+            sites[1].run(sites[1].replica.receive(source, message))
+    sites.mail.clear()
+    sites[1].said.clear()
+    sites[1].run(sites[1].replica.peer_connected(2))
+    assert not any(isinstance(m, RelayBase) for m in sites[1].said)
+    sites.heal()
+    sites[1].write("g")
+    sites.settle(40)
+    assert sites[2].of_origin(1) == [*"abcdefg"]
 
 
 def test_what_the_others_have_trimmed_is_skipped_when_nobody_gives_it() -> None:

@@ -19,7 +19,7 @@ from antiphon.replication.multi_messages import Relay, RelayAck, Subscribe
 from antiphon.replication.multi_writer_actions import MultiAction, Tell
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM, Split
-from antiphon.replication.origin_history import History, OriginEntry
+from antiphon.replication.origin_history import OriginEntry, link
 from antiphon.replication.origin_log import OriginLog
 from antiphon.replication.vclock import LOCAL, ORIGINS_MAX, Vclock, component
 
@@ -175,8 +175,11 @@ class IntakeSide:
     def on_base(self, sender: NodeId) -> bool:
         """The peer no longer has what this replica lacks; true when that is not just so because others are quicker."""
         one = self.subscriptions[sender]
+        self._sessions += (
+            1  # the peer has ended the session: what it said before is not to be taken for an answer
+        )
+        one.session, one.confirmed = self._sessions, False
         one.stuck += 1
-        one.confirmed = False
         if one.stuck < STUCK_TRIES:
             return False
         one.stuck = 0
@@ -184,27 +187,27 @@ class IntakeSide:
 
     def _choose(self, message: Relay) -> tuple[list[OriginEntry], bool]:
         log = self._log
-        lsns = log.history.lsns
+        history = log.history
         taken: list[OriginEntry] = []
-        ahead: History | None = None  # the log's history with what was taken from this message
+        ahead: dict[
+            int, tuple[int, int]
+        ] = {}  # origin -> LSN and chain, with what was taken from this message
         for entry, chain in zip(message.entries, message.chains, strict=True):
-            origin = entry.origin
+            origin, lsn = entry.origin, entry.lsn
             if not LOCAL < origin <= ORIGINS_MAX:
                 return taken, True
-            have = (lsns if ahead is None else ahead.lsns)[origin]
-            if entry.lsn <= have:
+            have, agreed = ahead.get(origin) or (history.lsns[origin], history.chains[origin])
+            if lsn <= have:
                 self.duplicates += 1
-                known = log.checksum_of(origin, entry.lsn)
+                known = log.checksum_of(origin, lsn)
                 if known is not None and known != entry.crc:
-                    raise Split(origin, entry.lsn)
+                    raise Split(origin, lsn)
                 continue
-            if entry.lsn > have + 1:
+            if lsn > have + 1:
                 return taken, True
-            if ahead is None:
-                ahead = History(log.history.mark())
-            if chain != ahead.chains[origin]:
-                raise Split(origin, entry.lsn - 1)
-            ahead.take(entry)
+            if chain != agreed:
+                raise Split(origin, lsn - 1)
+            ahead[origin] = lsn, link(chain, lsn, entry.crc)
             taken.append(entry)
         return taken, False
 

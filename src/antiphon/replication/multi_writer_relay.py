@@ -20,7 +20,7 @@ from antiphon.replication.multi_writer_actions import FeedRelay, MultiAction, Te
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.origin_history import History, Mark, OriginEntry
 from antiphon.replication.origin_log import OriginLog
-from antiphon.replication.vclock import LOCAL, NOTHING, ORIGINS_MAX, Vclock, covers, join, lag, meet
+from antiphon.replication.vclock import LOCAL, NOTHING, ORIGINS_MAX, Vclock, join, lag, meet
 
 TERM: Final = 1  # there are no elections, so there is one term
 
@@ -38,8 +38,8 @@ class RelayCursor:
     """How far one peer has been sent this log."""
 
     __slots__ = (
-        "acked", "connected", "feeding", "halted", "has", "history", "in_flight", "in_flight_bytes", "newest_session",
-        "node", "owes_hint", "quiet_ticks", "seq", "session", "skip", "stalled",
+        "acked", "asked", "connected", "feeding", "halted", "has", "history", "in_flight", "in_flight_bytes",
+        "newest_session", "node", "owes_hint", "quiet_ticks", "seq", "session", "skip", "stalled",
     )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
@@ -51,6 +51,7 @@ class RelayCursor:
         self.history = History()  # of this log, where the relay reads
         self.has = History().lsns  # of each origin: what the peer has, once it has all that was sent
         self.skip: frozenset[int] = frozenset()
+        self.asked: Vclock = NOTHING  # what the peer had when it subscribed, durable or not
         self.acked: Vclock = NOTHING  # what the peer has durably
         self.seq = 0
         self.in_flight: deque[tuple[int, int]] = deque()  # (seq, bytes)
@@ -71,6 +72,8 @@ class RelayCursor:
 
     def knows(self, clock: Vclock) -> None:
         """The peer has `clock` durably."""
+        if clock == self.acked:
+            return
         self.acked = join(self.acked, clock)
         has = self.has
         for origin, lsn in enumerate(clock):
@@ -143,6 +146,7 @@ class RelaySide:
         if cursor.session != message.session:
             cursor.session, cursor.seq = message.session, 0
         cursor.skip = frozenset(message.skip)
+        cursor.asked = message.vclock
         cursor.begin(mark, message.vclock)
         self._say(cursor, (), (), 0, out)
         self.pump(cursor, out)
@@ -174,12 +178,16 @@ class RelaySide:
         self.cursors[sender].knows(clock)
 
     def _go_back(self, cursor: RelayCursor, out: list[MultiAction]) -> bool:
-        """Begin again from what was acknowledged. False if that was trimmed, which the peer is told."""
-        mark = self._log.index.covered_by(cursor.acked)
+        """Begin again from what the peer had when it subscribed, and acknowledged since.
+
+        False if that was trimmed, which the peer is told.
+        """
+        clock = join(cursor.asked, cursor.acked)
+        mark = self._log.index.covered_by(clock)
         if mark is None:
             self._tell_base(cursor, cursor.session, out)
             return False
-        cursor.begin(mark, cursor.acked)
+        cursor.begin(mark, clock)
         return True
 
     def _tell_base(self, cursor: RelayCursor, session: int, out: list[MultiAction]) -> None:
@@ -318,4 +326,7 @@ class RelaySide:
 
 
 def _covers_replicated(clock: Vclock, lsns: Sequence[int]) -> bool:
-    return covers(clock + (0,) * (len(lsns) - len(clock)), (0, *lsns[LOCAL + 1 :]))
+    known = len(clock)
+    return not any(lsns[known:]) and all(
+        have >= wanted for have, wanted in zip(clock[1:], lsns[1:known], strict=True)
+    )

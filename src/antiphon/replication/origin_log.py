@@ -22,15 +22,8 @@ class OriginLog:
     """Histories, index and pending writes of one log."""
 
     __slots__ = (
-        "_durable",
-        "_recent",
-        "_underway",
-        "durable_end",
-        "history",
-        "index",
-        "persisted_id",
-        "write_id",
-    )
+        "_clock", "_durable", "_recent", "_underway", "durable_end", "history", "index", "persisted_id", "write_id",
+    )  # fmt: skip
 
     def __init__(self, index: OriginIndex, end: Mark) -> None:
         """`end` is the durable end of the log as recovered."""
@@ -40,6 +33,7 @@ class OriginLog:
         self.write_id = 0
         self.persisted_id = 0
         self._durable = list(self.history.lsns)
+        self._clock: Vclock | None = None
         self._underway: deque[tuple[int, int, dict[int, int]]] = (
             deque()
         )  # (write id, end, last LSN by origin)
@@ -62,8 +56,10 @@ class OriginLog:
 
     @property
     def durable_clock(self) -> Vclock:
-        """What may be said to be here."""
-        return clock_of(self._durable)
+        """What may be said to be here; made anew when it has moved."""
+        if self._clock is None:
+            self._clock = clock_of(self._durable)
+        return self._clock
 
     def durable_lsn(self, origin: int) -> int:
         """The last LSN of `origin` that is on this disk."""
@@ -124,6 +120,7 @@ class OriginLog:
         while underway and underway[0][0] <= write_id:
             _, end, heads = underway.popleft()
             self.durable_end = end
+            self._clock = None
             for origin, lsn in heads.items():
                 self._durable[origin] = lsn
             moved = True
