@@ -227,6 +227,8 @@ class ShardHost:
         """The metadata shows the shard like this: a leader that goes by its live set is told of the record (S3.29)."""
         if shard.live_version and self.is_leader and (shard.term, shard.live_version) != self._known_record:
             self._known_record = (shard.term, shard.live_version)
+            if self.proposed_live is not None and self.proposed_live.version < shard.live_version:
+                self.proposed_live = None  # it was made on top of an older record, and would be refused
             self.call(self.replica.live_recorded, shard.term, shard.live_version, shard.live)
 
     # -- events into the replica --------------------------------------------------------------------------------
@@ -400,6 +402,7 @@ class ShardHost:
 
     def _role_changed(self, action: RoleChanged) -> None:
         self._log.debug("role_changed", role=str(action.role), term=action.term, leader=action.leader)
+        self.proposed_live = None
         if action.role is Role.LEADER:
             self.services.metrics.elections += 1
         else:
