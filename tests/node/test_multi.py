@@ -149,6 +149,12 @@ def test_c11_three_writers_of_a_table_end_with_the_same_rows(tmp_path: Path) -> 
             assert rows.rows[1] is None
             ids = {one.results[0].version.id for one in done if one.results[0].version is not None}
             assert len(ids) == 120
+            for node_id in range(3):
+                store = host(nodes, node_id, shard_id).merged
+                assert store is not None
+                assert store.merged.tombstones() == 1
+                host(nodes, node_id, shard_id).keep_house(0)  # everybody has the removal
+                assert store.merged.tombstones() == 0
 
     run(test())
 
