@@ -20,6 +20,7 @@ from antiphon.wire.requests import (
     CreateTopic,
     Delete,
     Done,
+    MoveReplica,
     OpStatus,
     Put,
     ReplicaStatus,
@@ -336,6 +337,37 @@ def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further(tmp_path: Pa
                 assert nodes.nodes[node_id].metrics.split_brains == 1
             assert values(nodes, sound, shard_id) == [b"a", b"b", b"c"]
             assert values(nodes, copied, shard_id) == [b"a", b"other"]
+
+    run(test())
+
+
+def test_a_replica_moves_while_everybody_writes(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 4) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("log", replicas=3, config=MULTI))
+            shard = topic.shards[0]
+            shard_id, old = shard.shard_id, shard.ensemble[-1]
+            new = next(node for node in nodes.nodes if node not in shard.ensemble)
+            await eventually(
+                lambda: all(
+                    shard_id in nodes.nodes[n].hosts and host(nodes, n, shard_id).multi.origin
+                    for n in shard.ensemble
+                )
+            )
+            for number in range(20):
+                await append(nodes, shard.ensemble[number % 3], shard_id, b"before-%d" % number)
+            await nodes.nodes[0].administer(MoveReplica(shard_id, old, new))
+            stays = [node for node in shard.ensemble if node != old]
+            for number in range(20):
+                await append(nodes, stays[number % 2], shard_id, b"meanwhile-%d" % number)
+            await eventually(lambda: nodes.nodes[0].shard(shard_id)[1].ensemble == (*stays, new))
+            await eventually(lambda: shard_id not in nodes.nodes[old].hosts)
+            await eventually(lambda: host(nodes, new, shard_id).multi.origin == 4)
+            await append(nodes, new, shard_id, b"after")
+            await eventually(lambda: len({host(nodes, n, shard_id).multi.vclock for n in (*stays, new)}) == 1)
+            found = [sorted(map(str, values(nodes, n, shard_id))) for n in (*stays, new)]
+            assert found[0] == found[1] == found[2]
+            assert len(found[0]) == 41
 
     run(test())
 
