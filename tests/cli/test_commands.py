@@ -170,6 +170,30 @@ def test_status_and_shards_as_json(shell: Shell, cluster: LocalCluster) -> None:
     )
 
 
+def test_how_a_topic_is_replicated_is_chosen_shown_changed_and_warned_of(shell: Shell) -> None:
+    made = shell.run("topic", "create", "modes", "--profile", "fluvio", "--config", "min.live=2")
+    assert made.returncode == 0, made.stderr
+    assert made.stderr.count("\n") == 1, "S3.32: the caveat, in one line"
+    assert "may vanish when the leader fails" in made.stderr
+    shown = shell.ok("topic", "describe", "modes")
+    assert "commit = live  (profile fluvio)" in shown
+    assert "min.live = 2  (set)" in shown
+    assert "election = coordinator  (default)" in shown
+    assert shell.run("topic", "alter", "modes", "--commit", "quorum").returncode == 0
+    described = json.loads(shell.ok("topic", "describe", "modes", "--json"))
+    assert described["options"]["commit"] == "quorum"
+    shell.ok("produce", "modes", stdin="one\ntwo\n")
+    altered = shell.run("topic", "alter", "modes", "--commit", "local")
+    assert "acknowledged writes can be lost" in altered.stderr
+    assert shell.ok("consume", "modes").split() == ["one", "two"]
+    assert "split.brain" in shell.refused("topic", "alter", "modes", "--commit", "at_least(1)")
+    shell.ok("topic", "alter", "modes", "--commit", "at_least(1)", "--i-accept-split-brain")
+    assert "cannot" in shell.refused("topic", "alter", "modes", "--config", "election=raft")
+    shell.ok("table", "create", "votes", "--election", "raft")
+    shell.ok("kv", "votes", "put", "k", "v")
+    assert "unsafe" in shell.refused("table", "create", "no", "--election", "raft", "--commit", "live")
+
+
 def test_http_door(cluster: LocalCluster) -> None:
     address = cluster.nodes[0].http
     with urllib.request.urlopen(f"http://{address}/healthz", timeout=10) as answer:
