@@ -62,8 +62,8 @@ class MergedState(TableState):
                 )
                 if not header.is_control:
                     changes += [
-                        (effect.key, Cell(effect.value, VERSION.unpack(effect.version)))
-                        for effect in effects_of(batch)
+                        (key, Cell(value, VERSION.unpack(version)))
+                        for key, value, version in effects_of(batch)
                     ]
                 end = header.next_offset
         if end > self.applied_offset:
