@@ -100,10 +100,16 @@ class LeaderCommit(ABC):
 
     def _ask_voters(self, out: list[Action]) -> None:
         """Ask voters that are not live yet where they are; the answer may make them so."""
+        for cursor in self._not_counting():
+            self._beat(cursor, out)
+
+    def _not_counting(self) -> list[FollowerCursor]:
+        """Voters that are connected and not live."""
         counting = self.live.counting if self.live is not None else ()
-        for node, cursor in self.cursors.items():
-            if cursor.connected and node in self.members.voters and node not in counting:
-                self._beat(cursor, out)
+        voters = self.members.voters
+        return [
+            c for node, c in self.cursors.items() if c.connected and node in voters and node not in counting
+        ]
 
     def _forget_strangers(self) -> None:
         """Feed members only, and whoever counts until a record without it is known."""
@@ -149,6 +155,7 @@ class LeaderCommit(ABC):
         if self.live is not None and self.live.record(version, live):
             self._forget_strangers()
             self.recount(out)
+            self._ask_voters(out)  # one that was struck off may be back already
             self._propose_live(out)
 
     def _tick_live(self, out: list[Action]) -> None:
@@ -159,6 +166,8 @@ class LeaderCommit(ABC):
         counting = [self._progress(node) for node in live.counting if node != self._node]
         if live.tick(counting, self._log.terms.log_end, self._reads.round):
             self.recount(out)
+        if live.is_to_ask():
+            self._ask_voters(out)
         self._propose_live(out)
 
     def _heard_live(self, cursor: FollowerCursor, out: list[Action]) -> None:
@@ -173,6 +182,7 @@ class LeaderCommit(ABC):
 
     def _propose_live(self, out: list[Action]) -> None:
         if self.live is not None:
+            self.live.is_short = bool(self._not_counting())
             proposal = self.live.proposal(self.members.voters)
             if proposal is not None:
                 out.append(proposal)
