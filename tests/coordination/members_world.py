@@ -9,7 +9,9 @@ from typing import Any
 
 from antiphon.coordination.actions import Propose
 from antiphon.coordination.coordinator import CoordinatorConfig
+from antiphon.replication.actions import ProposeLive
 from antiphon.replication.messages import MembersSettled, NewTerm
+from antiphon.wire.cluster import LiveSet
 from antiphon.wire.metadata import ShardMeta, ShardStatus
 from tests.coordination.world import COORDINATOR, Node, World
 
@@ -22,6 +24,8 @@ class MembersWorld(World):
         self.config = CoordinatorConfig(
             "cluster-1", initial_nodes or nodes, assembly_ms=15_000, voters=(0,), moves_per_node=moves
         )
+        self.proposals_of: dict[tuple[int, int, int], ProposeLive] = {}  # by node, shard, term
+        self.told_live: dict[tuple[int, int, int], int] = {}  # newest record that a replica knows
         self.written = 0
         self.most_learners = 0
 
@@ -43,6 +47,13 @@ class MembersWorld(World):
     def _reconcile(self, node: Node) -> None:
         if not node.running:
             return
+        for shard, replica in list(node.replicas.items()):
+            record = self.state.shards.get(shard)
+            if record is not None and record.meta.live_version:
+                meta = record.meta
+                self.told_live[node.node_id, shard, meta.term] = meta.live_version
+                told = replica.live_recorded(meta.term, meta.live_version, meta.live)
+                self._replica_acts(node, replica, told)
         for shard in set(node.disk.terms) | set(node.replicas):
             record = self.state.shards.get(shard)
             if record is None or node.node_id not in record.meta.everybody:
@@ -64,8 +75,34 @@ class MembersWorld(World):
         super()._to_replica(sender, to, message)
 
     def _replica_acts(self, node: Node, replica: Any, actions: list[Any]) -> None:
-        if node.replicas.get(replica.shard) is replica:  # not one that was taken away meanwhile
-            super()._replica_acts(node, replica, actions)
+        if replica is None or node.replicas.get(replica.shard) is not replica:
+            return  # it was taken away meanwhile
+        for action in actions:
+            if isinstance(action, ProposeLive):
+                self.proposals_of[node.node_id, replica.shard, replica.term] = action
+        super()._replica_acts(node, replica, actions)
+
+    def _live_set(self, replica: Any) -> LiveSet:
+        """As nodes report: where commits go by the live set, what it is or should be, and learners that caught up."""
+        found = super()._live_set(replica)
+        if not replica.live:
+            return found
+        key = (replica.node_id, replica.shard, replica.term)
+        proposal = self.proposals_of.get(key)
+        if proposal is not None and proposal.version < self.told_live.get(key, 0):
+            proposal = None  # overtaken
+        learners = [node for node in found.live if node not in replica.members.voting]
+        live = set(replica.live if proposal is None else proposal.live)
+        lagging = tuple(node for node in (*found.live, *found.lagging) if node not in {*live, *learners})
+        version = -1 if proposal is None else proposal.version
+        return LiveSet(
+            replica.shard,
+            replica.term,
+            tuple(sorted({*live, *learners})),
+            lagging,
+            version,
+            learners=tuple(learners),
+        )
 
     def _send(self, sender: int, to: int, message: Any) -> None:
         if to == COORDINATOR and isinstance(message, MembersSettled):

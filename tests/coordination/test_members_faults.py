@@ -24,12 +24,12 @@ from tests.coordination.world import Faults
 QUIET_MS = 120_000
 
 
-def started(nodes: int, seed: int, shards: int, replicas: int) -> MembersWorld:
+def started(nodes: int, seed: int, shards: int, replicas: int, profile: str = "oxia") -> MembersWorld:
     world = MembersWorld(nodes, seed, moves=3)
     world.start_coordinator()
     world.start_all()
     assert world.run(5_000, world.all_online)
-    world.ask(CreateTopic("t", shards=shards, replicas=replicas))
+    world.ask(CreateTopic("t", shards=shards, replicas=replicas, profile=profile))
     assert world.run(5_000, world.all_online)
     world.write_some()
     world.run(100)
@@ -79,11 +79,12 @@ def change_of(world: MembersWorld, name: str) -> AdminRequest:
     return CHANGES[name]
 
 
+@pytest.mark.parametrize("profile", ["oxia", "fluvio"])
 @pytest.mark.parametrize("name", ["grow", "shrink", "drain", "move", "move the leader"])
 @pytest.mark.parametrize("at", range(12))
-def test_coordinator_crash_at_every_step(name: str, at: int) -> None:
+def test_coordinator_crash_at_every_step(name: str, at: int, profile: str) -> None:
     """Crash after the n-th record of a change; the successor goes on from what the records say."""
-    world = started(5, at, 1, 3)
+    world = started(5, at, 1, 3, profile)
     world.command(change_of(world, name))
     version = world.state.version
     world.run(5_000, lambda: world.state.version >= version + at)
@@ -94,11 +95,12 @@ def test_coordinator_crash_at_every_step(name: str, at: int) -> None:
     quieten(world)
 
 
+@pytest.mark.parametrize("profile", ["oxia", "fluvio"])
 @pytest.mark.parametrize("victim", range(5))
 @pytest.mark.parametrize("at", range(10))
-def test_crash_of_any_node_at_every_step(victim: int, at: int) -> None:
+def test_crash_of_any_node_at_every_step(victim: int, at: int, profile: str) -> None:
     """Crash after the n-th record of a move of the leader, and of a node that holds one of its replicas, or is to."""
-    world = started(5, 100 + at, 2, 3)
+    world = started(5, 100 + at, 2, 3, profile)
     world.command(change_of(world, "move the leader"))
     version = world.state.version
     world.run(5_000, lambda: world.state.version >= version + at)
@@ -154,10 +156,15 @@ def random_change(world: MembersWorld) -> AdminRequest:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1 << 32), nodes=st.sampled_from([4, 5, 6]), steps=st.integers(10, 80))
+@given(
+    seed=st.integers(0, 1 << 32),
+    nodes=st.sampled_from([4, 5, 6]),
+    steps=st.integers(10, 80),
+    profile=st.sampled_from(["oxia", "fluvio"]),
+)
 def test_after_any_faults_every_change_is_finished_and_nothing_is_lost(
-    seed: int, nodes: int, steps: int
+    seed: int, nodes: int, steps: int, profile: str
 ) -> None:
-    world = started(nodes, seed, 3, 3)
+    world = started(nodes, seed, 3, 3, profile)
     disturb(world, steps)
     quieten(world)
