@@ -88,7 +88,7 @@ def test_a_reset_makes_nothing_durable_until_it_is_itself() -> None:
 def test_a_snapshot_behind_the_high_watermark_is_refused() -> None:
     log = log_of(entry(1, 0, 5), high_watermark=5)
     with pytest.raises(InvariantError):
-        log.reset(EntryId(1, 5))
+        log.reset(EntryId(1, 4))
 
 
 def test_nothing_is_promised_before_the_term_is_durable() -> None:

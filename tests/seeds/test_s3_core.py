@@ -4,10 +4,13 @@ S3.22-S3.29).
 Offsets are exclusive ends: the documents' "last record" of a log is one less than its LEO here (S3.23).
 """
 
+from dataclasses import replace
+
 import pytest
 
-from antiphon.records.entry_id import EMPTY
-from antiphon.replication.actions import ReadReady
+from antiphon.invariants import InvariantError
+from antiphon.records.entry_id import EMPTY, EntryId
+from antiphon.replication.actions import LostTail, ReadReady, ResetLog
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.members import Members
@@ -20,7 +23,7 @@ from antiphon.replication.messages import (
     MembersSettled,
 )
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, cursor_of
+from tests.replication.cluster import COORDINATOR, SHARD, Host, cursor_of
 from tests.replication.live_cluster import LIVE_CONFIG, LiveCluster
 
 
@@ -84,6 +87,86 @@ def test_s3_5_every_live_follower_is_a_hot_standby(successor: int) -> None:
     cluster.propose(successor, "c")
     cluster.deliver()
     assert [data for data in cluster[successor].data if data in {"a", "b", "c"}] == ["a", "b", "c"]
+
+
+class Unclean(LiveCluster):
+    """A leader may be elected that lacks what was committed."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        super().__init__(nodes, config=replace(LIVE_CONFIG, unclean=True))
+
+    def committed(self, host: Host, high_watermark: int) -> None:
+        """What was committed may be lost: that is what an unclean election is."""
+
+
+def unclean(*, written: str = "") -> Unclean:
+    """Nodes 2 and 3 lack "c" and "d", which node 1, live alone, has committed; it is away, and node 2 leads."""
+    cluster = Unclean()
+    cluster.lead_live(1)
+    cluster.propose(1, "a", "b")
+    cluster.deliver()
+    cluster.isolate(1)
+    cluster.set_live((1,))
+    cluster.tell(1)
+    cluster.propose(1, "c", "d")
+    assert cluster.replica(1).high_watermark == 4
+    cluster[1].high_watermark = 4
+    cluster.crash(1)
+    cluster.live = (2, 3)
+    cluster.lead_live(2, 3)
+    cluster.tick(2)
+    if written:
+        cluster.propose(2, *written)
+        cluster.tick(2)
+    cluster.heal()
+    cluster.restart(1)
+    head = cluster.fence(cluster.term, 1)[1]
+    cluster.receive(COORDINATOR, 2, AddFollower(SHARD, cluster.term, 1, head))
+    return cluster
+
+
+@pytest.mark.parametrize("written", ["", "x", "xyz"])
+def test_s3_18_who_was_live_before_an_unclean_election_gives_up_what_the_new_leader_lacks(
+    written: str,
+) -> None:
+    cluster = unclean(written=written)
+    cluster.tick(5)
+    (lost,) = cluster[1].took(LostTail)
+    assert (lost.from_offset, lost.to_offset) == (2, 4)
+    assert cluster[1].log == cluster[2].log
+    assert cluster.replica(1).settled == cluster.replica(2).log_end
+    cluster.settle_live(2)
+    assert list(cluster.live) == [1, 2, 3]
+
+
+def test_s3_18_it_takes_a_snapshot_where_its_log_begins_too_late() -> None:
+    cluster = unclean(written="xyz")
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.trim(1, 3)
+    cluster.trim(2, 3)
+    head = cluster.fence(cluster.term, 1)[1]
+    cluster.receive(COORDINATOR, 2, AddFollower(SHARD, cluster.term, 1, head))
+    cluster.tick(3)
+    assert cluster[2].snapshots == [1]
+    cluster.snapshot(2, 1)
+    cluster.tick(4)
+    (lost,) = cluster[1].took(LostTail)
+    assert (lost.from_offset, lost.to_offset) == (3, 4)
+    assert cluster[1].took(ResetLog)
+    assert cluster[1].log[-1] == cluster[2].log[-1]
+
+
+def test_s3_18_without_that_option_nothing_that_is_settled_is_ever_cut() -> None:
+    cluster = unclean(written="xyz")
+    cluster.config = LIVE_CONFIG
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.fence(cluster.term, 1)
+    lacking = Append(SHARD, cluster.term, 2, EntryId(1, 2), 0, 1, tuple(cluster[2].log[2:]))
+    with pytest.raises(InvariantError):
+        cluster.receive(2, 1, lacking)
+    assert cluster[1].data == list("abcd")
 
 
 def test_s3_22_offsets_start_at_zero_and_rise_by_one_per_record() -> None:

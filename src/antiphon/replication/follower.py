@@ -58,20 +58,19 @@ class FollowerSide:
         self.config = config
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
-        self.verified = (
-            log.terms.log_start if config.unclean else max(log.high_watermark, log.terms.log_start)
-        )
+        self.verified = 0 if config.unclean else max(log.high_watermark, log.terms.log_start)
         self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
         self._ack_round = 0
-        self._untold = 0  # entries that were taken and not acknowledged
+        self._untold = config.ack_every  # entries taken and not acknowledged; the first in a term are at once
 
     def on_append(self, message: Append, out: list[Action]) -> None:
         """Carry out a leader's Append of this term (S1.7-S1.9, S1.13, S1.21)."""
         log, prev, entries = self._log, message.prev, message.entries
         held = log.terms.holds(prev)
         if not held:
-            if prev.offset > self.verified:
+            nothing_shared = self.verified < log.terms.log_start  # yet, as far as this leader has shown
+            if prev.offset > self.verified or nothing_shared:
                 self._reject(message, prev, out)
                 return
             if prev.offset >= log.terms.log_start:
@@ -106,8 +105,11 @@ class FollowerSide:
             return
         known = 0
         for entry in entries:
-            if entry.next_offset > self.verified and not terms.holds(entry.end):
-                break
+            if not terms.holds(entry.end):
+                if entry.next_offset > self.verified:
+                    break
+                if entry.next_offset >= terms.log_start:
+                    unreachable(f"leader {self.leader} contradicts the verified prefix at {entry.end}")
             known += 1
         if known == len(entries):
             return

@@ -213,8 +213,10 @@ class LeaderSide(LeaderCommit):
         cursor = self.cursors.get(sender)
         if cursor is not None and self._acknowledged(cursor, message.end, message.round, out):
             cursor.accepted(message.round)
-            if message.high_watermark > cursor.known_watermark:
-                cursor.known_watermark = message.high_watermark
+            if (
+                message.high_watermark > cursor.known_watermark
+            ):  # of this log, not of one that it may have given up
+                cursor.known_watermark = min(message.high_watermark, cursor.ack_offset)
             if self._reads.is_waiting:
                 self._confirm_reads(out)
 
@@ -268,7 +270,8 @@ class LeaderSide(LeaderCommit):
         point = self._log.common_point(message.hint)
         if cursor.lost_below(message.hint.offset):
             self.tracker.record(cursor.slot, message.hint.offset)
-        if point is None or point.offset < message.log_start:
+        at_its_start = message.hint.offset <= message.log_start  # it cannot go back any further
+        if point is None or point.offset < message.log_start or (at_its_start and point != message.hint):
             self._snapshot(cursor, out)
         elif point == message.hint:
             self._round += 1

@@ -109,8 +109,8 @@ class LocalLog:
         The high watermark follows when this is durable; until then the disk may come back with the old log.
         """
         invariant(
-            at.offset > self.high_watermark,
-            f"snapshot at {at} is not ahead of the high watermark {self.high_watermark}",
+            at.offset >= self.high_watermark,
+            f"snapshot at {at} is behind the high watermark {self.high_watermark}",
         )
         self.terms.reset(at)
         self.durable_end = NOTHING

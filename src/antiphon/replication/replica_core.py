@@ -419,16 +419,23 @@ class ReplicaCore(ReplicaView):
         out: list[Action] = []
         role = next_role(self.role, Event.SNAPSHOT)
         log = self._log
-        if self.failed or role is None or at.offset <= log.high_watermark or log.terms.holds(at):
+        if self.failed or role is None or log.terms.holds(at):
             return out
+        following = self._following or FollowerSide(self.shard, self.term, log, self._config)
+        if at.offset <= log.high_watermark:
+            joined = log.terms.end.term == self.term or following.verified > at.offset
+            if joined or not self._config.unclean:
+                return out
+            # The leader's log cannot be joined: after an unclean election it need not have what is settled here.
+            log.give_up(at.offset, out)
         if self._following is None:
-            self._following = FollowerSide(self.shard, self.term, log, self._config)
+            self._following = following
             self.role = role
             out.append(RoleChanged(role, self.term, None))
-        log.lose_tail(max(log.high_watermark, min(self._following.verified, log.acknowledged)), out)
+        log.lose_tail(max(log.high_watermark, min(following.verified, log.acknowledged)), out)
         out.append(log.reset(at))
         self._cut_damage = False
-        self._following.snapshot_installed()
+        following.snapshot_installed()
         return out
 
     def peer_connected(self, node: NodeId) -> list[Action]:
