@@ -32,11 +32,11 @@ from antiphon.wire.requests import Row, Version
 
 
 def effect(key: bytes, value: bytes | None, version_id: int = 0) -> Effect:
-    return Effect(key, value, VERSION.pack(version_id, 1, 10, 20))
+    return key, value, VERSION.pack(version_id, 1, 10, 20)
 
 
 def batch_of(base_offset: int, *effects: Effect) -> bytes:
-    records = [(e.key, e.value, [("v", e.version)], 20) for e in effects]
+    records = [(key, value, [("v", version)], 20) for key, value, version in effects]
     return bytes(build_batch(records, base_offset=base_offset, leader_epoch=1))
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import Buffer
-from antiphon.records.decode import decode_records
+from antiphon.records.decode import decode_records, raw_records
 
 VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
 INDEX = struct.Struct(">i")
@@ -68,22 +68,19 @@ class Change(NamedTuple):
         return ChangeKind.MODIFIED if self.modifications else ChangeKind.CREATED
 
 
-class Effect(NamedTuple):
-    """One effect on its way to a store: the row's value follows `version` there; `key` is the user's key."""
-
-    key: bytes
-    value: bytes | None
-    version: bytes  # VERSION, packed
+Effect = tuple[bytes, bytes | None, bytes]
+"""One effect on its way to a store: the user's key, the new value (None: removed), and the version as `VERSION` packs it."""
 
 
 def effects_of(batch: Buffer) -> list[Effect]:
     """The effects in one or more batches, in order; control batches and records that are no effects are passed over."""
-    effects = []
-    for record in decode_records(batch):
+    effects: list[Effect] = []
+    size = VERSION.size
+    for record in raw_records(batch):
         for name, packed in record.headers:
             if name == VERSION_HEADER:
-                if packed is not None and len(packed) == VERSION.size:
-                    effects.append(Effect(record.key or b"", record.value, packed))
+                if packed is not None and len(packed) == size:
+                    effects.append((record.key or b"", record.value, packed))
                 break
     return effects
 

@@ -94,6 +94,32 @@ def decode_records(buf: Buffer, *, include_control: bool = False, check_crc: boo
     return found
 
 
+def raw_records(buf: Buffer) -> list[Any]:
+    """The records of whole batches as the decoder makes them, with offset, timestamp, key, value and headers; no control
+    batches. The same checks as `decode_records` for half of its cost: for those who look at each record once.
+
+    Raises CorruptBatchError.
+    """
+    found: list[Any] = []
+    cls = _batch_class or _load_batch_class()
+    for header, batch in iter_batches(buf):
+        check_batch(header, batch)
+        if header.is_control:
+            continue
+        try:
+            records = list(cls(plain_batch(header, batch)))
+        except CorruptBatchError:
+            raise
+        except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
+            raise CorruptBatchError(
+                f"records of the batch at offset {header.base_offset}: {error}"
+            ) from error
+        if records and (records[0].offset < header.base_offset or records[-1].offset >= header.next_offset):
+            raise CorruptBatchError(f"records of the batch at offset {header.base_offset} lie outside of it")
+        found += records
+    return found
+
+
 def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record]) -> None:
     cls = _batch_class or _load_batch_class()
     plain = plain_batch(header, batch)

@@ -150,13 +150,17 @@ class TableEvaluator:
             raise OverloadedError(f"{len(self._overlay)} keys wait for their commit")
         evaluation = Evaluation(self._generation, self._next_version_id)
         view = self._view(ops)
-        for index, op in enumerate(ops):
+        at = 0
+        while at < len(ops):
+            op = ops[at]
             if type(op) is Put:
-                self._put(evaluation, view, index, op, now_ms)
-            elif type(op) is Delete:
-                self._delete(evaluation, view, index, op, now_ms)
+                at = self._puts(evaluation, view, at, ops, now_ms)
+                continue
+            if type(op) is Delete:
+                self._delete(evaluation, view, at, op, now_ms)
             elif isinstance(op, DeleteRange):
-                self._delete_range(evaluation, view, index, op, now_ms)
+                self._delete_range(evaluation, view, at, op, now_ms)
+            at += 1
         if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
             return self._none_of_it(evaluation)
         if evaluation.records:
@@ -198,26 +202,48 @@ class TableEvaluator:
             view.update(zip(unknown, self.state.versions(unknown), strict=True))
         return view
 
-    def _put(
-        self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: Put, now_ms: int
-    ) -> None:
-        key = op.key
-        current = view[key]
-        expected = op.expected_version
-        if expected is not None and expected != (ABSENT if current is None else current[0]):
-            self._refuse(to, key, expected, current)
-            return
-        version_id = to.next_version_id
-        to.next_version_id = version_id + 1
-        modifications, created_ms = (0, now_ms) if current is None else (current[1] + 1, current[2])
-        version = (version_id, modifications, created_ms, now_ms)
-        headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
-        records = to.records
-        if len(records) != index:
-            headers.append((INDEX_HEADER, INDEX.pack(index)))
-        records.append((key, op.value, headers, now_ms))
-        view[key] = to.changed[key] = version
-        to.results.append(OpResult(0, Version(*version)))
+    def _puts(
+        self,
+        to: Evaluation,
+        view: dict[bytes, VersionTuple | None],
+        start: int,
+        ops: Sequence[TableOp],
+        now_ms: int,
+        end: int | None = None,
+    ) -> int:
+        """The puts from place `start` up to the next operation of another kind (or to `end`), whose place is returned.
+
+        Nearly all operations are puts, so this is one loop without calls: it costs two thirds of a call for each.
+        """
+        records, results, changed = to.records, to.results, to.changed
+        version_id, pack = to.next_version_id, VERSION.pack
+        at = start
+        for at in range(start, len(ops) if end is None else end):
+            op = ops[at]
+            if type(op) is not Put:
+                break
+            key = op.key
+            current = view[key]
+            expected = op.expected_version
+            if expected is not None and expected != (ABSENT if current is None else current[0]):
+                self._refuse(to, key, expected, current)
+                continue
+            version = (
+                (version_id, 0, now_ms, now_ms)
+                if current is None
+                else (version_id, current[1] + 1, current[2], now_ms)
+            )
+            version_id += 1
+            headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, pack(*version))]
+            if len(records) != at:
+                headers.append((INDEX_HEADER, INDEX.pack(at)))
+            records.append((key, op.value, headers, now_ms))
+            view[key] = changed[key] = version
+            results.append(OpResult(0, Version(*version)))
+        else:
+            at += 1
+        to.next_version_id = version_id
+        return at
 
     def _delete(
         self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: Delete, now_ms: int

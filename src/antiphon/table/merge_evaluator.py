@@ -16,7 +16,7 @@ from antiphon.records.changes import INDEX, INDEX_HEADER, VERSION, VERSION_HEADE
 from antiphon.table.evaluator import Evaluation, TableEvaluator
 from antiphon.table.merge import pack_id
 from antiphon.table.merge_state import MergedState
-from antiphon.wire.requests import Put, TableOp
+from antiphon.wire.requests import TableOp
 
 
 class MergingEvaluator(TableEvaluator):
@@ -53,11 +53,17 @@ class MergingEvaluator(TableEvaluator):
         for item in pending:
             self._overlay.update(item.changed)
 
-    def _put(
-        self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: Put, now_ms: int
-    ) -> None:
-        to.next_version_id = self._base_id + index
-        super()._put(to, view, index, op, now_ms)
+    def _puts(
+        self,
+        to: Evaluation,
+        view: dict[bytes, VersionTuple | None],
+        start: int,
+        ops: Sequence[TableOp],
+        now_ms: int,
+        end: int | None = None,  # noqa: ARG002 - one at a time, for each has an id by its place
+    ) -> int:
+        to.next_version_id = self._base_id + start
+        return super()._puts(to, view, start, ops, now_ms, start + 1)
 
     def _remove(
         self,

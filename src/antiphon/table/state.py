@@ -153,7 +153,8 @@ class TableState:
                     effects += effects_of(batch)
                 end = header.next_offset
         if end > self.applied_offset:
-            newest = max([VERSION_ID.unpack_from(effect.version)[0] for effect in effects], default=-1)
+            # Ids are never negative and big-endian: the largest version is that with the largest id.
+            newest = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
             self.apply_effects(effects, end, max(self.next_version_id, newest + 1), entries)
 
     def apply_effects(
