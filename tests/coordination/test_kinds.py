@@ -248,6 +248,23 @@ def test_c4_who_was_appointed_and_did_not_answer_stays_appointed() -> None:
     assert meta_of(world).leader == wanted
 
 
+def test_c4_who_is_to_take_over_and_lacks_entries_does_not_leave_the_shard_without_its_leader() -> None:
+    world = started({"election": "manual"})
+    old = meta_of(world)
+    wanted, other = old.ensemble[1:]
+    world.cut_link(old.leader, wanted)
+    assert world.write(old.shard_id, "missed by one")
+    world.run(300)
+    assert world.coordinator is not None
+    world.coordinator._elections.begin(old.shard_id, wanted=wanted)
+    world.act(world.coordinator.tick(world.now_ms))
+    assert world.run(
+        3_000, lambda: meta_of(world).status is ShardStatus.ONLINE and meta_of(world).term > old.term
+    )
+    assert meta_of(world).leader == old.leader
+    assert other in meta_of(world).live
+
+
 def test_s4_18_a_leader_that_commits_by_itself_goes_on_alone() -> None:
     world = started({"commit": "local", "accept.split.brain": "true"})
     old = meta_of(world)

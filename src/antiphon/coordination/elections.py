@@ -511,6 +511,9 @@ class Elections:
     def _nobody(self, election: Election, record: ShardRecord) -> None:
         """Everybody answered, and nobody may lead: too few remember everything."""
         self.forget(election.shard_id)
+        if election.only is not None and election.only != appointed(record, None):
+            self.begin(election.shard_id)  # who was to take over could not: back to who led
+            return
         if record.meta.fence != Fence.MAJORITY:
             kept = live_sets.without(record.meta, election.damaged())
             if kept is not record.meta:
