@@ -10,6 +10,7 @@ from antiphon.errors import AntiphonError, PortInUseError, TimedOutError, Unavai
 from antiphon.node.peers import PeerLink
 from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.turn import Turn
+from antiphon.replication.messages import AnyMessage
 from antiphon.wire.frames import Frame, decode_request, encode_message
 from antiphon.wire.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, NewProducerId
 
@@ -57,6 +58,8 @@ class Events:
         (self.refused if refused else self.lost).set()
 
     def peer_drained(self, node_id: int) -> None: ...
+
+    def deliver(self, sender: int, message: AnyMessage) -> None: ...
 
 
 def raise_(error: Exception) -> None:
