@@ -87,7 +87,10 @@ def test_s4_07_a_further_record_marks_what_is_committed(tmp_path: Path) -> None:
                 await nodes.append(shard_id, value)
             host = await nodes.leader(shard_id)
             await eventually(lambda: host.high_watermark == host.log.log_end > 3)
-            batches = host.log.read(0, 1 << 20, host.log.log_end)
+            batches = [
+                host.log.read(header.base_offset, 1, host.log.log_end)[0]
+                for header in host.log.headers_from(0)
+            ]
             marks = [mark for mark in map(committed_of, batches) if mark is not None]
             assert marks[0] == 1
             assert marks[-1] >= 3, "the last record is told of"
@@ -110,6 +113,22 @@ def test_the_operator_moves_the_leader(tmp_path: Path) -> None:
             term = nodes.nodes[leader].hosts[shard_id].term
             await lead_with(nodes, shard_id, (leader + 1) % 3)
             assert nodes.nodes[leader].hosts[shard_id].term == term + 1, "one election, by appointment"
+            await nodes.append(shard_id, b"two")
+
+    run(test())
+
+
+def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await raft_shard(nodes)
+            await nodes.append(shard_id, b"one")
+            leader = await leader_of(nodes, shard_id)
+            others = [node for n, node in nodes.nodes.items() if n != leader]
+            term = others[0].hosts[shard_id].term
+            await nodes.stop(leader)
+            assert any(node.hosts[shard_id].is_leader for node in others), "nobody's patience had to end"
+            assert {node.hosts[shard_id].term for node in others} == {term + 1}
             await nodes.append(shard_id, b"two")
 
     run(test())

@@ -33,6 +33,7 @@ from antiphon.node.memory import LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.native_door import NativeSession
 from antiphon.node.peers import ON_ACCEPTED, PeerLink
+from antiphon.node.raft_shards import hand_over
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
@@ -168,6 +169,7 @@ class Node(GatewayCalls):
             return
         self.stopping = True
         self._log.info("stopping", node=self.node_id)
+        await hand_over(self)
         for timer in (self._tick_timer, self._beat_timer):
             if timer is not None:
                 timer.cancel()

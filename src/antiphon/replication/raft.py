@@ -268,7 +268,7 @@ class RaftReplica(RaftVoter):
             self._leading.set_members(self.members, out)
         self._work_on_change(out)
         if self._leading is not None and self.node_id not in self.ensemble:
-            successor = best_successor(self._leading.cursors, self.members.voters)
+            successor = self.successor
             if successor is None:
                 self._fence(self.term + 1, None, out)
             else:
@@ -300,6 +300,14 @@ class RaftReplica(RaftVoter):
             self._write_members(entry, out)
 
     # -- handing over ----------------------------------------------------------------------------------------------
+
+    @property
+    def successor(self) -> NodeId | None:
+        """The voter that a leader could hand over to with the least delay; None where none is connected."""
+        if self._leading is None:
+            return None
+        others = tuple(node for node in self.members.voters if node != self.node_id)
+        return best_successor(self._leading.cursors, others)
 
     def transfer_leadership(self, to: NodeId) -> list[Action]:
         """Hand over to `to`, a voter; until that is done, or given up, proposals are refused.
