@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from antiphon.coordination.actions import Answer, Propose
 from antiphon.coordination.ledger import Ledger
-from antiphon.coordination.splits import EDGES, Splits
+from antiphon.coordination.splits import EDGES, FREEZE_MS_MAX, Splits
 from antiphon.coordination.state import SHARD_COUNTER, ClusterState, ShardRecord
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
 from antiphon.node.splits import next_entry
@@ -136,6 +136,7 @@ class World:
         self.answers: dict[int, Any] = {}
         self.acknowledged: dict[bytes, bytes] = {}
         self.tokens = 0
+        self.now_ms = 0
         self.values = 0
         self.moved: set[int] = set()  # children that took a client's write
         self.events = [
@@ -370,6 +371,10 @@ class World:
         chance = self.random.random()
         if chance < 0.2:
             self.crash_coordinator()
+        elif chance > 0.9:
+            self.now_ms += FREEZE_MS_MAX
+            self.splits.tick(self.now_ms)
+            self.act()
         elif chance < 0.5:
             self.command()
         elif chance < 0.55 and self.shards()[1:]:
@@ -511,6 +516,25 @@ def test_reports_that_do_not_fit_the_phase_change_nothing(phase: SplitPhase, ste
     else:
         assert left is not None
         assert left.meta.split == split
+
+
+def test_a_freeze_that_takes_too_long_is_taken_back() -> None:
+    world = World(1)
+    world.command()
+    world.drain()
+    (child,) = world.children.values()
+    world.splits.report(0, SplitReport(child.shard_id, 1, SplitStep.CLOSE))
+    world.drain()
+    for now_ms, phase in [
+        (0, SplitPhase.FREEZE),
+        (FREEZE_MS_MAX - 1, SplitPhase.FREEZE),
+        (FREEZE_MS_MAX, SplitPhase.COPY),
+    ]:
+        world.splits.tick(now_ms)
+        world.drain()
+        assert world.state.shards[child.shard_id].meta.split == Split(PARENT, phase)
+    world.quieten()
+    world.check()
 
 
 def test_entries_that_do_not_fit_change_nothing() -> None:

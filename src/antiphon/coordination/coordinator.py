@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from antiphon.coordination import topics
 from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
-from antiphon.coordination.fences import Fence
+from antiphon.coordination.fences import Fence, can_be_met, voting
 from antiphon.coordination.ledger import Batch, Ledger
 from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_alive, classify
 from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
@@ -185,6 +185,7 @@ class Coordinator:
         for node in self._members.silent(now_ms):
             self._lose(node, now_ms)
         self._elections.tick(now_ms)
+        self._splits.tick(now_ms)
         self._changes.tick(now_ms)
         self._end_transfers(now_ms)
         return self._ledger.flush()
@@ -420,7 +421,7 @@ class Coordinator:
         self._elections.begin(meta.shard_id, wanted=wanted if wanted >= 0 else None, ordered=True)
         meta = self._model.shards[meta.shard_id].meta
         if meta.status is ShardStatus.OFFLINE:
-            raise _too_few(meta)
+            raise self._nobody_leads(meta)
         self._waiting += 1
         self._elect_waiters.setdefault(meta.shard_id, []).append((token, wanted))
 
@@ -502,8 +503,19 @@ class Coordinator:
 
     def _no_leader(self, shard: ShardRecord) -> None:
         meta = shard.meta
-        error = _too_few(meta)
+        error = self._nobody_leads(meta)
         self._answer_elect(meta.shard_id, lambda _: error)
+
+    def _nobody_leads(self, meta: ShardMeta) -> UnavailableError:
+        """Why the shard is Offline."""
+        alive = [node for node in voting(meta) if self._model.is_alive(node)]
+        if can_be_met(meta, alive):
+            why = f"was led by nobody of {alive} who was asked to, or they lack committed entries: it is tried again"
+        elif meta.fence == Fence.LIVE:
+            why = f"has nobody of its live replica set {list(meta.live)} alive; others may lack committed entries"
+        else:
+            why = f"has no majority of its ensemble {list(meta.ensemble)} alive"
+        return UnavailableError(f"shard {meta.shard_id} {why}")
 
     def _answer_creation(self, creation: _Creation, result: CommandDone | AntiphonError) -> None:
         for token in creation.tokens:
@@ -526,15 +538,3 @@ class Coordinator:
         for token, _ in (one for one in waiting if one not in left):
             self._waiting -= 1
             self._ledger.answer(token, result)
-
-
-def _too_few(meta: ShardMeta) -> UnavailableError:
-    """Why nobody can be elected."""
-    if meta.fence == Fence.LIVE:
-        return UnavailableError(
-            f"nobody of the live replica set {list(meta.live)} of shard {meta.shard_id} can lead now; others may lack "
-            "committed entries"
-        )
-    return UnavailableError(
-        f"shard {meta.shard_id} has no majority of its ensemble {list(meta.ensemble)} alive"
-    )

@@ -1,9 +1,10 @@
 """Splitting a table's shard: the upper part of its hashes becomes a shard of its own, with readers and writers at work.
 
-    (command) --> Copy --it is close--> Freeze --all is copied--> Release --it let go--> (part of the table)
-                   |  ^                  |                          |
-                   |  +--------------------------the freeze is lost-+
-                   +-------given up------+--> (the child is dropped, the parent keeps its keys)
+    (command) --> Copy --close--> Freeze --all is copied--> Release --the parent let go--> (part of the table)
+                   | ^              | |                        |
+                   | +--too long----+ |                        |
+                   | +-----------the freeze was lost-----------+
+                   +-----given up-----+--> (the child is dropped, the parent keeps its keys)
 
 The phase is a field of the child's record, so each arrow is a record of `__cluster`, and whoever coordinates goes on from
 there. Nothing is sent to anybody: the nodes that lead the two shards see the phase in the metadata, do what it asks for,
@@ -42,6 +43,7 @@ EDGES: Final[dict[tuple[SplitPhase, SplitStep], SplitPhase | None]] = {
     (SplitPhase.RELEASE, SplitStep.LOST): SplitPhase.COPY,
     (SplitPhase.RELEASE, SplitStep.RELEASED): None,  # the child is part of the table
 }
+FREEZE_MS_MAX: Final = 5_000  # usually it takes a few commits
 SAID_BY_CHILD: Final = frozenset({SplitStep.CLOSE, SplitStep.COPIED, SplitStep.STUCK})
 
 
@@ -57,6 +59,9 @@ class Splits:
         self._elect = elect
         self._forget = forget
         self._waiting: dict[int, list[int]] = {}  # child -> tokens of who asked
+        self._frozen_since_ms: dict[
+            int, int
+        ] = {}  # child -> when it was first seen to be in the phase FREEZE
         self._child_of: dict[int, int] = {
             record.meta.split.parent: shard_id
             for shard_id, record in self._model.shards.items()
@@ -232,6 +237,17 @@ class Splits:
             self._give_up(
                 child, UnavailableError(f"shard {parent_id} was not split: its replicas are moving")
             )
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed: writers wait for a freeze, and not for a child that does not get anywhere."""
+        for child_id in list(self._child_of.values()):
+            child = self._model.shards.get(child_id)
+            split = None if child is None else child.meta.split
+            if child is None or split is None or split.phase is not SplitPhase.FREEZE:
+                self._frozen_since_ms.pop(child_id, None)
+            elif now_ms - self._frozen_since_ms.setdefault(child_id, now_ms) >= FREEZE_MS_MAX:
+                self._frozen_since_ms.pop(child_id)
+                self._set(child, Split(split.parent, SplitPhase.COPY))
 
     def deleted(self, shard_id: int, error: AntiphonError) -> None:
         """The shard is about to be deleted, with its table."""
