@@ -24,8 +24,9 @@ WAIT_S = 30.0
 class Load:
     """Writers of a topic and of a table, each in a thread with a client of its own, and what was acknowledged to them."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, log: str, book: str) -> None:
         self._servers = servers
+        self._log, self._book = log, book
         self._stop = threading.Event()
         self.appended: list[tuple[int, int, bytes]] = []
         self.put: dict[bytes, bytes] = {}
@@ -44,7 +45,7 @@ class Load:
 
     def _append(self) -> None:
         with antiphon.connect(self._servers) as db:
-            topic = db.topic("log")
+            topic = db.topic(self._log)
             number = 0
             while not self._stop.is_set():
                 value = b"%d" % number
@@ -58,7 +59,7 @@ class Load:
 
     def _put(self) -> None:
         with antiphon.connect(self._servers) as db:
-            table = db.table("book")
+            table = db.table(self._book)
             number = 0
             while not self._stop.is_set():
                 key, value = b"key-%d" % (number % 50), b"%d" % number
@@ -75,7 +76,7 @@ class Load:
         assert not self.failures, self.failures[:3]
         assert len(self.appended) > 100
         with antiphon.connect(self._servers) as db:
-            topic = db.topic("log")
+            topic = db.topic(self._log)
             found: dict[tuple[int, int], bytes | None] = {}
             for shard in range(SHARDS):
                 for record in topic.read(shard, -2):
@@ -83,7 +84,7 @@ class Load:
             for at_shard, offset, value in self.appended:
                 assert found[at_shard, offset] == value
             assert max(Counter(found.values()).values()) == 1
-            table = db.table("book")
+            table = db.table(self._book)
             for key, expected in self.put.items():
                 assert table.get(key).value == expected
 
@@ -98,19 +99,19 @@ def shards_of(meta: ClusterMeta, name: str) -> tuple[ShardMeta, ...]:
     return next(topic for topic in meta.topics if topic.name == name).shards
 
 
-def all_live(db: antiphon.Client) -> bool:
+def not_live(db: antiphon.Client) -> list[ShardMeta]:
     shards = [shard for topic in db.metadata().topics for shard in topic.shards]
-    return all(set(shard.live) == set(shard.ensemble) and shard.leader >= 0 for shard in shards)
+    return [shard for shard in shards if set(shard.live) != set(shard.ensemble) or shard.leader < 0]
 
 
 def until_all_live(db: antiphon.Client) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not all_live(db):
-        assert time.monotonic() < deadline, db.metadata()
+    while found := not_live(db):
+        assert time.monotonic() < deadline, found
         time.sleep(0.1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster.start(3) as started:
         yield started
@@ -120,7 +121,7 @@ def test_s0_2_members_change_under_load(cluster: LocalCluster) -> None:
     with antiphon.connect(cluster.native) as db:
         db.create_topic("log", shards=SHARDS, replicas=3)
         db.create_table("book", shards=1, replicas=3)
-        load = Load(cluster.native)
+        load = Load(cluster.native, "log", "book")
         load.start()
 
         new = cluster.add_node()
@@ -164,6 +165,7 @@ def test_s0_2_members_change_under_load(cluster: LocalCluster) -> None:
         assert refused.returncode == 1
         assert "votes in `__cluster`" in refused.stderr
 
+        db.alter_topic("book", replicas=3)
         balanced = command(cluster, "rebalance", "--json")
         assert balanced.returncode == 0, balanced.stderr
         held = [node["replicas"] for node in json.loads(balanced.stdout)["nodes"]]
@@ -177,12 +179,12 @@ def test_s0_2_members_change_under_load(cluster: LocalCluster) -> None:
 def test_s0_2_a_node_comes_back_with_an_empty_disk(cluster: LocalCluster) -> None:
     with antiphon.connect(cluster.native) as db:
         new = cluster.add_node()
-        db.create_topic("log", shards=SHARDS, replicas=3)
+        db.create_topic("log-2", shards=SHARDS, replicas=3)
         db.create_topic("live", shards=2, replicas=3, profile="fluvio")
-        db.create_table("book", shards=1, replicas=3)
+        db.create_table("book-2", shards=1, replicas=3)
         db.rebalance()
         db.wait_for_moves(timeout_s=WAIT_S)
-        load = Load(cluster.native)
+        load = Load(cluster.native, "log-2", "book-2")
         load.start()
         kept = [db.topic("live").append(b"%d" % number, shard=number % 2) for number in range(20)]
         cluster.kill(new)
@@ -200,3 +202,46 @@ def test_s0_2_a_node_comes_back_with_an_empty_disk(cluster: LocalCluster) -> Non
         }
         assert sum(map(len, held.values())), "it has its share of replicas"
     load.check()
+
+
+OTHERS: dict[str, dict[str, str]] = {
+    "fluvio": {"commit": "live"},
+    "raft": {"election": "raft"},
+    "local": {"commit": "local", "accept.split.brain": "true"},
+    "manual": {"election": "manual"},
+    "multi": {"writers": "multi"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_s0_2_members_of_every_kind_of_shard(cluster: LocalCluster, name: str) -> None:
+    """Follower and leader are moved, replicas dropped and added; what was acknowledged is where it was said to be."""
+    with antiphon.connect(cluster.native) as db:
+        nodes = {node.node_id for node in db.metadata().nodes if node.alive}
+        if len(nodes) < 4:
+            nodes.add(cluster.add_node())
+        topic = db.create_topic(name, shards=1, replicas=3, config=OTHERS[name])
+        kept = [topic.append(b"%d" % number) for number in range(20)]
+
+        def move(gone: int, to: int) -> None:
+            db.move_replica(name, 0, gone, to)
+            db.wait_for_moves(name, timeout_s=WAIT_S)
+            kept.append(topic.append(b"%d" % len(kept)))
+
+        [meta] = shards_of(db.metadata(), name)
+        move(next(node for node in meta.ensemble if node != meta.leader), (nodes - set(meta.ensemble)).pop())
+        [meta] = shards_of(db.metadata(), name)
+        spare = (nodes - set(meta.ensemble)).pop()
+        if name == "manual":
+            with pytest.raises(InvalidRequestError, match="election=manual"):
+                move(meta.leader, spare)
+        else:
+            move(meta.leader, spare)
+        for replicas in (1, 3):
+            db.alter_topic(name, replicas=replicas)
+            db.wait_for_moves(name, timeout_s=WAIT_S)
+            [meta] = shards_of(db.metadata(), name)
+            assert len(meta.everybody) == replicas
+            kept.append(topic.append(b"%d" % len(kept)))
+        found = {record.offset: record.value for record in topic.read(0, -2)}
+        assert [found[at.offset] for at in kept] == [b"%d" % number for number in range(len(kept))]
