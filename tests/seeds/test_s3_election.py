@@ -253,7 +253,10 @@ def test_s3_15_when_all_candidates_have_failed_the_set_is_offline_until_a_pause_
 
     deaf(world, refuse)
     world.crash_node(old.leader)
-    assert world.run(20_000, lambda: meta_of(world).status is Status.OFFLINE)
+    answer = world.ask(ElectLeader(old.shard_id), within_ms=20_000)
+    assert isinstance(answer, UnavailableError)
+    assert "led by nobody" in answer.message
+    assert meta_of(world).status is Status.OFFLINE
     assert sorted(asked) == sorted(others(old))
     refusing[0] = False
     assert world.run(20_000, lambda: led_anew(world, old))
