@@ -7,7 +7,7 @@ import typer
 import antiphon
 from antiphon.cli.output import print_table
 from antiphon.errors import AntiphonError
-from antiphon.wire.metadata import ClusterMeta, ShardStatus
+from antiphon.wire.metadata import ClusterMeta, NodeMeta, ShardStatus
 from antiphon.wire.requests import StatusReply
 
 NODE_TIMEOUT_S = 3.0
@@ -49,7 +49,7 @@ def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> d
         nodes.append(
             {
                 "id": node.node_id,
-                "status": "up" if node.node_id in alive else "down",
+                "status": _status(node, node.node_id in alive),
                 "leads": sum(shard.leader == node.node_id for _, shard in shards),
                 "replicas": sum(node.node_id in shard.ensemble for _, shard in shards),
                 "memory_mb": None if answer is None else round(answer.rss_bytes / 2**20),
@@ -70,6 +70,10 @@ def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> d
         "problems": problems,
         "nodes": nodes,
     }
+
+
+def _status(node: NodeMeta, is_up: bool) -> str:
+    return "down" if not is_up else "draining" if node.draining else "up"
 
 
 def render(found: dict[str, Any]) -> None:

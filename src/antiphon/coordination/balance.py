@@ -24,6 +24,12 @@ def takes_replicas(state: ClusterState) -> list[NodeId]:
     return sorted(node.node_id for node in state.nodes.values() if node.alive and not node.draining)
 
 
+def named(state: ClusterState, shard_id: int) -> str:
+    """The shard as people know it: topic/index."""
+    record = state.shards[shard_id]
+    return f"{state.names.get(record.topic_id, 'a topic')}/{record.meta.index}"
+
+
 class Loads:
     """What nodes carry while a plan is made: the least loaded one is found in logarithmic time."""
 
@@ -96,7 +102,7 @@ def with_replicas(state: ClusterState, shards: Iterable[int], replicas: int) -> 
             new = loads.least(goal)
             if new is None:
                 raise InvalidRequestError(
-                    f"{replicas} replicas need {replicas} nodes that are alive and not draining; shard {shard_id} is on "
+                    f"{replicas} replicas need {replicas} nodes that are alive and not draining; {named(state, shard_id)} is on "
                     f"{list(meta.aim)}, and beside those there are {len(set(loads.replicas) - set(meta.aim))}: start more "
                     "nodes (`antiphon node add`) or ask for fewer",
                     replicas=replicas,
@@ -118,7 +124,7 @@ def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[
         stuck = any(n not in loads.replicas and n not in meta.ensemble for n in aim)
         if node not in aim and not stuck:
             continue  # on its way already
-        _check_may_go(meta, node, must_stay)
+        _check_may_go(state, meta, node, must_stay)
         goal = []
         for member in aim:
             if member != node and (member in meta.ensemble or member in loads.replicas):
@@ -127,7 +133,7 @@ def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[
             new = loads.least([*aim, *goal, node])
             if new is None:
                 raise InvalidRequestError(
-                    f"node {node} cannot be drained: shard {shard_id} is on {list(aim)}, and no other node is alive and not "
+                    f"node {node} cannot be drained: {named(state, shard_id)} is on {list(aim)}, and no other node is alive and not "
                     "draining, so its replica has nowhere to go and stays; start another node (`antiphon node add`) or "
                     "give its topic fewer replicas",
                     node=node,
@@ -146,24 +152,26 @@ def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId
         return aim  # it was asked for already
     if from_node not in aim:
         raise InvalidRequestError(
-            f"node {from_node} has no replica of shard {shard_id}; it is on {list(aim)}"
+            f"node {from_node} has no replica of {named(state, shard_id)}; it is on {list(aim)}"
         )
     if to_node in aim:
-        raise InvalidRequestError(f"node {to_node} has a replica of shard {shard_id} already, or gets one")
+        raise InvalidRequestError(
+            f"node {to_node} has a replica of {named(state, shard_id)} already, or gets one"
+        )
     if to_node not in state.nodes:
         raise InvalidRequestError(f"there is no node {to_node}")
     if not state.nodes[to_node].alive or state.nodes[to_node].draining:
         which = "not alive" if not state.nodes[to_node].alive else "draining"
         raise InvalidRequestError(f"node {to_node} is {which}, so it gets no replicas")
-    _check_may_go(meta, from_node, must_stay)
+    _check_may_go(state, meta, from_node, must_stay)
     goal = tuple(to_node if node == from_node else node for node in aim)
     return Loads.of(state).put_first(goal, meta.leader)
 
 
-def _check_may_go(meta: ShardMeta, node: NodeId, must_stay: MayLose) -> None:
+def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay: MayLose) -> None:
     if must_stay(meta, node):
         raise InvalidRequestError(
-            f"node {node} leads shard {meta.shard_id}, whose topic has election=manual: nobody else is made its leader "
+            f"node {node} leads {named(state, meta.shard_id)}, whose topic has election=manual: nobody else is made its leader "
             f"without being asked; move leadership first: `antiphon shard elect TOPIC {meta.index} --node N`",
             node=node,
             shard=meta.shard_id,
