@@ -102,8 +102,8 @@ def with_replicas(state: ClusterState, shards: Iterable[int], replicas: int) -> 
             new = loads.least(goal)
             if new is None:
                 raise InvalidRequestError(
-                    f"{replicas} replicas need {replicas} nodes that are alive and not draining; {named(state, shard_id)} is on "
-                    f"{list(meta.aim)}, and beside those there are {len(set(loads.replicas) - set(meta.aim))}: start more "
+                    f"{replicas} replicas need {replicas} nodes that are alive and not draining; "
+                    f"{named(state, shard_id)} is on {list(meta.aim)}, and beside those there are {len(set(loads.replicas) - set(meta.aim))}: start more "
                     "nodes (`antiphon node add`) or ask for fewer",
                     replicas=replicas,
                 )
@@ -133,8 +133,8 @@ def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[
             new = loads.least([*aim, *goal, node])
             if new is None:
                 raise InvalidRequestError(
-                    f"node {node} cannot be drained: {named(state, shard_id)} is on {list(aim)}, and no other node is alive and not "
-                    "draining, so its replica has nowhere to go and stays; start another node (`antiphon node add`) or "
+                    f"node {node} cannot be drained: {named(state, shard_id)} is on {list(aim)}, and no other node is "
+                    "alive and not draining, so its replica has nowhere to go and stays; start another node (`antiphon node add`) or "
                     "give its topic fewer replicas",
                     node=node,
                 )
@@ -171,8 +171,8 @@ def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId
 def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay: MayLose) -> None:
     if must_stay(meta, node):
         raise InvalidRequestError(
-            f"node {node} leads {named(state, meta.shard_id)}, whose topic has election=manual: nobody else is made its leader "
-            f"without being asked; move leadership first: `antiphon shard elect TOPIC {meta.index} --node N`",
+            f"node {node} leads {named(state, meta.shard_id)}, whose topic has election=manual: nobody else "
+            f"is made its leader without being asked; move leadership first: `antiphon shard elect TOPIC {meta.index} --node N`",
             node=node,
             shard=meta.shard_id,
         )
