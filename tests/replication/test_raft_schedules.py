@@ -370,8 +370,8 @@ def go_by_committed_members(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wrong", "first_seed"),  # where the search begins: some need many schedules
     [
-        (count_new_voters_only, 850),
-        (change_in_one_step, 90),
+        (count_new_voters_only, 880),
+        (change_in_one_step, 100),
         (keep_members_of_a_cut_tail, 0),
         (go_by_committed_members, 0),
     ],
