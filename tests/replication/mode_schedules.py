@@ -36,6 +36,8 @@ Event = tuple[int, Callable[[], None]]
 class CoordinatedSchedule(Schedule):
     """One seeded run, with checks that hold in every mode."""
 
+    worth = 0  # how often what the schedule is for has happened
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed, raft=False)
 
@@ -68,7 +70,6 @@ class JointSchedule(CoordinatedSchedule):
     def __init__(self, seed: int) -> None:
         self.members = Members((1, 2, 3))
         self.version = 0
-        self.changes = 0
         super().__init__(seed)
         self.begun_in = 0  # the term that was begun under the newest version
 
@@ -163,7 +164,7 @@ class JointSchedule(CoordinatedSchedule):
         for entry in self.cluster.chosen:
             copies = sum(self.holds(self.cluster[node], entry) for node in new)
             assert copies >= majority(len(new)), f"{entry} is held by {copies} of {new}"
-        self.changes += 1
+        self.worth += 1
         self.record(Members(new))
 
     def settle(self) -> None:
@@ -196,10 +197,6 @@ class LiveSchedule(CoordinatedSchedule):
 
     cluster: LiveCluster
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.records = 0
-
     def make_cluster(self) -> LiveCluster:
         self.nodes = self.random.choice([2, 3, 3, 4])
         config = ReplicaConfig(
@@ -221,7 +218,7 @@ class LiveSchedule(CoordinatedSchedule):
             index = self.random.randrange(max(0, len(proposals) - 4), len(proposals))
             if self.random.random() < 0.3:
                 proposals.append(proposals[index])
-            self.records += self.cluster.record(index)
+            self.worth += self.cluster.record(index)
 
     def tell(self) -> None:
         """One of the last records reaches somebody."""
@@ -334,7 +331,7 @@ class UncleanSchedule(LiveSchedule):
 
     def elect(self) -> None:
         if not set(self.cluster.live) & self.promised.keys() and self.promised:
-            self.records += 1
+            self.worth += 1
             self.cluster.live = (max(self.promised, key=lambda node: self.promised[node]),)
         super().elect()
 
@@ -364,7 +361,6 @@ class EarlySchedule(CoordinatedSchedule):
 
     def __init__(self, seed: int) -> None:
         self.marks: dict[NodeId, int] = {}  # what each replica has told its clients
-        self.lost = 0
         super().__init__(seed)
 
     def make_cluster(self) -> Cluster:
@@ -423,7 +419,7 @@ class EarlyCluster(Cluster):
         elif isinstance(action, LostTail):
             assert action.to_offset == marks[host.node], "all of the tail that was told"
             assert action.from_offset >= host.replica.settled
-            self.schedule.lost += 1
+            self.schedule.worth += 1
             marks[host.node] = action.from_offset
 
     def crash(self, node: NodeId) -> None:

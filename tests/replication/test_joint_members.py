@@ -1,9 +1,11 @@
 """Members change while a coordinator's leader leads on: learners first, then both majorities, then the new voters (S0.2)."""
 
+from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import ReadReady
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
+    Ack,
     AddFollower,
     BecomeLeader,
     BecomeLeaderReply,
@@ -13,7 +15,7 @@ from antiphon.replication.messages import (
     StaleTerm,
 )
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, Cluster
+from tests.replication.cluster import COORDINATOR, SHARD, Cluster, cursor_of
 
 JOINT = Members((1, 4, 5), (1, 2, 3))
 
@@ -182,3 +184,50 @@ def test_s0_2_reads_are_confirmed_by_both_majorities() -> None:
     cluster.heal()
     cluster.tick(5)
     assert [read.token for read in host.took(ReadReady)] == [1]
+
+
+def back_on_an_empty_disk(cluster: Cluster) -> EntryId:
+    """Node 3's replica is removed and made anew; it promises the term. The leader noticed nothing of it."""
+    cluster.wipe(3)
+    cluster[3].damaged = cluster[3].forgot = False
+    cluster.restart(3)
+    return cluster.fence(1, 3)[3]
+
+
+def test_s0_2_a_member_that_was_removed_and_comes_back_empty_counts_by_what_it_has_now() -> None:
+    cluster = growing()
+    cluster.tick(3)
+    assert cursor_of(cluster, 1, 3).ack_offset == 2
+    late = Ack(SHARD, 1, EntryId(1, 2), 1)
+    head = back_on_an_empty_disk(cluster)
+    cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 1, 3, head))
+    assert cursor_of(cluster, 1, 3).ack_offset == 0
+    cluster.receive(3, 1, late)
+    assert cursor_of(cluster, 1, 3).ack_offset == 0, "what it said before it was removed"
+    change(cluster, 1, 1, Members((3,), (1, 2, 3)))
+    assert not told(cluster, MembersSettled)
+    cluster.deliver()
+    cluster.tick(3)
+    assert cluster[3].data == ["a"]
+    assert told(cluster, MembersSettled)
+
+
+def test_s0_2_so_does_one_that_the_leader_has_forgotten_in_between() -> None:
+    cluster = growing()
+    change(cluster, 1, 1, Members((1, 2)))
+    late = Ack(SHARD, 1, EntryId(1, 2), 1)
+    head = back_on_an_empty_disk(cluster)
+    cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 1, 3, head))
+    cluster.receive(3, 1, late)
+    assert cursor_of(cluster, 1, 3).ack_offset == 0
+    cluster.tick(3)
+    assert cursor_of(cluster, 1, 3).ack_offset == 2
+
+
+def test_s0_38_a_repeated_request_of_before_costs_a_question_and_nothing_else() -> None:
+    cluster = growing()
+    cluster.tick(3)
+    cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 1, 3, EMPTY))
+    cluster.deliver()
+    assert cursor_of(cluster, 1, 3).ack_offset == 2
+    assert cluster.replica(1).high_watermark == 2

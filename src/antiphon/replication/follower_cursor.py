@@ -50,6 +50,7 @@ class FollowerCursor:
     """Position of one follower, as known to its leader."""
 
     __slots__ = (
+        "ack_floor",
         "ack_offset",
         "active",
         "beat_round",
@@ -77,6 +78,7 @@ class FollowerCursor:
         self.state = CursorState.PROBE
         self.last_pushed = 0  # PROBE: the point that is asked about
         self.ack_offset = 0
+        self.ack_floor = 0  # acknowledgements of earlier rounds are of a replica that is no more
         self.in_flight: deque[Push] = deque()
         self.in_flight_bytes = 0
         self.feed_from: int | None = None  # a Feed is being read from here

@@ -47,11 +47,23 @@ class LeaderSide(LeaderCommit):
             self.add_follower(node, head, out)
 
     def add_follower(self, node: NodeId, head: EntryId, out: list[Action]) -> None:
-        """Begin to feed a follower (S0.38). A repeated request for one that is being fed changes nothing."""
-        if node == self._node or node in self.cursors:
+        """Begin to feed a follower (S0.38). A repeated request for one that is being fed changes nothing.
+
+        Unless it says that the follower has less than it acknowledged: its replica was removed, or its disk replaced, and it
+        has promised this term anew. Then it counts by what it acknowledges from now on.
+        """
+        if node == self._node:
+            return
+        cursor = self.cursors.get(node)
+        if cursor is not None:
+            if head.offset < cursor.ack_offset:
+                self._start_anew(cursor, head, out)
             return
         cursor = FollowerCursor(node, self.tracker.add(node))
         self.cursors[node] = cursor
+        if node in self._forgotten:
+            self._round += 1
+            cursor.ack_floor = self._round
         point = self._log.common_point(head)
         if point is None:
             self._snapshot(cursor, out)
@@ -64,6 +76,20 @@ class LeaderSide(LeaderCommit):
             self._round += 1
             cursor.probe_at(point.offset, self._round)
             out.append(Send(node, Truncate(self._shard, self._term, self._node, point)))
+
+    def _start_anew(self, cursor: FollowerCursor, head: EntryId, out: list[Action]) -> None:
+        """The follower has no more than `head`; what it acknowledged before does not count, nor what is underway of that."""
+        self._round += 1
+        cursor.ack_floor = self._round
+        point = self._log.common_point(head)
+        left = 0 if point is None else point.offset
+        cursor.lost_below(left)
+        self.tracker.record(cursor.slot, left)
+        if point is None:
+            self._snapshot(cursor, out)
+        else:
+            cursor.probe_at(left, self._round)
+            self._beat(cursor, out)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +237,9 @@ class LeaderSide(LeaderCommit):
     def on_ack(self, sender: NodeId, message: Ack, out: list[Action]) -> None:
         """A follower holds a prefix durably (S1.11). It counts only if that prefix is this log's (S0.13)."""
         cursor = self.cursors.get(sender)
-        if cursor is not None and self._acknowledged(cursor, message.end, message.round, out):
+        if cursor is None or message.round < cursor.ack_floor:
+            return
+        if self._acknowledged(cursor, message.end, message.round, out):
             cursor.accepted(message.round)
             if (
                 message.high_watermark > cursor.known_watermark

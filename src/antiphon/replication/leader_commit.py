@@ -55,6 +55,7 @@ class LeaderCommit(ABC):
         self.rule = rule
         self.live = live  # where this term's commits go by it
         self.cursors: dict[NodeId, FollowerCursor] = {}
+        self._forgotten: set[NodeId] = set()  # were fed in this term, and may have given their replica up since
         self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
         self._own_slot = self.tracker.own_slot
         self.tracker.record(self._own_slot, log.durable_end)
@@ -117,6 +118,7 @@ class LeaderCommit(ABC):
         for node in [node for node in self.cursors if node not in staying]:
             del self.cursors[node]
             self.tracker.drop(node)
+            self._forgotten.add(node)
 
     def recount(self, out: list[Action]) -> None:
         """Who counts, or how many are enough, has changed."""
