@@ -103,8 +103,8 @@ def with_replicas(state: ClusterState, shards: Iterable[int], replicas: int) -> 
             if new is None:
                 raise InvalidRequestError(
                     f"{replicas} replicas need {replicas} nodes that are alive and not draining; "
-                    f"{named(state, shard_id)} is on {list(meta.aim)}, and beside those there are {len(set(loads.replicas) - set(meta.aim))}: start more "
-                    "nodes (`antiphon node add`) or ask for fewer",
+                    f"{named(state, shard_id)} is on {list(meta.aim)}, and beside those there are "
+                    f"{len(set(loads.replicas) - set(meta.aim))}: start more nodes (`antiphon node add`) or ask for fewer",
                     replicas=replicas,
                 )
             goal.append(new)
@@ -134,8 +134,8 @@ def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[
             if new is None:
                 raise InvalidRequestError(
                     f"node {node} cannot be drained: {named(state, shard_id)} is on {list(aim)}, and no other node is "
-                    "alive and not draining, so its replica has nowhere to go and stays; start another node (`antiphon node add`) or "
-                    "give its topic fewer replicas",
+                    "alive and not draining, so its replica has nowhere to go and stays; start another node "
+                    "(`antiphon node add`) or give its topic fewer replicas",
                     node=node,
                 )
             goal.append(new)
@@ -172,7 +172,7 @@ def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay:
     if must_stay(meta, node):
         raise InvalidRequestError(
             f"node {node} leads {named(state, meta.shard_id)}, whose topic has election=manual: nobody else "
-            f"is made its leader without being asked; move leadership first: `antiphon shard elect TOPIC {meta.index} --node N`",
+            "is made its leader without being asked; move leadership first: `antiphon shard elect`",
             node=node,
             shard=meta.shard_id,
         )
