@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.node.multi_files import ORIGINS_FILE
 from antiphon.node.multi_host import MultiHost
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
@@ -268,8 +269,24 @@ def test_logs_are_trimmed_when_everybody_has_them_and_the_clocks_stay(tmp_path: 
             await append(nodes, 1, shard_id, b"more")
             await converged(nodes, shard_id)
             assert sum(status_of(nodes, 0, shard_id).vclock) == 31
+            await nodes.stop(1)
+            directory = host_directory(tmp_path, 1, shard_id)
+            (directory / ORIGINS_FILE).unlink()  # now nobody knows what its log begins with
+            await nodes.start(1)
+            await eventually(lambda: shard_id in nodes.nodes[1].hosts)
+            await converged(nodes, shard_id)
+            assert sum(status_of(nodes, 1, shard_id).vclock) == 31
+            await eventually(lambda: status_of(nodes, 1, shard_id).state == "ok")
+            await append(nodes, 1, shard_id, b"and more")
+            await converged(nodes, shard_id)
+            assert sum(status_of(nodes, 0, shard_id).vclock) == 32
 
     run(test())
+
+
+def host_directory(directory: Path, node_id: int, shard_id: int) -> Path:
+    shards = directory / f"node-{node_id}" / "shards"
+    return next(path for path in shards.iterdir() if int(path.name) == shard_id)
 
 
 def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused(tmp_path: Path) -> None:

@@ -131,3 +131,9 @@ def test_marks_beyond_the_log_are_left_out(tmp_path: Path) -> None:
     found = recover_origins(DISK, log)
     assert found is not None
     assert found[1].clock == (0, 5, 5)
+
+
+def test_entries_that_do_not_follow_the_file_cannot_be_placed(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log", 10)
+    carry_out(save_marks(DISK, log, [Mark(0, (0, 3), (0, 99))]))
+    assert recover_origins(DISK, log) is None

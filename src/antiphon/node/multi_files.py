@@ -22,6 +22,7 @@ from antiphon.log.snapshot import frame, unframe
 from antiphon.node.multi_batches import entry_of
 from antiphon.replication.origin_history import START, History, Mark
 from antiphon.replication.origin_index import OriginIndex
+from antiphon.replication.vclock import LOCAL
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
@@ -56,7 +57,8 @@ def load_marks(disk: Disk, directory: str) -> tuple[Mark, ...]:
 def recover_origins(disk: Disk, log: "ShardLog") -> tuple[OriginIndex, Mark] | None:
     """Index and final history of a log that was just opened; None where nothing says how it begins. Blocking.
 
-    That is so where the log was trimmed and the file is gone, or where damage cut the log before where the file begins.
+    That is so where the log was trimmed and the file is gone, where damage cut the log before where the file begins, and
+    where entries do not follow each other as the file would have it.
     """
     marks = [mark for mark in load_marks(disk, log.path) if mark.offset <= log.log_end]
     if not marks or marks[0].offset < log.log_start:
@@ -65,17 +67,23 @@ def recover_origins(disk: Disk, log: "ShardLog") -> tuple[OriginIndex, Mark] | N
         marks = [START]
     index = OriginIndex(marks)
     history = History(marks[-1])
-    pass_over(log, history, log.log_end, index)
-    return index, history.mark()
+    return (index, history.mark()) if pass_over(log, history, log.log_end, index) else None
 
 
-def pass_over(log: "ShardLog", history: History, to_offset: int, index: OriginIndex | None = None) -> None:
-    """Move `history` forward over the batches of the log, up to `to_offset`. Reads the disk where it must."""
+def pass_over(log: "ShardLog", history: History, to_offset: int, index: OriginIndex | None = None) -> bool:
+    """Move `history` forward over the batches of the log, up to `to_offset`. Reads the disk where it must.
+
+    False, half-way, where an entry is not the next one of its origin.
+    """
     while history.offset < to_offset:
         batches = log.read(history.offset, _READ_BYTES, to_offset)
         if not batches:
-            return
+            return False
         for batch in batches:
-            history.take(entry_of(batch))
+            entry = entry_of(batch)
+            if entry.origin != LOCAL and entry.lsn != history.lsns[entry.origin] + 1:
+                return False
+            history.take(entry)
             if index is not None:
                 index.passed(history, 1)
+    return True

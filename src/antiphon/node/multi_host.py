@@ -21,7 +21,6 @@ from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header, stamp
-from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import ReadReady
 from antiphon.replication.messages import ChangeMembers, MembersSettled
 from antiphon.replication.multi_messages import Relay
@@ -268,7 +267,8 @@ class MultiHost(ShardHost):
         if start <= self.multi.log_start:
             return
         history = History(self.multi.mark_before(start))
-        pass_over(self.log, history, start)
+        if not pass_over(self.log, history, start):
+            return
         base = history.mark()
         self._event(self.multi.trimmed, base)
 
@@ -352,14 +352,9 @@ def open_multi_host(
     """
     rule = rule_named(settings.replication.conflict)
     found = recover_origins(disk, log)
-    if found is None:  # what is left of the log cannot be placed: the others fill it anew
-        structlog.get_logger().error("log_begins_nowhere", shard=shard.shard_id, log_start=log.log_start)
-        at = Mark(log.log_end, (), ())
-        services.wal.submit(log.reset(EntryId(TERM, log.log_end)))
-        services.wal.submit(save_marks(disk, log, [at]))
-        index, end = OriginIndex([at]), at
-    else:
-        index, end = found
+    if found is None:
+        found = _begin_anew(services, disk, log)
+    index, end = found
     table = None
     if topic.kind is Kind.TABLE:
         place.tables.mkdir(exist_ok=True)
@@ -374,7 +369,7 @@ def open_multi_host(
         config=MultiWriterConfig(
             resend_ticks=max(2, RESEND_MS // place.tick_ms), stall_ticks=max(4, STALL_MS // place.tick_ms)
         ),
-        damaged=log.damaged is not None or found is None,
+        damaged=log.damaged is not None,
     )
     for peer in place.lost_peers:
         replica.peer_lost(peer)
@@ -384,6 +379,21 @@ def open_multi_host(
     host.configure(settings)
     host.start(shard, place.nodes)
     return host
+
+
+def _begin_anew(services: "HostServices", disk: "Disk", log: ShardLog) -> tuple[OriginIndex, Mark]:
+    """What is in the log stays there to be read, but nobody knows what of whom it is: the others send all they have anew.
+
+    Until everybody has answered nothing is written here, over restarts too.
+    """
+    structlog.get_logger().error(
+        "log_has_no_clock", path=log.path, log_start=log.log_start, log_end=log.log_end
+    )
+    if log.damaged is None:
+        log.mark_forgotten()
+    at = Mark(log.log_end, (), ())
+    services.wal.submit(save_marks(disk, log, [at]))
+    return OriginIndex([at]), at
 
 
 def _open_table(path: str, log: ShardLog, rule: ConflictRule) -> MergedShard:
