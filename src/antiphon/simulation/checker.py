@@ -11,6 +11,14 @@ at what the event touched, so that checking after every step stays cheap.
 | leader-completeness | a leader holds everything that leaders of earlier terms committed |
 | leader-append-only | a leader never cuts its own log |
 | durable-majority | what is committed is on the disks of a majority (of both sets while members change), and stays there |
+| durable-live | where elections go by the live replica set: it is on every recorded live member (HW <= min LEO of the set) |
+| live-within-members | the recorded live set is a part of the members |
+| min-live | nothing is committed with fewer live members than the topic demands |
+| unclean-forbidden | nobody is elected who may lack committed entries, unless the topic allows it |
+| no-loss | nothing acknowledged is given up where the rule loses nothing |
+| loss-window | what is lost where it may be was only ever with a leader that was deposed, and was not settled |
+| loss-told | and that replica says so |
+| marker-after-commit | what a commit marker in the log says to be committed is committed when it is written |
 | commit-rule | with `at_least(k)`: on k disks when it is acknowledged |
 | older-term | what a leader commits ends with an entry of its own term |
 | committed-immutable | no replica commits anything else at a committed offset |
@@ -43,7 +51,7 @@ from antiphon.replication.messages import (
     VoteReply,
 )
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.client_messages import ClientData
+from antiphon.simulation.client_messages import ClientData, CommitMark
 from antiphon.simulation.losses import Acknowledged
 from antiphon.simulation.truth import Identity, ShardTruth, Watched, holders, is_held
 from antiphon.simulation.violation import require
@@ -73,6 +81,14 @@ class Checker:
         """Where a node keeps its replicas, opened or not, by shard."""
         return {shard: truth.files[node] for shard, truth in self.shards.items() if node in truth.files}
 
+    def memory_lost(self, shard: ShardId, node: NodeId) -> None:
+        """A node's disk is gone. A vote for itself binds nobody then: only its own candidacy could have counted it."""
+        truth = self.shards[shard]
+        truth.losses.silent[node] = None
+        own = [key for key, candidate in truth.votes.items() if key[1] == node == candidate]
+        for key in own:
+            del truth.votes[key]
+
     # -- logs -----------------------------------------------------------------------------------------------------
 
     def appended(self, hosted: Watched, count: int) -> None:
@@ -88,6 +104,14 @@ class Checker:
                 truth.shard,
                 f"node {hosted.node} has another log than somebody before it up to {entry.next_offset}@{entry.term}",
             )
+            if isinstance(entry.data, CommitMark) and not truth.may_lose:
+                require(
+                    entry.data.high_watermark <= truth.committed.end_offset or bool(truth.unclean),
+                    "marker-after-commit",
+                    truth.shard,
+                    f"node {hosted.node} writes down that {entry.data.high_watermark} is committed, "
+                    f"committed is {truth.committed.end_offset}",
+                )
 
     def cut(self, hosted: Watched) -> None:
         """The replica is about to shorten its log."""
@@ -141,7 +165,7 @@ class Checker:
 
     def _not_held(self, truth: ShardTruth, nodes: tuple[NodeId, ...], end: int, chain: int) -> None:
         require(
-            False,
+            truth.deleted,
             "durable-live" if truth.fence == "live" else "durable-majority",
             truth.shard,
             f"everything before {end} is committed, but only nodes {holders(truth, nodes, end, chain)} of {list(nodes)} "
@@ -287,7 +311,7 @@ class Checker:
         )
         term = hosted.term_now()
         require(
-            truth.committed.end.term == term,
+            truth.committed.end.term == term or truth.may_lose,  # there it is clipped to what is acknowledged
             "older-term",
             truth.shard,
             f"{where}, an entry of term {truth.committed.end.term}",
@@ -528,7 +552,7 @@ class Checker:
         """What still keeps the shards from having converged; empty when every replica has everything committed."""
         problems = []
         for truth in truths:
-            if truth.deleted:
+            if truth.deleted or truth.beyond_help:
                 continue
             if truth.members.is_joint or (truth.moved_by_coordinator and truth.members.learners):
                 problems.append(f"shard {truth.shard}: a change of members is not over: {truth.members}")

@@ -30,6 +30,13 @@ class MembersData(NamedTuple):
     learners: tuple[int, ...]
 
 
+class CommitMark(NamedTuple):
+    """Content of an entry that tells that everything before `high_watermark` was committed."""
+
+    term: int
+    high_watermark: int
+
+
 class AppendRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Append one entry of `count` offsets; with `expected` >= 0 only if the log ends there (S2.12)."""
 

@@ -16,7 +16,7 @@ from antiphon.replication.replica import Replica
 from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Event, next_role
 from antiphon.simulation.hosted import Hosted
-from antiphon.simulation.mutations import Patch
+from antiphon.simulation.plant import Patch
 from antiphon.wire.metadata import ABSENT_NODE, ShardStatus
 
 

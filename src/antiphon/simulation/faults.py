@@ -66,13 +66,14 @@ class Faults:
         self._menu: list[tuple[int, Callable[[], Fault | None]]] = _menu(self, world.options)
         if schedule is not None:
             for fault in schedule:
-                world.scheduler.at(self._began_ns + fault.at_ms * MILLISECOND, self._replay, fault)
+                world.scheduler.exactly(self._began_ns + fault.at_ms * MILLISECOND, self._replay, fault)
         elif world.options.fault_every_ms and any(weight for weight, _ in self._menu):
             self._plan()
 
     def _plan(self) -> None:
         wait_ms = 1 + int(self._random.expovariate(1.0 / self._world.options.fault_every_ms))
-        self._world.scheduler.after(wait_ms * MILLISECOND, self._strike)
+        scheduler = self._world.scheduler
+        scheduler.exactly(scheduler.now_ns + wait_ms * MILLISECOND, self._strike)
 
     def _strike(self) -> None:
         if self._stopped:
@@ -108,7 +109,10 @@ class Faults:
 
     def _lasts_ms(self) -> int:
         """Mostly short, now and then long enough for several elections."""
-        return 1 + int(self._random.expovariate(1.0 / self._random.choice((20, 100, 400))))
+        longest = self._world.options.fault_lasts_ms
+        return 1 + int(
+            self._random.expovariate(1.0 / self._random.choice((longest // 20, longest // 4, longest)))
+        )
 
     def _victim(self) -> int:
         """Any node; often one that leads, because that is where it hurts."""

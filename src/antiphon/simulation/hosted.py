@@ -170,6 +170,8 @@ class Hosted:
                     "lost-tail", self.shard, self.node, action.from_offset, action.to_offset
                 )
                 world.checker.tail_lost(self, action.from_offset, action.to_offset)
+                if self.truth.unclean:
+                    self.mark_seen = min(self.mark_seen, action.from_offset)
 
     def _note_settled(self) -> None:
         """What no election can lose may rise without a word, where more than that is acknowledged."""

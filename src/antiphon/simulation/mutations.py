@@ -15,11 +15,10 @@ from antiphon.replication.leader import LeaderSide
 from antiphon.replication.leader_commit import LeaderCommit
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId
+from antiphon.simulation.plant import Patch
 
 if TYPE_CHECKING:
     from antiphon.simulation.disk import ReplicaFiles
-
-Patch = tuple[Any, str, Any]
 
 _on_append = FollowerSide.on_append
 _append = LocalLog.append

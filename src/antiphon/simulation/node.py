@@ -22,6 +22,7 @@ from antiphon.simulation.options import MILLION
 from antiphon.simulation.scheduler import MILLISECOND
 
 if TYPE_CHECKING:
+    from antiphon.simulation.topic_options import TopicOptions
     from antiphon.simulation.world import World
     from antiphon.wire.metadata import ShardMeta
 
@@ -75,11 +76,17 @@ class SimulatedNode:
                 self.open_replica(shard, files)
         self.world.scheduler.after(self.random.randrange(1, self._tick_ns), self._tick, self.life)
 
-    def open_replica(self, shard: int, files: ReplicaFiles, meta: "ShardMeta | None" = None) -> Hosted:
-        """Make the replica of a shard from what is on disk; `meta` is what the node knows of the shard."""
+    def open_replica(
+        self,
+        shard: int,
+        files: ReplicaFiles,
+        meta: "ShardMeta | None" = None,
+        topic: "TopicOptions | None" = None,
+    ) -> Hosted:
+        """Make the replica of a shard from what is on disk; `meta` and `topic` are what the node knows of it."""
         self.world.about_to_open(files)
         files.recover()
-        replica = self.world.make_replica(self, shard, files, meta)
+        replica = self.world.make_replica(self, shard, files, meta, topic or self.world.topic)
         hosted = Hosted(self, shard, files, replica)
         self.hosted[shard] = hosted
         hosted.truth.hosted[self.node_id] = hosted
@@ -150,8 +157,15 @@ class SimulatedNode:
     def _others_are_sound(self, shard: int) -> bool:
         """No more than one of three replicas or more loses something at a time: more is not to be survived."""
         truth = self.world.checker.shards[shard]
-        enough = all(len(each) >= 3 or self.node_id not in each for each in truth.members.sets)
-        if any(node != self.node_id for node in truth.untrusted):
+        known = [truth.members, *(hosted.replica.members for hosted in truth.hosted.values())]
+        enough = all(len(each) >= 3 or self.node_id not in each for members in known for each in members.sets)
+        disks = self.world.registered_disks
+        new = [
+            node.node_id
+            for node in self.world.nodes
+            if node.disks > 1 and disks.get(node.node_id) != node.disk_id
+        ]
+        if any(node != self.node_id for node in (*truth.untrusted, *(new if disks else ()))):
             return False
         return enough and not any(one.unsound for node, one in truth.files.items() if node != self.node_id)
 
@@ -171,7 +185,7 @@ class SimulatedNode:
             self.disks += 1
             self.world.trace.tell("wipe", -1, self.node_id)
             for shard, files in places.items():
-                self.world.checker.shards[shard].losses.silent[self.node_id] = None
+                self.world.checker.memory_lost(shard, self.node_id)
                 files.lose_everything(self.world.is_raft(shard))
                 self.world.checker.durable_shrank(shard)
             self.files = {shard: files for shard, files in self.files.items() if self.world.is_raft(shard)}

@@ -47,6 +47,7 @@ class SimulationOptions:
     sync_stall_ppm: int  # share of syncs that take a hundred times as long
     clock_skew_ppm: int  # a node's clock runs up to so much faster or slower
     fault_every_ms: int  # mean time between faults, 0: none
+    fault_lasts_ms: int  # mean length of the long ones; most are a fourth of that, or a twentieth
     crash_weight: int
     crash_all_weight: int
     partition_weight: int
@@ -96,8 +97,8 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         commit=_commit_rule(profile, replicas, draw),
         min_live=draw.choice((1, 1, 2)),
         unclean=profile == "fluvio" and draw.random() < 0.25,
-        commit_marker=profile == "tarantool",
-        ack_every=draw.choice((1, 3)) if profile == "tarantool" else 1,
+        commit_marker=profile == "tarantool" or (coordinated and draw.random() < 0.3),
+        ack_every=draw.choice((1, 1, 3)),
         liveness_ms=20_000,
         tick_ms=10,
         pre_vote=draw.random() < 0.75,
@@ -112,6 +113,7 @@ def derive(seed: int, profile: str | None = None, **overrides: Any) -> Simulatio
         sync_stall_ppm=draw.choice((0, 5_000, 20_000)),
         clock_skew_ppm=draw.choice((0, 50_000, 300_000)),
         fault_every_ms=0 if calm else draw.choice((60, 120, 250)),
+        fault_lasts_ms=draw.choice((400, 400, 400, 1_500)),
         crash_weight=draw.choice((0, 2, 6)),
         crash_all_weight=draw.choice((0, 1)),
         partition_weight=draw.choice((0, 2, 4)),

@@ -4,58 +4,13 @@ Each plant is one known mistake in replicating a log. It changes the pure classe
 replacing a function or method while the run lasts. Each has to be caught within a bounded number of seeds.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from antiphon.invariants import invariant
 from antiphon.simulation import election_mutations, mutations
-from antiphon.simulation.options import SimulationOptions
+from antiphon.simulation.mode_plants import MODE_PLANTS
+from antiphon.simulation.plant import Plant, planted
 
-if TYPE_CHECKING:
-    from antiphon.simulation.disk import ReplicaFiles
-
-
-_INHERITED: Final = object()
-
-
-@dataclass(frozen=True)
-class Plant:
-    """One planted bug and the worlds in which it has a chance to show."""
-
-    name: str
-    description: str
-    patches: tuple[mutations.Patch, ...] = ()
-    profile: str = "raft"
-    seeds_max: int = 60  # it has to be caught within so many seeds
-    options: dict[str, Any] = field(default_factory=dict)
-    on_restart: "Callable[[ReplicaFiles], None] | None" = None
-
-    def adapt(self, options: SimulationOptions) -> SimulationOptions:
-        """The options of a seed, changed so that the bug's conditions arise."""
-        commit = "live" if options.commit == "live" else "quorum"
-        return replace(options, **{"commit": commit, **self.options})
-
-
-@contextmanager
-def planted(plant: Plant | None) -> Iterator[None]:
-    """Replace what the plant replaces, and put it back."""
-    patches = () if plant is None else plant.patches
-    originals = [(where, name, vars(where).get(name, _INHERITED)) for where, name, _ in patches]
-    for where, name, _ in patches:
-        invariant(hasattr(where, name), f"there is no {name} to be replaced in {where}")
-    try:
-        for where, name, replacement in patches:
-            setattr(where, name, replacement)
-        yield
-    finally:
-        for where, name, original in originals:
-            if original is _INHERITED:
-                delattr(where, name)
-            else:
-                setattr(where, name, original)
-
+__all__ = ["PLANTS", "Plant", "planted"]
 
 # Worlds in which elections are frequent and contested.
 _CONTESTED: dict[str, Any] = {
@@ -190,6 +145,7 @@ _ALL = (
         "a damaged log counts as whole again once it has any entry committed in the current term",
         election_mutations.REPAIRED_TOO_EARLY,
         options={**_DIVERGING, "crash_weight": 12, "damage_ppm": 600_000},
+        rare=True,
     ),
     Plant(
         "refuse-without-confirming",
@@ -218,6 +174,7 @@ _ALL = (
         election_mutations.DAMAGED_VOTES,
         profile="oxia",
         options={**_APPOINTED, "damage_ppm": 600_000},
+        rare=True,
     ),
     Plant(
         "same-term-again",
@@ -235,4 +192,4 @@ _ALL = (
     ),
 )
 
-PLANTS: dict[str, Plant] = {plant.name: plant for plant in _ALL}
+PLANTS: dict[str, Plant] = {plant.name: plant for plant in (*_ALL, *MODE_PLANTS)}

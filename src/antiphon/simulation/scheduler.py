@@ -36,6 +36,12 @@ class Scheduler:
         self._serial += 1
         heapq.heappush(self._heap, (time_ns, self._draw(16), self._serial, call, arguments))
 
+    def exactly(self, time_ns: int, call: Callable[..., None], *arguments: Any) -> None:
+        """As `at`, before all else of that instant, and without a draw, so that planning it changes nothing else."""
+        invariant(time_ns >= self.now_ns, f"{time_ns} ns is in the past of {self.now_ns} ns")
+        self._serial += 1
+        heapq.heappush(self._heap, (time_ns, -1, self._serial, call, arguments))
+
     def step(self) -> bool:
         """Carry out the next call; False when nothing is left."""
         if not self._heap:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError
 from antiphon.invariants import InvariantError
+from antiphon.replication.commit_rule import CommitKind, CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.messages import (
     Ack,
@@ -27,7 +28,7 @@ from antiphon.replication.messages import (
 )
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.script_language import NUMBERS, SAYINGS, SCENE, Step, entry_of, read_script
+from antiphon.simulation.script_language import NUMBERS, SAYINGS, SCENE, SETS, Step, entry_of, read_script
 from antiphon.simulation.stage import COORDINATOR, ENTRY_BYTES, SHARD, Actor, Stage, Underway
 from antiphon.simulation.stored_log import StoredLog
 from antiphon.simulation.violation import ViolationError
@@ -78,15 +79,24 @@ class ScriptRun:
         settings = {step.what: step.number for step in scene if step.command == "set"}
         batch_bytes = settings.get("batch", 1000) * ENTRY_BYTES
         patience = settings.get("patience", PATIENCE_TICKS)
+        rule = next((step.words[0] for step in scene if step.what == "commit"), "quorum")
+        self._rule = CommitRule.parse(rule)
         self._stage = Stage(
             self._names,
             votes=self._votes,
-            config=ReplicaConfig(max_in_flight_bytes=batch_bytes, feed_bytes_max=batch_bytes),
+            config=ReplicaConfig(
+                max_in_flight_bytes=batch_bytes,
+                feed_bytes_max=batch_bytes,
+                commit=self._rule,
+                min_live=settings.get("min-live", 1),
+            ),
+            voters=settings.get("voters"),
             election=ElectionConfig(2, patience, pre_vote=bool(settings.get("pre-vote", 1))),
             patience=patience,
         )
         self._promised: dict[NodeId, NewTermReply] = {}  # of the coordinator's latest term
         self._is_open = False
+        self._live_version = 0
         self._commands: dict[str, Callable[[Step], None]] = {
             "log": self._log,
             "term": self._term,
@@ -95,6 +105,9 @@ class ScriptRun:
             "fence": lambda step: self._fence(self._ids(step.nodes)),
             "appoint": lambda step: self._appoint(self._living(step.nodes[0])),
             "add": self._add,
+            "members": self._change_members,
+            "transfer": self._transfer,
+            "record": lambda _: self._record(),
             "append": self._append,
             "refuse": self._refuse,
             "deliver": self._deliver,
@@ -200,7 +213,11 @@ class ScriptRun:
             raise StepError(f"{name} has not promised the coordinator's term")
         heads = tuple((node, said.head) for node, said in self._promised.items() if node != actor.node)
         term = self._promised[actor.node].term
-        stage.receive(COORDINATOR, actor.node, BecomeLeader(SHARD, term, stage.truth.ensemble, heads))
+        stage.receive(
+            COORDINATOR,
+            actor.node,
+            BecomeLeader(SHARD, term, stage.truth.ensemble, heads, *self._first_live()),
+        )
         if actor.role is not Role.LEADER:
             raise StepError(
                 f"{name} refuses to lead term {term}; it is {_role(actor)} in term {actor.replica.term}"
@@ -220,6 +237,53 @@ class ScriptRun:
         if not said or not isinstance(said[-1], NewTermReply) or said[-1].term != term:
             raise StepError(f"{step.nodes[0]} does not promise term {term}")
         self._stage.receive(COORDINATOR, leader.node, AddFollower(SHARD, term, node, said[-1].head))
+
+    def _first_live(self) -> tuple[tuple[NodeId, ...], int]:
+        """Where commits go by the live set, a term begins with those of it that promised, at first with all that did."""
+        truth = self._stage.truth
+        if self._rule.kind is not CommitKind.LIVE:
+            return (), 0
+        before = truth.live or truth.ensemble
+        truth.live, truth.fence = tuple(node for node in before if node in self._promised), "live"
+        self._live_version += 1
+        return truth.live, self._live_version
+
+    def _record(self) -> None:
+        """The coordinator records what the leader proposes, and everybody hears of it."""
+        leader = self._leader()
+        proposal = leader.proposal
+        if proposal is None or proposal.version != self._live_version:
+            raise StepError(f"{self._stage.name(leader.node)} proposes no other live set")
+        self._live_version += 1
+        self._stage.truth.live = proposal.live
+        self._stage.checker.durable_shrank(SHARD)
+        leader.run(leader.replica.live_recorded(leader.term_now(), self._live_version, proposal.live))
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    def _leader(self) -> Actor:
+        leading = [one for one in self._stage.actors.values() if one.alive and one.role is Role.LEADER]
+        if not leading:
+            raise StepError("nobody leads")
+        return max(leading, key=lambda one: one.term_now())
+
+    def _change_members(self, step: Step) -> None:
+        leader = self._leader()
+        if not isinstance(leader.replica, RaftReplica):
+            raise StepError("these are appointed")
+        try:
+            leader.run(leader.replica.propose_members(self._ids(step.nodes), self._ids(step.others)))
+        except AntiphonError as error:
+            raise StepError(error.message) from None
+
+    def _transfer(self, step: Step) -> None:
+        leader = self._leader()
+        if not isinstance(leader.replica, RaftReplica):
+            raise StepError("these are appointed")
+        try:
+            leader.run(leader.replica.transfer_leadership(self._id(step.nodes[0])))
+        except AntiphonError as error:
+            raise StepError(error.message) from None
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
@@ -339,6 +403,13 @@ class ScriptRun:
         if step.what in ("log", "disk"):
             self._expect_log(step, name, actor)
             return
+        if step.what in SETS:
+            known = actor.replica.live if step.what == "live" else actor.replica.members.voters
+            found = " ".join(sorted(map(self._stage.name, known)))
+            wanted = " ".join(sorted(step.others))
+            if found != wanted:
+                raise StepError(f"expected {name} {step.what} {wanted}, found {found or 'none'}")
+            return
         found = str(self._found(step.what, actor))
         expected = str(step.number) if step.what in NUMBERS else step.words[0]
         if found != expected:
@@ -351,6 +422,10 @@ class ScriptRun:
                 return replica.term
             case "commit":
                 return replica.high_watermark
+            case "settled":
+                return replica.settled
+            case "lost":
+                return actor.lost
             case "end":
                 return replica.log_end
             case "role":

@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antiphon.errors import InvalidRequestError
+from antiphon.replication.commit_rule import CommitRule
 
 NODES_MAX = 31
 TICKS_MAX = 10_000
 STEPS_MAX = 10_000
 NUMBER_MAX = 2**62
 
-NUMBERS = ("term", "commit", "end")
+NUMBERS = ("term", "commit", "settled", "end", "lost")
 CHOICES = {
     "role": ("leader", "follower", "candidate", "fenced"),
     "ready": ("yes", "no"),
 }
 NAMES = ("leader", "vote")  # of a node, or `none`
+SETS = ("live", "voters")  # of nodes, as a node knows them
 LOGS = ("log", "disk")
 SAYINGS = ("grants", "refuses", "deposes", "rejects", "acknowledges")
-PROPERTIES = (*NUMBERS, *CHOICES, *NAMES, *LOGS, *SAYINGS)
+PROPERTIES = (*NUMBERS, *CHOICES, *NAMES, *SETS, *LOGS, *SAYINGS)
 SCENE = ("replicas", "appointed", "set", "log", "term")
 
 _NAME = re.compile(r"^[a-z][a-z0-9-]*$", re.IGNORECASE)
@@ -211,14 +213,31 @@ def _cast(reader: _Reader) -> Step:
 
 
 def _set(reader: _Reader) -> Step:
-    what = reader.choice("setting", ("pre-vote", "batch", "patience"))
+    what = reader.choice("setting", ("pre-vote", "batch", "patience", "commit", "min-live", "voters"))
+    if what == "commit":
+        return _rule(reader)
     if what == "pre-vote":
         return Step(what=what, number=int(reader.choice("value", ("on", "off")) == "on"))
     number = reader.number(what, 1000)
-    least = 1 if what == "batch" else 3
+    least = 3 if what == "patience" else 1
     if number < least:
         raise reader.wrong(str(number), f"{what} is at least {least}")
     return Step(what=what, number=number)
+
+
+def _rule(reader: _Reader) -> Step:
+    word = reader.word("commit rule")
+    try:
+        CommitRule.parse(word)
+    except InvalidRequestError as error:
+        raise reader.wrong(word, error.message) from None
+    return Step(what="commit", words=(word,))
+
+
+def _members(reader: _Reader) -> Step:
+    nodes = reader.nodes()
+    others = reader.nodes() if reader.keyword("listening") else ()
+    return Step(nodes=nodes, others=others)
 
 
 def _log(reader: _Reader) -> Step:
@@ -295,6 +314,8 @@ def _expect(reader: _Reader) -> Step:
         return Step(nodes=nodes, what=what, words=(reader.choice(what, CHOICES[what]),))
     if what in NAMES:
         return Step(nodes=nodes, what=what, words=(reader.choice("node", (*reader.names, "none")),))
+    if what in SETS:
+        return Step(nodes=nodes, what=what, others=reader.nodes())
     if what in SAYINGS:
         return Step(nodes=nodes, what=what, others=reader.nodes())
     if reader.keyword("like"):
@@ -316,6 +337,9 @@ COMMANDS: dict[str, Callable[[_Reader], Step]] = {
     "fence": _some_nodes,
     "appoint": _one_node,
     "add": _one_node,
+    "members": _members,
+    "transfer": _one_node,
+    "record": _nothing,
     "append": _append,
     "refuse": _append,
     "deliver": _messages,
@@ -331,6 +355,6 @@ COMMANDS: dict[str, Callable[[_Reader], Step]] = {
     "settle": _nothing,
     "expect": _expect,
 }
-ONLY_APPOINTED = ("fence", "appoint", "add")
-ONLY_VOTING = ("campaign",)
-RESERVED = (*COMMANDS, *PROPERTIES, "all", "none", "from", "to", "like", "empty", "copies")
+ONLY_APPOINTED = ("fence", "appoint", "add", "record")
+ONLY_VOTING = ("campaign", "members", "transfer")
+RESERVED = (*COMMANDS, *PROPERTIES, "all", "none", "from", "to", "like", "listening", "empty", "copies")

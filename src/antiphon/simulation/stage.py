@@ -17,7 +17,10 @@ from antiphon.replication.actions import (
     Commit,
     Feed,
     LeaderReady,
+    LostTail,
+    MembersChanged,
     PersistTerm,
+    ProposeLive,
     ReadFailed,
     ReadReady,
     Repaired,
@@ -27,7 +30,9 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import AnyMessage, Append, Entry, NodeId, RequestVote
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
@@ -44,6 +49,7 @@ COORDINATOR: NodeId = 0  # what is sent to it is kept in `Stage.told`
 ENTRY_BYTES = 100  # what a replica takes for the size of an entry that is not bytes
 MESSAGES_MAX = 100_000  # delivered at a time; more means that the replicas talk to each other for ever
 ACTIONS_MAX = 10_000  # of one event
+MEMBERS = "members"  # content of an entry that changes the members
 TERM_START = "start"  # content of the entry with which a leader opens its term
 
 
@@ -65,6 +71,7 @@ class Actor:
         self.files = ReplicaFiles()
         self.files.log.reset(start, 0)
         self.alive = False
+        self.lost = 0  # offsets that this node had acknowledged as leader and gave up
         self.auto_sync = True  # writes are durable as soon as the event that caused them is over
         self.writes: deque[StorageAction] = deque()
         self.outbox: list[
@@ -79,7 +86,10 @@ class Actor:
         self.alive = True
         self.log: StoredLog = self.files.log.copy()
         self.replica = self.stage.make_replica(self)
-        self.term_seen, self.mark_seen = self.replica.term, self.replica.high_watermark
+        self.term_seen, self.mark_seen = self.replica.term, self.replica.settled
+        self.proposal: ProposeLive | None = None
+        if self.files.acknowledged:
+            self.replica.recall_acknowledged(self.files.acknowledged)
         self.stage.truth.hosted[self.node] = self
         self.stage.checker.replica(self)
 
@@ -95,11 +105,14 @@ class Actor:
     def run(self, actions: Iterable[Action]) -> list[Action]:
         """Carry out what one event caused, in order, check the replica, and let the disk sync. Returns what was done."""
         pending, done = deque(actions), list[Action]()
+        if self.role is Role.LEADER:
+            self._note_settled()
         while pending:
             invariant(len(done) < ACTIONS_MAX, f"one event causes {len(done)} actions")
             action = pending.popleft()
             done.append(action)
             pending.extendleft(reversed(self._carry_out(action)))
+        self._note_settled()
         self.stage.checker.replica(self)
         if self.auto_sync and self.writes:
             done += self.sync()
@@ -116,17 +129,39 @@ class Actor:
                 entries = self.log.read(action.from_offset, self.log.end_offset, count)
                 return self.replica.fed(action.to, entries, ENTRY_BYTES * len(entries))
             case Commit():
-                self.stage.checker.committed(self, action.high_watermark)
-                self.stage.say(f"{self.stage.name(self.node)} commits up to {action.high_watermark}")
+                self._commit(action.high_watermark)
             case RoleChanged():
                 self._role_changed(action)
             case SendSnapshot():
                 raise ViolationError(
                     "no-crash", SHARD, f"node {self.node} wants a snapshot; no log was ever cut here"
                 )
-            case LeaderReady() | ReadReady() | ReadFailed() | Repaired():
+            case ProposeLive():
+                self.proposal = action
+                live = " ".join(map(self.stage.name, action.live))
+                self.stage.say(f"{self.stage.name(self.node)} wants {live} recorded as live")
+            case LostTail():
+                self.lost += action.to_offset - action.from_offset
+                self.stage.checker.tail_lost(self, action.from_offset, action.to_offset)
+                self.stage.say(
+                    f"{self.stage.name(self.node)} loses what it acknowledged from {action.from_offset}"
+                )
+            case LeaderReady() | ReadReady() | ReadFailed() | Repaired() | MembersChanged():
                 pass
         return ()
+
+    def _commit(self, high_watermark: int) -> None:
+        settled = min(high_watermark, self.replica.settled)
+        if settled > self.mark_seen:
+            self.stage.checker.committed(self, settled)
+        if high_watermark > settled:
+            self.files.acknowledged = high_watermark
+        self.stage.say(f"{self.stage.name(self.node)} commits up to {high_watermark}")
+
+    def _note_settled(self) -> None:
+        """What is settled may rise without a word, where more than that is acknowledged."""
+        if self.mark_seen < self.replica.settled <= self.log.end_offset:
+            self.stage.checker.committed(self, self.replica.settled)
 
     def _stage_write(self, action: StorageAction) -> None:
         checker = self.stage.checker
@@ -205,6 +240,7 @@ class Stage:
         election: settings of elections; every replica's patience is `patience` ticks, never random.
         patience: ticks without a leader before a replica campaigns.
         start: where every log begins.
+        voters: so many of the nodes vote at first, and the log says who does later; None: all, for ever.
         replica_kind: class of the replicas that vote.
         holds_back: sending and syncing wait for `Actor.flush`.
     """
@@ -218,6 +254,7 @@ class Stage:
         election: ElectionConfig | None = None,
         patience: int = 10,
         start: EntryId = EMPTY,
+        voters: int | None = None,
         replica_kind: type[RaftReplica] = RaftReplica,
         holds_back: bool = False,
     ) -> None:
@@ -229,9 +266,17 @@ class Stage:
         self._election = election or ElectionConfig(election_ticks_min=patience)
         self._replica_kind = replica_kind
         self.checker = Checker()
-        self.truth = self.checker.add_shard(SHARD, tuple(range(1, len(names) + 1)))
+        everybody = tuple(range(1, len(names) + 1))
+        self._members_in_log = voters is not None
+        self.truth = self.checker.add_shard(SHARD, everybody[:voters])
+        self._founders = Members(self.truth.ensemble)
+        rule = self._config.commit
+        self.truth.may_lose = rule.kind is CommitKind.LOCAL or (
+            rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(self.truth.ensemble)
+        )
+        self.truth.min_live = self._config.min_live
         self.truth.committed.reset(start, 0)
-        self.actors = {node: Actor(self, node, start) for node in self.truth.ensemble}
+        self.actors = {node: Actor(self, node, start) for node in everybody}
         self.truth.files.update({node: actor.files for node, actor in self.actors.items()})
         self.underway: deque[Underway] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()  # asked for membership only
@@ -270,7 +315,7 @@ class Stage:
             return self._replica_kind(
                 node_id=actor.node,
                 shard=SHARD,
-                ensemble=self.truth.ensemble,
+                ensemble=self._founders.voters,
                 terms=terms,
                 term=files.term,
                 voted_for=files.voted_for,
@@ -279,11 +324,13 @@ class Stage:
                 config=self._config,
                 election=self._election,
                 election_timeout_ticks=lambda: self.patience,
+                members=self._members_index(files) if self._members_in_log else None,
+                make_members=_members_entry,
             )
         return Replica(
             node_id=actor.node,
             shard=SHARD,
-            ensemble=self.truth.ensemble,
+            ensemble=self._founders.voters,
             terms=terms,
             term=files.term,
             voted_for=files.voted_for,
@@ -291,6 +338,12 @@ class Stage:
             make_term_start=term_start,
             config=self._config,
         )
+
+    def _members_index(self, files: ReplicaFiles) -> MembersIndex:
+        changes = [
+            (entry.next_offset, entry.members) for entry in files.log.entries if entry.members is not None
+        ]
+        return MembersIndex(self._founders, changes)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -356,6 +409,10 @@ def is_candidacy(action: Action) -> bool:
     return isinstance(action, PersistTerm) or (
         isinstance(action, Send) and isinstance(action.message, RequestVote)
     )
+
+
+def _members_entry(term: int, base_offset: int, members: Members) -> Entry:
+    return Entry(term, base_offset, base_offset + 1, MEMBERS, members)
 
 
 def term_start(term: int, base_offset: int) -> Entry:

@@ -19,7 +19,7 @@ def tell(result: RunResult) -> list[str]:
     lines = [_sentence(event, len(shards) > 1) for event in _worth_telling(result.told)]
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
-        lines = [*lines[:half], f"(... {len(lines) - 2 * half} more ...)", *lines[-half:]]
+        lines = [*lines[:half], f"... and {len(lines) - 2 * half} more.", *lines[-half:]]
     options = result.options
     begin = (
         f"{options.nodes} nodes, {options.clients} client{'s' if options.clients > 1 else ''}, profile {options.profile}, "
@@ -146,6 +146,7 @@ SENTENCES: dict[str, Callable[[Facts], str]] = {
         f"node {facts[0]} was appointed for term {facts[1]} though it may lack committed entries"
     ),
     "lost": lambda facts: f"what was committed from {facts[0]} on was lost, as the topic allows",
+    "beyond-help": lambda _: "too many replicas had lost their data: the shard is rightly offline",
     "rule": lambda facts: f"node {facts[0]} commits by {facts[1]} from now on",
     "removed": lambda facts: f"node {facts[0]} removed its replica",
     "deleted": lambda _: "the topic was deleted",

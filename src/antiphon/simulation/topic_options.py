@@ -66,4 +66,5 @@ class TopicOptions:
             live_lag_ticks=max(1, options.live_lag_ms // self.tick_ms),
             commit_marker=options.commit_marker == "record",
             ack_every=options.ack_every,
+            unclean=options.unclean,
         )

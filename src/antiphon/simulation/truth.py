@@ -65,6 +65,7 @@ class ShardTruth:
         self.may_lose = False  # acknowledged before it is settled, as the topic's rule allows
         self.losses = Losses()
         self.unclean: dict[int, None] = {}  # terms whose leader may lack what was committed
+        self.beyond_help = False  # too many replicas have lost their data: rightly offline
         self.untrusted: tuple[NodeId, ...] = ()  # on record as back with an empty disk
         self.moved_by_coordinator = False  # which then sees to it that learners become voters
         self.deleted = False

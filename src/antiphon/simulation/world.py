@@ -19,7 +19,7 @@ from antiphon.replication.replica import Replica
 from antiphon.simulation.admin import Admin
 from antiphon.simulation.agent import COORDINATOR_SHARD
 from antiphon.simulation.checker import Checker
-from antiphon.simulation.client_messages import CLIENTS, MembersData, TermStart
+from antiphon.simulation.client_messages import CLIENTS, CommitMark, MembersData, TermStart
 from antiphon.simulation.clients import SimulatedClient
 from antiphon.simulation.disk import ReplicaFiles
 from antiphon.simulation.faults import Fault, Faults
@@ -46,9 +46,25 @@ COORDINATORS = 3  # members of `__cluster`
 RAFT_SHARD = 1  # the shard of the raft profile
 
 
+def _marker_entry(term: int, base_offset: int, high_watermark: int) -> Entry:
+    return Entry(term, base_offset, base_offset + 1, CommitMark(term, high_watermark))
+
+
 def _members_entry(term: int, base_offset: int, members: Members) -> Entry:
     data = MembersData(members.voters, members.outgoing, members.learners)
     return Entry(term, base_offset, base_offset + 1, data, members)
+
+
+def _replica_config(shard: int, topic: TopicOptions) -> ReplicaConfig:
+    """Small windows, so that little traffic fills them."""
+    is_cluster = shard == COORDINATOR_SHARD
+    small = ReplicaConfig(max_in_flight_bytes=2_000, feed_bytes_max=800, term_start_on_empty=is_cluster)
+    return small if is_cluster else topic.replica_config(small)
+
+
+def _known_members(meta: "ShardMeta", files: ReplicaFiles) -> tuple[int, ...]:
+    """A replica that has promised nothing, or knows of nothing that it has, waits for its coordinator's NewTerm."""
+    return meta.everybody if files.term else ()
 
 
 def _members_index(files: ReplicaFiles, founders: tuple[int, ...]) -> MembersIndex:
@@ -87,6 +103,7 @@ class World:
         ] = {}  # first members of shards that are there from the start
         self.topic = TopicOptions.of(options)
         self._metadata_version = -1
+        self.registered_disks: dict[int, str] = {}  # by node, as the coordinator knows them
         self._schedule = schedule
         self.losses = NO_LOSSES
 
@@ -102,7 +119,12 @@ class World:
             self.plant.on_restart(files)
 
     def make_replica(
-        self, node: SimulatedNode, shard: int, files: ReplicaFiles, meta: "ShardMeta | None"
+        self,
+        node: SimulatedNode,
+        shard: int,
+        files: ReplicaFiles,
+        meta: "ShardMeta | None",
+        topic: TopicOptions,
     ) -> "PureReplica":
         """The pure replica of a shard, as it comes up from its files."""
         terms = TermIndex(files.log.start.offset, files.log.start.term)
@@ -120,13 +142,13 @@ class World:
         common: dict[str, Any] = {
             "node_id": node.node_id,
             "shard": shard,
-            "ensemble": founders if meta is None else meta.ensemble,
+            "ensemble": founders if meta is None else _known_members(meta, files),
             "terms": terms,
             "term": files.term,
             "voted_for": files.voted_for,
             "high_watermark": files.high_watermark,
             "make_term_start": make_term_start,
-            "config": self._replica_config(shard),
+            "config": _replica_config(shard, topic),
             "damaged": files.damaged,
         }
         if self.is_raft(shard):
@@ -143,13 +165,7 @@ class World:
                     election_ticks_min=ELECTION_TICKS_MIN, pre_vote=self.options.pre_vote
                 ),
             )
-        return Replica(**common)
-
-    def _replica_config(self, shard: int) -> ReplicaConfig:
-        """Small windows, so that little traffic fills them."""
-        is_cluster = shard == COORDINATOR_SHARD
-        small = ReplicaConfig(max_in_flight_bytes=2_000, feed_bytes_max=800, term_start_on_empty=is_cluster)
-        return small if is_cluster else self.topic.replica_config(small)
+        return Replica(**common, make_marker=_marker_entry)
 
     def is_raft(self, shard: int) -> bool:
         """Do the replicas of this shard elect their leader themselves?"""
@@ -229,8 +245,6 @@ class World:
         """A shard comes into being; members open it when they learn of it."""
         truth = self.checker.add_shard(shard, ensemble)
         if shard != COORDINATOR_SHARD:
-            options = self.topic.replication
-            truth.min_live = options.min_live
             truth.may_lose = self.topic.may_lose(len(ensemble))
         for node_id in ensemble:
             truth.files[node_id] = ReplicaFiles()
@@ -241,12 +255,14 @@ class World:
         if state.version <= self._metadata_version:
             return
         self._metadata_version = state.version
+        self.registered_disks = {node.node_id: node.disk_id for node in state.nodes.values()}
         shards = self.checker.shards
         for shard_id, record in state.shards.items():
             meta = record.meta
             if shard_id not in shards:
                 self.add_shard(shard_id, meta.ensemble)
-            self._trust_again(state, record)
+                settings = state.topics[state.names[record.topic_id]].config
+                shards[shard_id].min_live = int(settings.get("min.live", "1"))
             truth = shards[shard_id]
             members = Members(meta.ensemble, meta.outgoing, meta.learners)
             if members != truth.members:
@@ -255,6 +271,7 @@ class World:
                 self.trace.tell_only("live", shard_id, meta.live, meta.live_version)
             truth.untrusted = record.untrusted
             self.checker.recorded(shard_id, meta)
+            self._trust_again(state, record)
         for shard_id, truth in shards.items():
             if shard_id != COORDINATOR_SHARD and shard_id not in state.shards and not truth.deleted:
                 self.trace.tell_only("deleted", shard_id)
@@ -267,6 +284,7 @@ class World:
                 known = state.nodes.get(node_id)
                 if known is not None and known.disk_id == self.nodes[node_id].disk_id:
                     files.replaced = False
+                    self.checker.durable_shrank(record.meta.shard_id)
 
     def _committed_lost(self, shard: int, end: int) -> None:
         """An unclean election has lost what was committed from `end` on: what clients saw of it is no longer true."""
@@ -322,9 +340,27 @@ class World:
             if one.invoked_ns >= began_ns and one.outcome == "ok" and one.kind == "append"
         }
         missing = [shard for shard in self.client_shards() if shard not in served]
+        missing = [shard for shard in missing if not self._is_beyond_help(self.checker.shards[shard])]
         if not self.client_shards():
             return ["no shard exists yet"]
         return [f"no client could write to shard {shard}" for shard in missing]
+
+    def _is_beyond_help(self, truth: ShardTruth) -> bool:
+        """Have more replicas lost their data than elections can do without, so that the shard is rightly offline?"""
+        lost = [
+            node
+            for node in truth.members.voting
+            if node in truth.untrusted
+            or (node in truth.losses.silent and (node not in truth.files or truth.files[node].unsound))
+        ]
+        beyond = any(2 * sum(node not in lost for node in each) <= len(each) for each in truth.members.sets)
+        if truth.fence != "majority":
+            no_live = bool(truth.losses.silent) and all(node in lost for node in truth.live)
+            beyond = no_live or (beyond and truth.fence == "both")
+        if beyond and not truth.beyond_help:
+            truth.beyond_help = True
+            self.trace.tell_only("beyond-help", truth.shard)
+        return beyond
 
     def committed_entries(self) -> int:
         """How many entries all shards have committed."""

@@ -1,0 +1,270 @@
+"""Mistakes in the ways to replicate: live sets, changes of members, asynchronous commit. See `plant` for what a patch is."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from antiphon.coordination import elections, live_sets
+from antiphon.coordination.election import Election
+from antiphon.coordination.elections import Elections
+from antiphon.coordination.fences import Fence
+from antiphon.coordination.reconfiguration import Reconfigurations
+from antiphon.replication import raft, raft_members, raft_voter
+from antiphon.replication.actions import Action, Commit
+from antiphon.replication.commit_marker import CommitMarker
+from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
+from antiphon.replication.election import Campaign, is_up_to_date
+from antiphon.replication.leader_commit import LeaderCommit
+from antiphon.replication.live_set import LiveSet, Progress, Standing
+from antiphon.replication.local_log import LocalLog
+from antiphon.replication.members import Members
+from antiphon.replication.messages import NodeId, RequestVote
+from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
+from antiphon.replication.raft_transfer import Transfer
+from antiphon.simulation.agent import Agent
+from antiphon.simulation.client_messages import AppendRequest, ClientData, CommitMark
+from antiphon.simulation.hosted import Hosted
+from antiphon.simulation.plant import Patch
+
+if TYPE_CHECKING:
+    from antiphon.coordination.state import ShardRecord
+    from antiphon.records.entry_id import EntryId
+    from antiphon.replication.follower_cursor import FollowerCursor
+    from antiphon.replication.messages import Entry
+    from antiphon.simulation.disk import ReplicaFiles
+    from antiphon.wire.cluster import LiveSet as Report
+    from antiphon.wire.cluster import MetadataDelta
+    from antiphon.wire.metadata import ShardMeta
+
+_go_by_sets = QuorumAckTracker.go_by_sets
+_campaign = Campaign.__init__
+_next_members = raft_members.next_members
+_heard = LiveSet.heard
+_marker_after = CommitMarker.after
+_member_returned: Any = vars(Elections)["_member_returned"]
+_put_change: Any = vars(Reconfigurations)["_put"]
+
+
+# -- live replica sets ------------------------------------------------------------------------------------------------
+
+
+def _count_the_wanted(self: LiveSet) -> tuple[NodeId, ...]:
+    """Goes by what it has asked for, as if it were recorded."""
+    return tuple(
+        sorted(node for node, standing in self._standing.items() if standing is not Standing.LEAVING)
+    )
+
+
+def _grow_when_back(
+    self: Elections, record: "ShardRecord", node: NodeId, *, restarted: bool, disk_replaced: bool
+) -> None:
+    """Whoever is back is live again."""
+    _member_returned(self, record, node, restarted=restarted, disk_replaced=disk_replaced)
+    newest = self._model.shards[record.meta.shard_id]
+    meta = newest.meta
+    if meta.fence == Fence.LIVE and node not in meta.live and node in meta.ensemble:
+        live = (*meta.live, node)
+        self._put(newest, msgspec.structs.replace(meta, live=live, live_version=meta.live_version + 1))
+
+
+def _accept_any(
+    meta: "ShardMeta", report: "Report", sender: NodeId, is_alive: Callable[[NodeId], bool]
+) -> "ShardMeta":
+    """Takes a proposal whatever it was made on top of."""
+    del is_alive
+    wanted = tuple(node for node in meta.ensemble if node == sender or node in report.live)
+    if wanted == meta.live:
+        return meta
+    return msgspec.structs.replace(meta, live=wanted, live_version=meta.live_version + 1)
+
+
+def _live_at_once(self: LiveSet, progress: Progress, committed: int, log_end: int) -> bool:
+    """Whoever answers is live, however far it has come."""
+    del committed
+    return _heard(self, progress, 0, log_end)
+
+
+SHRINK_NOT_RECORDED: tuple[Patch, ...] = ((LiveSet, "counting", property(_count_the_wanted)),)
+COORDINATOR_GROWS: tuple[Patch, ...] = ((Elections, "_member_returned", _grow_when_back),)
+STALE_PROPOSAL: tuple[Patch, ...] = ((live_sets, "accept", _accept_any),)
+UNCLEAN_ANYWAY: tuple[Patch, ...] = ((elections, "may_be_unclean", lambda *_: True),)
+FEW_ARE_ENOUGH: tuple[Patch, ...] = ((LiveSet, "is_enough", property(lambda _: True)),)
+LIVE_AT_ONCE: tuple[Patch, ...] = ((LiveSet, "heard", _live_at_once),)
+
+
+# -- members ----------------------------------------------------------------------------------------------------------
+
+
+def _count_new_only(self: QuorumAckTracker, members: Members, rule: CommitRule) -> None:
+    _go_by_sets(self, Members(members.voters), rule)
+
+
+def _ask_new_only(self: Campaign, term: int, members: Members, *, is_pre_vote: bool) -> None:
+    _campaign(self, term, Members(members.voters), is_pre_vote=is_pre_vote)
+
+
+def _one_step(
+    current: Members, voters: Sequence[NodeId], learners: Sequence[NodeId], *, settled: bool
+) -> Members | None:
+    """The new voters at once, without a joint step."""
+    found = _next_members(current, voters, learners, settled=settled)
+    return None if found is None else Members(found.voters, (), found.learners)
+
+
+def _two_at_once(
+    current: Members, voters: Sequence[NodeId], learners: Sequence[NodeId], *, settled: bool
+) -> Members | None:
+    """Begins a change while another is not committed."""
+    del settled
+    return _next_members(Members(current.voters, (), current.learners), voters, learners, settled=True)
+
+
+def _count_learners(self: QuorumAckTracker, members: Members, rule: CommitRule) -> None:
+    everybody = (*members.voters, *(node for node in members.learners if node not in members.voters))
+    _go_by_sets(self, Members(everybody, members.outgoing), rule)
+
+
+def remember_nothing(files: "ReplicaFiles") -> None:
+    """An empty disk is taken for that of a replica that has never promised anything."""
+    if files.forgot:
+        files.forgot = files.damaged = False
+
+
+def keep_the_torn(files: "ReplicaFiles") -> None:
+    """Recovery takes a torn entry for a whole one."""
+    if files.torn is not None and not files.damaged:
+        files.log.append([files.torn._replace(data=("torn", files.torn.base_offset))])
+
+
+def overlook_the_flip(files: "ReplicaFiles") -> None:
+    """Recovery does not look at checksums: a flipped bit stays what it is."""
+    rotten = files.rotten
+    if rotten is None:
+        return
+    kept = files.log.entries
+    files.log.truncate(rotten) if rotten >= files.log.start.offset else None
+    for entry in kept[len(files.log.entries) :]:
+        data = ("flipped", entry.base_offset) if entry.base_offset == rotten else entry.data
+        files.log.append([entry._replace(data=data)])
+    files.rotten = None
+
+
+def _due_at_once(self: Transfer, cursors: "dict[NodeId, FollowerCursor]", log_end: int) -> bool:
+    """Does not wait for the target to have everything."""
+    del log_end
+    return not self.told and self.to in cursors
+
+
+def _trust_the_transfer(self: raft_voter.RaftVoter, message: RequestVote) -> bool:
+    """Who was asked to take over by the leader itself needs no better log."""
+    return not self.damaged and (message.transfer or is_up_to_date(message.head, self.head))
+
+
+def _settled_at_once(self: LeaderCommit, out: list[Action]) -> None:
+    """Says that a change is settled as soon as it is heard of."""
+    if self._unsettled is not None:
+        self._unsettled = None
+        self._on_settled(out)
+
+
+def _without_joint_record(self: Reconfigurations, record: "ShardRecord", meta: "ShardMeta") -> Any:
+    """Records the new voters as if nobody had voted before them."""
+    return _put_change(self, record, msgspec.structs.replace(meta, outgoing=()))
+
+
+def _count_the_untrusted(
+    self: Election, record: "ShardRecord", is_alive: Callable[[NodeId], bool]
+) -> "dict[NodeId, EntryId]":
+    """A member on a new disk votes as if it remembered."""
+    return {
+        node: reply.head
+        for node, reply in self.replies.items()
+        if is_alive(node) and not reply.damaged and node in record.meta.everybody
+    }
+
+
+def _open_before_registered(self: Agent, delta: "MetadataDelta | None") -> None:
+    """Opens replicas as soon as anybody tells of them, though the coordinator may not know of the new disk."""
+    if delta is not None and self.view.apply(delta):
+        self._reconcile()
+
+
+JOINT_NEW_ONLY: tuple[Patch, ...] = (
+    (QuorumAckTracker, "go_by_sets", _count_new_only),
+    (Campaign, "__init__", _ask_new_only),
+)
+ONE_STEP: tuple[Patch, ...] = ((raft, "next_members", _one_step),)
+TWO_AT_ONCE: tuple[Patch, ...] = ((raft, "next_members", _two_at_once),)
+LEARNERS_COUNT: tuple[Patch, ...] = ((QuorumAckTracker, "go_by_sets", _count_learners),)
+HASTY_TRANSFER: tuple[Patch, ...] = (
+    (Transfer, "is_due", _due_at_once),
+    (raft_voter.RaftVoter, "_would_vote_for", _trust_the_transfer),
+)
+SETTLED_AT_ONCE: tuple[Patch, ...] = ((LeaderCommit, "_check_settled", _settled_at_once),)
+NO_JOINT_RECORD: tuple[Patch, ...] = ((Reconfigurations, "_put", _without_joint_record),)
+UNTRUSTED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_the_untrusted),)
+OPEN_BEFORE_REGISTERED: tuple[Patch, ...] = ((Agent, "_learn", _open_before_registered),)
+
+
+# -- commit rules -----------------------------------------------------------------------------------------------------
+
+
+def _settle_what_is_acknowledged(self: LeaderCommit, out: list[Action]) -> None:
+    """One mark for both: what the leader alone has goes to the followers as settled."""
+    log = self._log
+    mark = self.tracker.commit_offset(log.high_watermark)
+    if mark != log.high_watermark:
+        log.high_watermark = mark
+        out.append(Commit(mark))
+        if not self.ready:
+            self._became_ready(out)
+
+
+def _marker_of_everything(self: CommitMarker, high_watermark: int, term: int, log_end: int) -> "Entry | None":
+    """Writes that everything is committed that is in the log."""
+    entry = _marker_after(self, high_watermark, term, log_end)
+    return None if entry is None else entry._replace(data=CommitMark(term, log_end))
+
+
+def _lose_in_silence(self: LocalLog, from_offset: int, out: list[Action]) -> None:
+    del out
+    self.acknowledged = min(self.acknowledged, from_offset)
+
+
+def _majority_will_do(self: QuorumAckTracker, members: Members, rule: CommitRule) -> None:
+    _go_by_sets(self, members, QUORUM if rule.kind is CommitKind.AT_LEAST else rule)
+
+
+ACKNOWLEDGED_IS_SETTLED: tuple[Patch, ...] = ((LeaderCommit, "_advance_apart", _settle_what_is_acknowledged),)
+MARKER_OF_EVERYTHING: tuple[Patch, ...] = ((CommitMarker, "after", _marker_of_everything),)
+SILENT_LOSS: tuple[Patch, ...] = ((LocalLog, "lose_tail", _lose_in_silence),)
+MAJORITY_WILL_DO: tuple[Patch, ...] = ((QuorumAckTracker, "go_by_sets", _majority_will_do),)
+
+
+# -- what the shell does with requests --------------------------------------------------------------------------------
+
+
+def _judge_by_watermark(self: Hosted, request: AppendRequest) -> None:
+    """A condition is held against what is committed, though more may have been appended."""
+    who = (request.client, request.sequence)
+    replica = self.replica
+    if not replica.ready or self.host.disk.full:
+        self._answer(*who, "not_leader")
+    elif who in self.positions:
+        base_offset, end = self.positions[who]
+        self.answer_at(end, *who, "ok", base_offset)
+    elif request.expected >= 0 and request.expected != replica.high_watermark:
+        self.refuse(*who, replica.high_watermark)
+    else:
+        base_offset = replica.log_end
+        self.answer_at(base_offset + request.count, *who, "ok", base_offset)
+        self.run(replica.propose([(request.count, ClientData(*who, request.expected))]))
+
+
+def _forget_requests(self: Hosted, *_: Any) -> None:
+    self.positions.clear()
+
+
+CONDITION_ON_WATERMARK: tuple[Patch, ...] = ((Hosted, "client_append", _judge_by_watermark),)
+RETRY_APPENDS_AGAIN: tuple[Patch, ...] = ((Hosted, "_remember", _forget_requests),)
