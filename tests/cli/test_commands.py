@@ -154,6 +154,18 @@ def test_keys_and_versions(shell: Shell) -> None:
     assert shell.ok("kv", "default", "list", "--from", "k", "--to", "l") == ""
 
 
+def test_a_shard_is_split(shell: Shell) -> None:
+    shell.ok("table", "create", "parted", "--shards", "1")
+    for key in ("a", "b", "c", "d"):
+        shell.ok("kv", "parted", "put", key, key)
+    assert shell.ok("shard", "split", "parted", "0").splitlines() == [
+        "parted/0 holds key hashes 0 to 2147483647",
+        "parted/1 holds key hashes 2147483648 to 4294967295",
+    ]
+    assert shell.ok("kv", "parted", "list").split() == ["a", "b", "c", "d"]
+    assert "can be split from" in shell.refused("shard", "split", "parted", "1", "--at", "1")
+
+
 def test_status_and_shards_as_json(shell: Shell, cluster: LocalCluster) -> None:
     status = json.loads(shell.ok("status", "--json"))
     assert status["healthy"]

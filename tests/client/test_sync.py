@@ -164,3 +164,15 @@ def test_a_forgotten_client_is_closed(cluster: MemoryCluster) -> None:
     del db
     gc.collect()
     assert threading.active_count() == threads
+
+
+def test_a_transaction_of_the_blocking_client(cluster: MemoryCluster) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        table = db.create_table("t", shards=1)
+        with table.transaction() as t:
+            t.put("a", "1")
+            t.put("b", "2", expected_version=antiphon.ABSENT)
+        assert [version.id for version in t.versions if version is not None] == [0, 1]
+        with pytest.raises(antiphon.VersionMismatchError), table.transaction() as t:
+            t.put("a", "3", expected_version=7)
+        assert [row.value for row in table.scan()] == [b"1", b"2"]
