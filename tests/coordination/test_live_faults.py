@@ -40,8 +40,10 @@ def started(seed: int, nodes: int = 3, kinds: tuple[str, ...] = tuple(KINDS)) ->
 
 
 def quieten(world: World) -> None:
-    """All faults stop, and all must be well."""
+    """All faults stop, and all must be well, and be so still when what was on its way has arrived."""
     world.heal_links()
+    stop_faults(world)
+    world.run(1_500)
     stop_faults(world)
 
 
@@ -71,6 +73,11 @@ def switch(world: World) -> None:
 def is_known(world: World, node: int) -> bool:
     """Has the coordinator heard of the node's newest process, and disk?"""
     return world.state.nodes[node] == world.nodes[node].meta()
+
+
+def is_mended(world: World, node: int) -> bool:
+    """Has the node got back what its logs had lost?"""
+    return not world.nodes[node].disk.damaged & set(world.state.shards)
 
 
 def fences_are_right(world: World) -> bool:
@@ -139,6 +146,7 @@ def test_damaged_logs_and_replaced_disks_one_at_a_time_lose_nothing(seed: int) -
         quieten(world)
         assert world.run(5_000, partial(is_known, world, victim))
         quieten(world)  # the coordinator knows of it by now
+        assert world.run(5_000, partial(is_mended, world, victim))
 
 
 @pytest.mark.parametrize("at", range(16))
