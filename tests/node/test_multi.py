@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError, StorageFailedError
 from antiphon.node.multi_files import ORIGINS_FILE
 from antiphon.node.multi_host import MultiHost
 from antiphon.records.batch import read_header
@@ -310,6 +310,21 @@ def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused(tmp
             await write(nodes, 0, shard_id, Put(b"a", b"first"))
             await write(nodes, 0, shard_id, Put(b"a", b"second"))
             assert [row.value for row in table(nodes, 0, shard_id)] == [b"first"]
+
+    run(test())
+
+
+def test_a_replica_that_stopped_sends_its_clients_to_another_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "log")
+            await append(nodes, 0, shard_id, b"a")
+            await converged(nodes, shard_id)
+            host(nodes, 0, shard_id).fail(StorageFailedError("a broken disk"))
+            with pytest.raises(NotLeaderError) as caught:
+                await append(nodes, 0, shard_id, b"b")
+            await append(nodes, caught.value.details["leader"], shard_id, b"b")
+            await eventually(lambda: values(nodes, 2, shard_id) == values(nodes, 1, shard_id) == [b"a", b"b"])
 
     run(test())
 

@@ -140,6 +140,12 @@ class MultiHost(ShardHost):
             )
         self.multi.check_writable()
 
+    def not_leader(self) -> NotLeaderError:
+        """Why this replica does not serve, and another one that may."""
+        error = super().not_leader()
+        others = [one.node for one in self.multi.followers() if one.connected]
+        return NotLeaderError(error.message, leader=min(others, default=None), shard_id=self.shard_id)
+
     def _say_if_held_by_others(self, sender: int, message: ChangeMembers) -> None:
         """A coordinator asks whether this replica may go: yes, once those that stay have all that is here (S0.2)."""
         stay = [node for node in message.members.voters if node != self.services.node_id]
