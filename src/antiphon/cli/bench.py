@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.cli.bench_modes import measure_fleet, measure_loss, measure_modes
 from antiphon.cli.local_cluster import LocalCluster
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
 
@@ -34,7 +35,8 @@ def mount(app: typer.Typer) -> None:
 @reports_errors
 def bench(
     suites: Annotated[
-        list[str] | None, typer.Argument(help="kafka, table, failover, ready, idle; none: all of them.")
+        list[str] | None,
+        typer.Argument(help="kafka, table, failover, ready, idle, modes, loss, fleet; none: all of them."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long each measurement runs.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
@@ -278,4 +280,7 @@ SUITES: dict[str, Callable[[float], Rows]] = {
     "failover": measure_failover,
     "ready": measure_ready,
     "idle": measure_idle,
+    "modes": measure_modes,
+    "loss": measure_loss,
+    "fleet": measure_fleet,
 }
