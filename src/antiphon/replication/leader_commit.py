@@ -55,7 +55,9 @@ class LeaderCommit(ABC):
         self.rule = rule
         self.live = live  # where this term's commits go by it
         self.cursors: dict[NodeId, FollowerCursor] = {}
-        self._forgotten: set[NodeId] = set()  # were fed in this term, and may have given their replica up since
+        self._forgotten: set[NodeId] = (
+            set()
+        )  # were fed in this term, and may have given their replica up since
         self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
         self._own_slot = self.tracker.own_slot
         self.tracker.record(self._own_slot, log.durable_end)
@@ -184,7 +186,6 @@ class LeaderCommit(ABC):
 
     def _propose_live(self, out: list[Action]) -> None:
         if self.live is not None:
-            self.live.is_short = bool(self._not_counting())
             proposal = self.live.proposal(self.members.voters)
             if proposal is not None:
                 out.append(proposal)

@@ -105,7 +105,6 @@ class LiveSet:
         self._refused: dict[NodeId, int] = {}  # ticks until they may be offered again
         self._proposed: tuple[NodeId, ...] | None = None
         self._quiet_ticks = 0  # since the proposal was made
-        self.is_short = False  # a voter that is connected does not count
         self._unasked_ticks = 0  # since such voters were asked where they are
 
     @property
@@ -225,14 +224,14 @@ class LiveSet:
 
     def is_to_ask(self) -> bool:
         """Is it time to ask voters that do not count where they are? Nothing else may bring an answer of theirs."""
-        if not self.is_short or self._unasked_ticks < self.config.resend_ticks:
+        if self._unasked_ticks < self.config.resend_ticks:
             return False
         self._unasked_ticks = 0
         return True
 
     def needs_tick(self, settled: Collection[NodeId]) -> bool:
-        """Can only time mend something? `settled` are the connected members that have everything."""
-        if self._proposed is not None or self.is_short:
+        """Can only time mend something? `settled` are the connected members that have everything; they should count."""
+        if self._proposed is not None or any(node not in self._standing for node in settled):
             return True
         return any(
             node != self._own and node not in settled and standing is not Standing.LEAVING
