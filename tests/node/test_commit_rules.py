@@ -109,7 +109,7 @@ def test_min_live_blocks_writes_until_enough_are_live(tmp_path: Path) -> None:
             await nodes.append(shard_id, b"with all of them")
             away = followers(nodes, host)[0].services.node_id
             await nodes.stop(away)
-            with pytest.raises(TimedOutError, match="could not commit in time"):
+            with pytest.raises(TimedOutError, match="are enough replicas live"):
                 await node.append(shard_id, batch(b"with two"), timeout_s=0.5)
             assert host.high_watermark == 1
             assert host.log.log_end == 2, "it is in the log and not acknowledged"

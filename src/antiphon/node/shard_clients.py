@@ -400,7 +400,7 @@ class ShardClients(ShardReads):
 
     def _timed_out(self) -> TimedOutError:
         return TimedOutError(
-            f"shard {self._host.shard_id} could not commit in time: is a majority of its replicas up? "
+            f"shard {self._host.shard_id} could not commit in time: {self._host.waits_for}? "
             "The outcome of a write is unknown unless it is retried with the same producer and sequence",
             shard_id=self._host.shard_id,
         )

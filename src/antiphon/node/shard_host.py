@@ -158,6 +158,15 @@ class ShardHost:
         return rule.kind is CommitKind.LOCAL or (rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= voters)
 
     @property
+    def waits_for(self) -> str:
+        """What may be missing when nothing is committed, as a question to an operator."""
+        live = () if self.every_replica_writes else self.replica.live
+        if live and self.settings is not None:
+            wanted = self.settings.replica.min_live
+            return f"are enough replicas live (min.live={wanted}, live are {', '.join(map(str, live))})"
+        return "is a majority of its replicas up"
+
+    @property
     def is_serving(self) -> bool:
         """Does this replica lead, and may it serve clients?"""
         return self.failed is None and self.replica.role is Role.LEADER and self.replica.ready

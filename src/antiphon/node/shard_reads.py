@@ -97,8 +97,9 @@ class ShardReads:
         log = host.log
         end = log.log_end if isolation == "uncommitted" else host.high_watermark
         if not log.log_start <= offset <= log.log_end:
+            gone = "" if offset < log.log_start else "; if it was there before, a fail-over lost it"
             raise OffsetOutOfRangeError(
-                f"offset {offset} is outside the shard's log, {log.log_start} to {end}",
+                f"offset {offset} is outside the shard's log, {log.log_start} to {end}{gone}",
                 asked=offset,
                 start=log.log_start,
                 end=end,
