@@ -218,11 +218,15 @@ def test_split_while_the_leader_of_both_shards_is_lost(tmp_path: Path, pause_ms:
     run(test())
 
 
-@pytest.mark.parametrize("profile", ["raft", "fluvio", "tarantool"])
+@pytest.mark.parametrize("profile", ["raft", "fluvio", "tarantool", "one in flight"])
 def test_tables_of_every_profile_are_split(tmp_path: Path, profile: str) -> None:
+    config = {"max.in.flight": "1"} if profile == "one in flight" else {}
+
     async def test() -> None:
         async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            table = await db.create_table("t", shards=1, replicas=3, profile=profile)
+            table = await db.create_table(
+                "t", shards=1, replicas=3, profile="oxia" if config else profile, config=config
+            )
             await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(1_000)))
             load = await under_load(db, "t", lambda: db.split_shard("t", 0))
             assert len(await table.list("k", "l")) == 1_000

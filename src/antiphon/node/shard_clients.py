@@ -175,6 +175,13 @@ class ShardClients(ShardReads):
         if self._followers:
             self._wake(committed=False)
 
+    def in_turn(self, run: Callable[[], None], timeout_s: float, done: Done) -> None:
+        """Call `run`, which appends, as soon as the topic allows one more append in flight; or `done` with an error."""
+        if self._queue.is_busy:
+            self._wait_for_turn(lambda _left_s: run(), 0, timeout_s, done)
+        else:
+            run()
+
     def _wait_for_turn(
         self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: Done
     ) -> None:

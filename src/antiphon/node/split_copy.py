@@ -30,6 +30,7 @@ from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Inherit, SplitEntry, build_split_entry
 from antiphon.table.copying import CopiedRow, differences, newer, records_of
+from antiphon.table.evaluator import TableEvaluator
 from antiphon.wire.cluster import SplitReport, SplitStep
 from antiphon.wire.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
 
@@ -47,6 +48,8 @@ WRITE_TIMEOUT_S: Final = 10.0
 STUCK_S: Final = 10.0
 
 Report = Callable[[SplitReport], None]
+Build = Callable[[TableEvaluator], tuple[bytearray, int]]
+"""Stamps a batch for the log's end, tells the evaluator of it, and returns it with its number of records."""
 
 
 class SplitCopy:
@@ -198,15 +201,15 @@ class SplitCopy:
     def _stage(self, rows: list[CopiedRow]) -> "asyncio.Future[Any]":
         """Append to the child's log; see `committed`."""
         host = self._host
-        host.check_writable()
-        evaluator = self._table().evaluator
-        if evaluator is None:
-            raise NotReadyError(f"shard {host.shard_id} has just been elected")
-        base, records = host.log.log_end, records_of(rows)
-        batch = build_batch(records, base_offset=base, leader_epoch=host.term)
-        evaluator.imported(records, base)
-        self._copied += len(records)
-        return stage(host, batch, len(records))
+
+        def build(evaluator: TableEvaluator) -> tuple[bytearray, int]:
+            base, records = host.log.log_end, records_of(rows)
+            batch = build_batch(records, base_offset=base, leader_epoch=host.term)
+            evaluator.imported(records, base)
+            return batch, len(records)
+
+        self._copied += len(rows)
+        return stage(host, build)
 
     # -- reports --------------------------------------------------------------------------------------------------
 
@@ -222,27 +225,36 @@ class SplitCopy:
 
 async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
     """Append an entry of a split to a table's log that is led here; returns the offset after it, when it is committed."""
-    host.check_writable()
-    evaluator = host.require_table().evaluator
-    if evaluator is None:
-        raise NotReadyError(f"shard {host.shard_id} has just been elected")
-    base = host.log.log_end
-    batch = build_split_entry(entry, host.term, base, time.time_ns() // 1_000_000)
-    evaluator.appended_entry(entry, base)
-    await committed(host, stage(host, batch, 1))
+    base = -1
+
+    def build(evaluator: TableEvaluator) -> tuple[bytearray, int]:
+        nonlocal base
+        base = host.log.log_end
+        batch = build_split_entry(entry, host.term, base, time.time_ns() // 1_000_000)
+        evaluator.appended_entry(entry, base)
+        return batch, 1
+
+    await committed(host, stage(host, build))
     return base + 1
 
 
-def stage(host: "ShardHost", batch: bytearray, records: int) -> "asyncio.Future[Any]":
-    """Append a batch that is stamped for the log's end. The future ends with its commit; see `committed`."""
+def stage(host: "ShardHost", build: Build) -> "asyncio.Future[Any]":
+    """Append what `build` makes for the log's end, in its turn. The future ends with the commit; see `committed`."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(result: Any) -> None:
         if not future.done():
             future.set_result(result)
 
-    end = host.log.log_end + records
-    host.clients.stage(batch, records, end, None, WRITE_TIMEOUT_S, done)
+    def append() -> None:
+        host.check_writable()
+        evaluator = host.require_table().evaluator
+        if evaluator is None:
+            raise NotReadyError(f"shard {host.shard_id} has just been elected")
+        batch, records = build(evaluator)
+        host.clients.stage(batch, records, host.log.log_end + records, None, WRITE_TIMEOUT_S, done)
+
+    host.clients.in_turn(append, WRITE_TIMEOUT_S, done)
     return future
 
 
