@@ -71,6 +71,8 @@ class MembersWorld(World):
         if node.running and message.shard not in node.replicas:
             if record is None or to not in record.meta.everybody or not isinstance(message, NewTerm):
                 return
+            if self.state.nodes[to].disk_id != node.disk.name:
+                return  # nodes open nothing before they are registered with the disk that they have
             self._open_replica(node, message.shard)
         super()._to_replica(sender, to, message)
 

@@ -66,7 +66,8 @@ def test_phases_are_read_off_the_record() -> None:
 def test_s0_2_a_move_step_by_step() -> None:
     """Fed first, then joint, then told, then done; each record numbers the members anew."""
     meta = shard(goal=(1, 2, 4))
-    meta = after(next_step(meta, facts()))
+    assert isinstance(next_step(meta, facts()), Wait), "not before the leader has forgotten whoever left last"
+    meta = after(next_step(meta, facts(told=True)))
     assert (meta.learners, meta.ensemble, meta.members_version) == ((4,), (1, 2, 3), 6)
     assert next_step(meta, facts(frozenset({1, 2, 3}))) == Feed((4,))
     meta = after(next_step(meta, facts()))

@@ -160,10 +160,18 @@ def next_step(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _feed(meta: ShardMeta, facts: Facts) -> Step | None:
-    """Have the new nodes fed; None when all of them have caught up."""
+    """Have the new nodes fed; None when all of them have caught up.
+
+    A node that left a moment ago has given up what it held. Its leader must have heard of that, and have forgotten what
+    the node acknowledged, before it hears that the node is fed again.
+    """
     wanted = tuple(node for node in meta.aim if node not in meta.ensemble)
     if set(meta.learners) != set(wanted):
-        return _changed(meta, learners=wanted) if facts.has_turn else TakeTurn()
+        if not facts.has_turn:
+            return TakeTurn()
+        if not facts.told and not set(wanted) <= set(meta.learners):
+            return Wait(f"node {meta.leader} takes over the members")
+        return _changed(meta, learners=wanted)
     missing = tuple(node for node in wanted if node not in facts.caught_up or not facts.is_alive(node))
     if missing:
         return Feed(missing)
