@@ -1,4 +1,4 @@
-"""The protocol in the simulated world: a hundred seeds keep every promise, and planted bugs break one."""
+"""The protocol in the simulated world: sixty seeds keep every promise, and planted bugs break one."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from antiphon.simulation.options import PROFILES, derive
 from antiphon.simulation.plants import PLANTS, Plant, planted
 from antiphon.simulation.runner import Job, report, run_jobs, run_seed, seeds_to_catch
 
-SEEDS = 100
+SEEDS = 60
 CHUNKS = 2
 QUICK_SEEDS = 20  # within which a bug is found that is not `rare`; `make simulate-plants` goes to a thousand
 QUICK = [plant for plant in PLANTS.values() if not plant.rare]

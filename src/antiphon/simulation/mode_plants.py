@@ -192,6 +192,7 @@ MODE_PLANTS: Final = (
         wrong.NO_JOINT_RECORD,
         profile="oxia",
         options=_MOVING,
+        rare=True,
     ),
     Plant(
         "untrusted-votes",
@@ -207,6 +208,7 @@ MODE_PLANTS: Final = (
         wrong.OPEN_BEFORE_REGISTERED,
         profile="oxia",
         options={**_LIVE, **_WIPING, "crash_all_weight": 6, "nodes": 3, "loss_ppm": 0},
+        rare=True,
     ),
     Plant(
         "majority-will-do",

@@ -153,6 +153,7 @@ _ALL = (
         election_mutations.REFUSE_WITHOUT_CONFIRMING,
         profile="oxia",
         options={**_APPOINTED, "clients": 3, "conditional_ppm": 900_000},
+        rare=True,
     ),
     Plant(
         "minority-fence",
@@ -160,6 +161,7 @@ _ALL = (
         election_mutations.MINORITY_FENCE,
         profile="oxia",
         options=_APPOINTED,
+        rare=True,
     ),
     Plant(
         "any-head",

@@ -150,6 +150,7 @@ class World:
             "make_term_start": make_term_start,
             "config": _replica_config(shard, topic),
             "damaged": files.damaged,
+            "make_marker": _marker_entry,
         }
         if self.is_raft(shard):
             ticks_max = ELECTION_TICKS_MIN + self.options.election_spread_ticks
@@ -165,7 +166,7 @@ class World:
                     election_ticks_min=ELECTION_TICKS_MIN, pre_vote=self.options.pre_vote
                 ),
             )
-        return Replica(**common, make_marker=_marker_entry)
+        return Replica(**common)
 
     def is_raft(self, shard: int) -> bool:
         """Do the replicas of this shard elect their leader themselves?"""
