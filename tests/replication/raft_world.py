@@ -78,6 +78,16 @@ class MemberCluster(Cluster):
         self.crash(node)
         del self.hosts[node]
 
+    def known_voters(self, _host: Host) -> tuple[NodeId, ...]:
+        """What the metadata says to a replica whose log says nothing."""
+        return self.founders
+
+    def wipe(self, node: NodeId) -> None:
+        super().wipe(node)
+        host = self.hosts[node]
+        assert isinstance(host, MemberHost)
+        host.base, host.joining = None, False
+
     def make(self, host: Host) -> RaftReplica:
         assert isinstance(host, MemberHost)
         if host.joining and host.term == 0:
@@ -86,7 +96,7 @@ class MemberCluster(Cluster):
         return RaftReplica(
             node_id=host.node,
             shard=SHARD,
-            ensemble=self.founders,
+            ensemble=self.known_voters(host),
             terms=index_of(host.disk, host.start),
             term=max(host.term, host.disk[-1].term if host.disk else 0),
             voted_for=host.voted_for,

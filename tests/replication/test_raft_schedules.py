@@ -52,7 +52,7 @@ class WatchedCluster(MemberCluster):
     def committed(self, host: Host, high_watermark: int) -> None:
         super().committed(host, high_watermark)
         replica = host.replica
-        if replica.role is not Role.LEADER:
+        if replica.role is not Role.LEADER or any(one.forgot for one in self.hosts.values()):
             return
         last = [entry for entry in host.log if entry.next_offset <= high_watermark]
         for voters in replica.members.sets if last else ():
@@ -60,6 +60,9 @@ class WatchedCluster(MemberCluster):
             assert copies >= majority(len(voters)), (
                 f"{host.node} commits {last[-1]} on {copies} disks of {voters}"
             )
+
+    def known_voters(self, host: Host) -> tuple[NodeId, ...]:
+        return self.recorded.voters if host.forgot else self.founders
 
     def has(self, node: NodeId, end: int, entry: object) -> bool:
         host = self.hosts.get(node)
@@ -101,6 +104,7 @@ class Schedule:
         self.slow = self.random.random() < 0.5
         for host in self.hosts:
             self.furnish(host)
+        self.forgets = int(seed % 5 == 0)
         self.proposals = self.changes = self.transfers = 0
 
     @property
@@ -131,6 +135,7 @@ class Schedule:
             (3, self.change),
             (1, self.transfer),
             (1, self.take_away),
+            (self.forgets, self.lose_disk),
         ]
         self.random.choices([event for _, event in events], [weight for weight, _ in events])[0]()
 
@@ -255,6 +260,15 @@ class Schedule:
             for node in {*self.cluster.hosts} - {*recorded.everybody} - named:
                 self.cluster.remove(node)
 
+    def lose_disk(self) -> None:
+        """One voter of at least three comes back empty, and knows that; never two at a time."""
+        recorded = self.cluster.recorded
+        sets_are_large = all(len(one) > 2 for one in recorded.sets)
+        if sets_are_large and not any(host.forgot for host in self.hosts):
+            node = self.random.choice(recorded.voters)
+            if node in self.cluster.hosts:
+                self.cluster.wipe(node)
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -265,6 +279,8 @@ class Schedule:
             host.auto_sync, host.late_feeds = True, False
             host.sync()
         self.run_ticks()
+        if any(host.forgot for host in self.hosts):
+            return  # nobody is left to tell it the terms, where there are but two voters by now
         leader = self.leader()
         self.cluster.propose(leader, "the last")
         self.run_ticks()

@@ -21,7 +21,8 @@ Decisions
 * **A replica that forgot its promises too** (its disk came back empty) may have been part of any term so far. Before it
   obeys or acknowledges anything it asks the others which terms they promised, and takes the highest for its own. As many
   must answer as make a majority, itself not counted: those share a replica with every majority that it may have been part
-  of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates.
+  of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates. Where members
+  change, those that it knows of may be former ones; so the first leader that it meets counts as one of then, too.
 * **A replica that joins** a shard with a history (`joining`) does not vote before it has, durably, an entry that was
   committed in the term that it is in. An empty log would vote for anybody, also for a candidate of long ago that counts this
   node from a time when it was a member before, and that has not heard since that others decide now. No earlier point will
@@ -120,6 +121,7 @@ class RaftVoter(ReplicaCore):
         if joining:
             self._repair_floor = 0
         self._told_terms: set[NodeId] | None = set() if forgot else None  # who has answered; None: enough
+        self._met_leader = not (forgot and members is not None)
         self._handlers.update(
             {
                 RequestVote: self._on_request_vote,
@@ -371,7 +373,11 @@ class RaftVoter(ReplicaCore):
         """A leader knows its members: whoever it feeds is one, or is to become one."""
         if self.role is Role.NOT_MEMBER and self._index is not None and term > self.term:
             self._fence(term, None, out)
-        return super()._follow(sender, term, event, out)
+        follows = super()._follow(sender, term, event, out)
+        if follows and not self._met_leader:
+            self._met_leader = True
+            self._repair_floor = max(self._repair_floor, term)
+        return follows
 
     def _step_down(self, out: list[Action]) -> None:
         was_leader = self._leading is not None
