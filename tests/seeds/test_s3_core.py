@@ -386,6 +386,7 @@ def test_s3_29_who_is_no_voter_is_fed_and_never_proposed() -> None:
     cluster.tick(3)
     assert cluster[4].data == ["a"]
     assert not cluster.proposals
+    assert not cluster.replica(1).needs_tick
     cluster.receive(COORDINATOR, 1, ChangeMembers(SHARD, 1, 1, Members((1, 2, 3, 4))))
     assert cluster.told[-1][1] == MembersSettled(SHARD, 1, 1)
     cluster.deliver()

@@ -370,11 +370,14 @@ class LeaderSide(LeaderCommit):
         if any(not cursor.is_settled(log_end, mark) for cursor in self.cursors.values()):
             return True
         live = self.live
-        return live is not None and live.needs_tick(
+        if live is None:
+            return False
+        concerned = {*self.members.voters, *live.counting}  # a learner is not to become live
+        return live.needs_tick(
             [
                 node
                 for node, cursor in self.cursors.items()
-                if cursor.connected and cursor.ack_offset >= log_end
+                if node in concerned and cursor.connected and cursor.ack_offset >= log_end
             ]
         )
 
