@@ -387,6 +387,17 @@ def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew(tmp_
     run(test())
 
 
+def test_a_topic_that_names_no_profile_gets_the_nodes_default(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            node = nodes.nodes[0]
+            assert (await node.create_topic(CreateTopic("plain", profile=""))).profile == "oxia"
+            node.default_profile = "raft"
+            assert (await node.create_topic(CreateTopic("votes", profile=""))).profile == "raft"
+
+    run(test())
+
+
 def test_settings_that_mean_nothing_are_refused_when_a_living_topic_is_altered(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 3) as nodes:

@@ -102,7 +102,7 @@ def _create(kind: Kind) -> Callable[..., None]:
         name: Annotated[str, typer.Argument(help="Its name: letters, digits, dot, dash, underscore.")],
         shards: Annotated[int, typer.Option(help="How many shards.")] = 1,
         replicas: Annotated[int, typer.Option(help="Copies of each shard; 0: one a node, at most 3.")] = 0,
-        profile: ProfileOption = "oxia",
+        profile: ProfileOption = "",
         commit: CommitOption = None,
         election: ElectionOption = None,
         writers: WritersOption = None,

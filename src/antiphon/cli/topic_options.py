@@ -10,7 +10,7 @@ from antiphon.wire.metadata import TopicMeta
 
 ProfileOption = Annotated[
     str,
-    typer.Option(help=f"A bundle of the options below: {', '.join(PROFILES)}."),
+    typer.Option(help=f"A bundle of the options below: {', '.join(PROFILES)}; by default the cluster's."),
 ]
 CommitOption = Annotated[
     str | None,

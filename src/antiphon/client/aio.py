@@ -130,13 +130,14 @@ class AsyncClient:
         *,
         shards: int = 1,
         replicas: int = 0,
-        profile: str = "oxia",
+        profile: str = "",
         config: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncTopic:
         """Create a topic; returns when every shard has a leader that is ready.
 
-        `replicas` 0: as many as there are nodes, at most 3. `config` uses Kafka's names (`retention.ms`, ...).
+        `replicas` 0: as many as there are nodes, at most 3. `profile`: how it is replicated; without one as the cluster was
+        started with. `config` uses Kafka's names (`retention.ms`, ...).
         Raises TopicExistsError, InvalidRequestError.
         """
         await self._create(Kind.TOPIC, name, shards, replicas, profile, config, timeout_s)
@@ -148,7 +149,7 @@ class AsyncClient:
         *,
         shards: int = 1,
         replicas: int = 0,
-        profile: str = "oxia",
+        profile: str = "",
         config: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncTable:

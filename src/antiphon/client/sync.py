@@ -345,13 +345,14 @@ class Client:
         *,
         shards: int = 1,
         replicas: int = 0,
-        profile: str = "oxia",
+        profile: str = "",
         config: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Topic:
         """Create a topic; returns when every shard has a leader that is ready. Raises TopicExistsError.
 
-        `replicas` 0: as many as there are nodes, at most 3. `config` uses Kafka's names (`retention.ms`, ...).
+        `replicas` 0: as many as there are nodes, at most 3. `profile`: how it is replicated; without one as the cluster was
+        started with. `config` uses Kafka's names (`retention.ms`, ...).
         """
         made = self.aio.create_topic(
             name, shards=shards, replicas=replicas, profile=profile, config=config, timeout_s=timeout_s
@@ -364,7 +365,7 @@ class Client:
         *,
         shards: int = 1,
         replicas: int = 0,
-        profile: str = "oxia",
+        profile: str = "",
         config: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Table:

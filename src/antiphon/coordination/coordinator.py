@@ -89,6 +89,7 @@ class CoordinatorConfig:
         assembly_ms: how long a fresh cluster waits for those nodes before topics may be made without them.
         voters: the nodes that hold `__cluster`.
         moves_per_node: shards of a node whose members change at a time; the others wait for their turn.
+        default_profile: of a fresh cluster's first table.
     """
 
     cluster_id: str
@@ -97,6 +98,7 @@ class CoordinatorConfig:
     assembly_ms: int = 0
     voters: tuple[NodeId, ...] = ()
     moves_per_node: int = MOVES_PER_NODE
+    default_profile: str = "oxia"
 
 
 @dataclass(slots=True)
@@ -292,6 +294,7 @@ class Coordinator:
             kind=Kind.TABLE,
             shards=DEFAULT_TABLE_SHARDS,
             replicas=min(REPLICAS_DEFAULT, alive),
+            profile=self._config.default_profile,
         )
         _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request)
         for shard_id in shard_ids:

@@ -140,6 +140,7 @@ class AdminApi:
             name=topic.name,
             shards=self._shards_default if topic.num_partitions == DEFAULT else topic.num_partitions,
             replicas=0 if topic.replication_factor == DEFAULT else topic.replication_factor,
+            profile="",
             config={s.name: s.value for s in topic.configs if s.value is not None},
         )
 

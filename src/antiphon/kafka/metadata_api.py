@@ -171,7 +171,7 @@ class MetadataApi:
 
     async def _create(self, name: str) -> None:
         try:
-            request = CreateTopic(name=name, shards=self._shards_default)
+            request = CreateTopic(name=name, shards=self._shards_default, profile="")
             await self._gateway.create_topic(request, AUTO_CREATE_TIMEOUT_S)
         except TopicExistsError:
             return

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
 
 CONFIG_FILE: Final = "node.toml"
@@ -82,7 +83,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     listen_host: str = "127.0.0.1"
     advertised_host: str = ""  # what others are told; empty: listen_host
     bootstrap: bool = False  # this start founds a cluster; said once, so never saved
-    profile: str = "oxia"
+    profile: str = "oxia"  # of the first table, and of topics that name none
     flush: str = "always"  # always | interval | os
     flush_interval_ms: PositiveMs = 100
     log_level: str = "info"
@@ -128,6 +129,8 @@ def check_config(config: NodeConfig) -> NodeConfig:
         split_address(member.native)
     if config.flush not in {"always", "interval", "os"}:
         raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
+    if config.profile not in PROFILES:
+        raise InvalidRequestError(f"profile must be {' or '.join(PROFILES)}, not {config.profile!r}")
     if config.dial not in DIALS:
         raise InvalidRequestError(f"dial must be {' or '.join(DIALS)}, not {config.dial!r}")
     if config.log_level not in LOG_LEVELS:

@@ -112,6 +112,7 @@ class CoordinatorShell:
             ),
             voters=tuple(node.config.voters),
             assembly_ms=ASSEMBLY_MS,
+            default_profile=node.config.profile,
         )
         self._log = structlog.get_logger().bind(part="coordinator")
         self.state = ClusterState()

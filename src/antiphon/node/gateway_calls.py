@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,
@@ -40,6 +42,7 @@ class GatewayCalls:
     cluster_id: str
     agent: ClusterAgent
     hosts: dict[int, ShardHost]
+    default_profile: str
 
     def __init__(self) -> None:
         self._follow_keys = count(1)
@@ -107,6 +110,8 @@ class GatewayCalls:
     async def create_topic(self, request: CreateTopic, timeout_s: float = 30.0) -> TopicMeta:
         """See Gateway."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
+        if not request.profile:
+            request = msgspec.structs.replace(request, profile=self.default_profile)
         if "conflict" in request.config:
             from antiphon.table.merge import rule_named
 

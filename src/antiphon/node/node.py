@@ -75,6 +75,7 @@ class Node(GatewayCalls):
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
         self.limits = config.limits
+        self.default_profile = config.profile
         self.incarnation = uuid.uuid4().hex
         self.random = random.Random()
         self.loop = asyncio.get_running_loop()

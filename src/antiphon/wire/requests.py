@@ -64,7 +64,10 @@ class MetadataReply(Body, frozen=True, array_like=True, tag=True):
 
 
 class CreateTopic(Body, frozen=True, array_like=True, tag=True):
-    """Create a topic or table. `replicas` 0: as many as there are nodes, at most 3. Answered when every shard leads."""
+    """Create a topic or table. `replicas` 0: as many as there are nodes, at most 3. Answered when every shard leads.
+
+    An empty `profile` is the answering node's default.
+    """
 
     name: str
     kind: Kind = Kind.TOPIC
