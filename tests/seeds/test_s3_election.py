@@ -1,7 +1,8 @@
 """S3, Fluvio's replica assignment and election: the coordinator's part of it, claim by claim.
 
 The coordinator is the product's, the replicas are models of the live rule (see `tests.coordination.models`). What replicas
-do by themselves (S3.22-S3.29) is in `test_s3_core`, what takes sockets (S3.4, S3.20, S3.21, S3.32) in `test_s3_nodes`.
+do by themselves (S3.22-S3.29) is in `test_s3_core`, what takes sockets in
+`test_s3_nodes` (S3.32) and in `tests/node/test_dial.py` (S3.4, S3.20, S3.21).
 """
 
 from collections.abc import Callable
