@@ -153,6 +153,7 @@ class ClusterAgent:
         elif not self.registered.is_set() and self.view.version >= 0:
             self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
             self.registered.set()
+            self._node.shards.reconcile()  # some of it waited for this
 
     def _live_changes(self) -> tuple[LiveSet, ...]:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""

@@ -180,6 +180,7 @@ class Shards:
                 and self._node.node_id in found[1].everybody
                 and shard_id not in self._node.hosts
                 and shard_id not in self._removing
+                and self._may_open(shard_id)
                 and not self._node.stopping
             ):
                 self._open(*found)
@@ -187,6 +188,13 @@ class Shards:
             self._node.loop.call_soon(self._open_some)
         else:
             self._opening = False
+
+    def _may_open(self, shard_id: int) -> bool:
+        """A replica that is not on this disk yet is made only once this process is registered, with the disk that it has.
+
+        Before, the coordinator may take its promise for that of the disk before, with all that was on it.
+        """
+        return self._node.agent.registered.is_set() or Path(self._directory.shard_path(shard_id)).exists()
 
     def _open(self, topic: TopicMeta, shard: ShardMeta) -> None:
         try:
