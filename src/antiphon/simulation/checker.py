@@ -436,44 +436,53 @@ class Checker:
     # -- replicas after every step -----------------------------------------------------------------------------------
 
     def replica(self, hosted: Watched) -> None:
-        """A replica was touched: its figures must fit its log, its disk and what they were before."""
+        """A replica was touched: its figures must fit its log, its disk and what they were before.
+
+        This runs after every event, so nothing is put into words unless something is wrong.
+        """
         self.checks += 1
-        replica, shard, node = hosted.replica, hosted.shard, hosted.node
+        replica, log, files = hosted.replica, hosted.log, hosted.files.log
+        term, end, mark, durable = replica.term, replica.log_end, replica.settled, replica.durable_end
+        if (
+            term < hosted.term_seen
+            or mark < hosted.mark_seen
+            or end != log.end_offset
+            or mark > end
+            or mark > self.shards[hosted.shard].committed.end_offset
+            or (
+                durable >= log.start.offset
+                and durable >= files.start.offset
+                and not files.chain_at(durable) == log.chain_at(durable) is not None
+            )
+        ):
+            self._wrong_figures(hosted)
+        hosted.term_seen, hosted.mark_seen = term, mark
+
+    def _wrong_figures(self, hosted: Watched) -> None:
+        """Say which of a replica's figures is wrong."""
+        replica, shard = hosted.replica, hosted.shard
         term, end, mark = replica.term, replica.log_end, replica.settled
+        node, committed = f"node {hosted.node}", self.shards[shard].committed.end_offset
         require(
             term >= hosted.term_seen,
             "monotonic",
             shard,
-            f"node {node}: term fell from {hosted.term_seen} to {term}",
+            f"{node}: term fell from {hosted.term_seen} to {term}",
         )
-        require(mark >= hosted.mark_seen, "monotonic", shard, f"node {node}: high watermark fell to {mark}")
-        hosted.term_seen, hosted.mark_seen = term, mark
+        require(mark >= hosted.mark_seen, "monotonic", shard, f"{node}: high watermark fell to {mark}")
+        own = hosted.log.end_offset
+        require(end == own, "within-log", shard, f"{node} believes its log ends at {end}, it ends at {own}")
         require(
-            end == hosted.log.end_offset,
-            "within-log",
-            shard,
-            f"node {node} believes its log ends at {end}, it ends at {hosted.log.end_offset}",
+            mark <= end, "within-log", shard, f"{node}: high watermark {mark} is beyond the log's end {end}"
         )
         require(
-            mark <= end,
-            "within-log",
-            shard,
-            f"node {node}: high watermark {mark} is beyond the log's end {end}",
-        )
-        durable = replica.durable_end
-        if durable >= max(hosted.log.start.offset, hosted.files.log.start.offset):
-            require(
-                hosted.files.log.chain_at(durable) == hosted.log.chain_at(durable) is not None,
-                "within-log",
-                shard,
-                f"node {node} believes its log durable up to {durable}, which is not what its disk has",
-            )
-        require(
-            mark <= self.shards[shard].committed.end_offset,
+            mark <= committed,
             "durable-majority",
             shard,
-            f"node {node} has high watermark {mark}, committed is {self.shards[shard].committed.end_offset}",
+            f"{node} has high watermark {mark}, committed is {committed}",
         )
+        where = f"{node} believes its log durable up to {replica.durable_end}, which is not what its disk has"
+        require(False, "within-log", shard, where)
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
