@@ -37,9 +37,10 @@ class CoordinatedSchedule(Schedule):
     """One seeded run, with checks that hold in every mode."""
 
     worth = 0  # how often what the schedule is for has happened
+    votes = False
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, raft=False)
+        super().__init__(seed, raft=self.votes)
 
     def events(self) -> list[Event]:
         """Calmer than usual: changes need some time to be made."""
@@ -371,7 +372,7 @@ class EarlySchedule(CoordinatedSchedule):
     def events(self) -> list[Event]:
         """Leaders that are cut off and replaced, above all."""
         usual = [event for event in super().events() if event[1] != self.read]
-        return [*usual, (3, self.set_rule), (2, self.part), (3, self.new_term)]
+        return [*usual, (3, self.set_rule), (2, self.part), (0 if self.votes else 3, self.new_term)]
 
     def set_rule(self) -> None:
         rule = CommitRule.parse(self.random.choice(self.RULES))
@@ -398,12 +399,25 @@ class EarlySchedule(CoordinatedSchedule):
         self.cluster.settled(host, replica.settled)
 
 
+class EarlyVotedSchedule(EarlySchedule):
+    """The same where the replicas vote (S4.1: the rule is one thing, the election another)."""
+
+    votes = True
+
+    def events(self) -> list[Event]:
+        """Elections take many ticks."""
+        return [*super().events(), (150, self.tick)]
+
+
 class EarlyCluster(Cluster):
     """What is committed here may be lost; what is settled may not."""
 
     def __init__(self, schedule: EarlySchedule, config: ReplicaConfig) -> None:
         self.schedule = schedule
-        super().__init__(schedule.nodes, config=config)
+        timeout = schedule.random.randint
+        super().__init__(
+            schedule.nodes, config=config, raft=schedule.votes, timeout=lambda _: timeout(10, 20)
+        )
 
     def committed(self, host: Host, high_watermark: int) -> None:
         """Checked by `settled` instead."""
