@@ -26,9 +26,11 @@ class ReplicaConfig:
         commit: when an entry is committed, in terms that do not go by the live set (C1); `ReplicaCore.set_commit`
             changes it on a living shard.
         min_live: fewest members of the live set with which the live rule commits (C1).
-        live_lag_entries_max: a live member whose durable end trails the leader's log end by more for `live_lag_ticks` is
-            proposed for removal (S3.28). 0 entries and not settled for that long counts as lagging too.
-        live_lag_ticks: see there.
+        live_lag_entries_max: a live member that trails the leader's log by more for `live_lag_ticks` is proposed for removal
+            (S3.28); what was written in the last tick does not count. Who trails by no more is waited for when it comes
+            back (S3.29).
+        live_lag_ticks: so is one that for so long is disconnected, or has not done all that there was to do at some moment:
+            hold the log up to its end of then, and answer a read's question.
         commit_marker: write a record into the log when the high watermark has moved (C6: `record`, S4.7).
         ack_every: a follower acknowledges when it has this many entries, or on the next beat, which comes after at most
             `resend_ticks` (C2).

@@ -55,9 +55,7 @@ class LeaderCommit(ABC):
         self.rule = rule
         self.live = live  # where this term's commits go by it
         self.cursors: dict[NodeId, FollowerCursor] = {}
-        self._forgotten: set[NodeId] = (
-            set()
-        )  # were fed in this term, and may have given their replica up since
+        self._forgotten: set[NodeId] = set()  # fed in this term, and perhaps removed since
         self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
         self._own_slot = self.tracker.own_slot
         self.tracker.record(self._own_slot, log.durable_end)
