@@ -77,7 +77,8 @@ class MembersWorld(World):
         super()._to_replica(sender, to, message)
 
     def _replica_acts(self, node: Node, replica: Any, actions: list[Any]) -> None:
-        if replica is None or node.replicas.get(replica.shard) is not replica:
+        held: Any = node.replicas.get(replica.shard)
+        if held is not replica:
             return  # it was taken away meanwhile
         for action in actions:
             if isinstance(action, ProposeLive):

@@ -309,3 +309,22 @@ def test_s0_2_a_node_that_is_replaced_with_an_empty_disk_fills_up_again() -> Non
         world.start_node(victim, new_disk=True)
         come_to_rest(world, 60_000)
         assert not any(record.untrusted for record in world.state.shards.values())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_leaves_and_comes_back_at_once_is_fed_anew(seed: int) -> None:
+    """What it had acknowledged is gone with the replica that it gave up, in the same term, too."""
+    world = started(5, seed)
+    [shard] = shards_of(world)
+    for _ in range(6):
+        world.ask(AlterTopic("t", replicas=world.random.choice([1, 2])))
+        world.run(world.random.choice([1, 5, 20, 60]))
+        world.write_some()
+        world.ask(AlterTopic("t", replicas=world.random.choice([3, 5])))
+        world.run(world.random.choice([1, 5, 20, 60, 400]))
+        world.write_some()
+    come_to_rest(world)
+    kept = list(world.committed[shard])
+    world.crash_node(world.meta(shard).leader)
+    assert world.run(5_000, world.all_online)
+    assert world.committed[shard][: len(kept)] == kept
