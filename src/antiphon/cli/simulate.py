@@ -197,6 +197,12 @@ def _summary(passed: "list[RunResult]", failed: "RunResult | None", elapsed_s: f
         "cluster_seconds_per_second": round(simulated_s / max(elapsed_s, 1e-3), 1),
         "entries": sum(result.entries for result in everything),
         "operations": operations,
+        "losses": {
+            "acknowledged": sum(result.losses.acknowledged for result in everything),
+            "lost": sum(result.losses.lost for result in everything),
+            "longest_ms": max((result.losses.longest_ms for result in everything), default=0),
+            "unclean_entries": sum(result.losses.unclean_entries for result in everything),
+        },
         "digests": {str(result.options.seed): result.digest for result in everything[-10:]},
         "failure": None,
     }
@@ -222,6 +228,16 @@ def _words(first: int, passed: "list[RunResult]", elapsed_s: float) -> str:
         f"{figures['entries']:,} entries committed, "
         f"operations: {operations['ok']:,} ok, {operations['refused']:,} refused, {operations['unknown']:,} unknown"
     )
+    losses = figures["losses"]
+    if losses["acknowledged"]:
+        text += (
+            f"\nasynchronous commit lost {losses['lost']:,} of {losses['acknowledged']:,} acknowledged requests, "
+            f"all in the window; the longest was {losses['longest_ms']} ms before the next leader"
+        )
+    if losses["unclean_entries"]:
+        text += (
+            f"\nunclean elections lost {losses['unclean_entries']:,} committed entries, as their topics allow"
+        )
     if len(passed) == 1:
         text += f"\nprofile {passed[0].options.profile}, trace {passed[0].digest}\noptions: {passed[0].options.words()}"
     return text
