@@ -3,7 +3,10 @@
 import shutil
 from pathlib import Path
 
+import msgspec
+
 import antiphon.aio
+from antiphon.node.config import NodeConfig, Timings
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.builder import committed_of
 from antiphon.records.members import Members
@@ -118,9 +121,19 @@ def test_the_operator_moves_the_leader(tmp_path: Path) -> None:
     run(test())
 
 
+class PatientNodes(Nodes):
+    """Nodes that wait for so long for a leader that a test can tell whether they had to."""
+
+    def config(self, node_id: int, *, first: bool = False) -> NodeConfig:
+        timings = Timings(tick=10, election_min=1500, election_max=3000)
+        return msgspec.structs.replace(super().config(node_id, first=first), timings=timings)
+
+
 def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        nodes = PatientNodes(tmp_path, 3, {})
+        try:
+            await nodes.start_all()
             shard_id = await raft_shard(nodes)
             await nodes.append(shard_id, b"one")
             leader = await leader_of(nodes, shard_id)
@@ -130,6 +143,8 @@ def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
             assert any(node.hosts[shard_id].is_leader for node in others), "nobody's patience had to end"
             assert {node.hosts[shard_id].term for node in others} == {term + 1}
             await nodes.append(shard_id, b"two")
+        finally:
+            await nodes.close()
 
     run(test())
 
