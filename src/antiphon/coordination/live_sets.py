@@ -32,14 +32,16 @@ def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[
     What is recorded may be smaller than what was proposed: the leader waits for all that it proposed until it is told.
     Learners that have caught up are named in the report and were not proposed. By now they may be voters, of which the
     leader has not heard: it does not count them yet.
+
+    A proposal of which nothing is left (it names former members only) is answered with a new number for the same set: its
+    leader would wait for the answer for ever, and for those that it named.
     """
     if report.version != meta.live_version:
         return meta
-    wanted = _members(meta, (sender, *(node for node in report.live if node not in report.learners)))
-    if wanted == meta.live:
+    proposed = {sender, *(node for node in report.live if node not in report.learners)}
+    if proposed == set(meta.live):
         return meta
-    kept = _members(meta, (node for node in wanted if node == sender or is_alive(node)))
-    return _numbered(meta, kept)
+    return _numbered(meta, _members(meta, (n for n in proposed if n == sender or is_alive(n))))
 
 
 def without(meta: ShardMeta, gone: Collection[NodeId]) -> ShardMeta:
