@@ -158,6 +158,8 @@ class SimulatedNode:
         """No more than one of three replicas or more loses something at a time: more is not to be survived."""
         truth = self.world.checker.shards[shard]
         known = [truth.members, *(hosted.replica.members for hosted in truth.hosted.values())]
+        logs = [files.log.entries for files in truth.files.values()]
+        known += [entry.members for entries in logs for entry in entries if entry.members is not None]
         enough = all(len(each) >= 3 or self.node_id not in each for members in known for each in members.sets)
         disks = self.world.registered_disks
         new = [
