@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.invariants import InvariantError
-from antiphon.records.entry_id import EMPTY, EntryId
+from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
 from antiphon.replication.actions import LostTail, ReadReady, ResetLog
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
@@ -21,9 +21,11 @@ from antiphon.replication.messages import (
     BecomeLeaderReply,
     ChangeMembers,
     MembersSettled,
+    SnapshotOffer,
 )
+from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, Host, cursor_of
+from tests.replication.cluster import COORDINATOR, SHARD, Host, cursor_of, term_start
 from tests.replication.live_cluster import LIVE_CONFIG, LiveCluster
 
 
@@ -459,3 +461,28 @@ def test_c1_only_a_live_member_is_appointed_and_the_rule_of_the_topic_does_not_m
     cluster.term, cluster.live = 2, (1, 2)
     cluster.begin(3, cluster.fence(2, 2, 3))
     assert cluster.replica(3).role is Role.FENCED
+
+
+def test_s3_18_a_snapshot_of_less_is_no_proof_that_the_leader_lacks_more() -> None:
+    """A leader that takes a damaged log for empty sends from its own log's start, which may lie before the other's."""
+    terms = TermIndex(6, 2)
+    terms.append(2, 9)
+    replica = Replica(
+        node_id=2,
+        shard=SHARD,
+        ensemble=(1, 2, 3),
+        terms=terms,
+        term=2,
+        voted_for=None,
+        high_watermark=6,
+        make_term_start=term_start,
+        config=replace(LIVE_CONFIG, unclean=True),
+        damaged=True,
+    )
+    older = EntryId(2, 5)
+    replica.receive(1, SnapshotOffer(SHARD, 6, 1, older))
+    assert not replica.snapshot_installed(older), "it is asked where its log is, and says so"
+    again = replica.snapshot_installed(older)
+    assert any(isinstance(action, ResetLog) for action in again), (
+        "what the leader does not have is given up then"
+    )

@@ -49,6 +49,7 @@ class FollowerSide:
         "leader",
         "live",
         "verified",
+        "was_sent_too_little",
     )
 
     def __init__(self, shard: ShardId, term: int, log: LocalLog, config: ReplicaConfig) -> None:
@@ -56,6 +57,7 @@ class FollowerSide:
         self._term = term
         self._log = log
         self.config = config
+        self.was_sent_too_little = False  # a snapshot that ends before this log begins
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
         self.verified = 0 if config.unclean else max(log.high_watermark, log.terms.log_start)

@@ -424,7 +424,7 @@ class ReplicaCore(ReplicaView):
         following = self._following or FollowerSide(self.shard, self.term, log, self._config)
         if at.offset <= log.high_watermark:
             joined = log.terms.end.term == self.term or following.verified > at.offset
-            if joined or not self._config.unclean:
+            if joined or not self._config.unclean or not self._contradicts(at, following):
                 return out
             # The leader's log cannot be joined: after an unclean election it need not have what is settled here.
             log.give_up(at.offset, out)
@@ -437,6 +437,19 @@ class ReplicaCore(ReplicaView):
         self._cut_damage = False
         following.snapshot_installed()
         return out
+
+    def _contradicts(self, at: EntryId, following: FollowerSide) -> bool:
+        """Can the leader's log not have what is settled here? One that is merely told of less may have it all the same.
+
+        Of what lies before the log's start only the last term is known: terms rise, so a later one cannot come before it.
+        Otherwise the first such snapshot is refused; the leader then asks where this log is, and sends another one only
+        if its own log does not have that.
+        """
+        terms = self._log.terms
+        if at.offset >= terms.log_start or at.term > terms.start.term or following.was_sent_too_little:
+            return True
+        following.was_sent_too_little = True
+        return False
 
     def peer_connected(self, node: NodeId) -> list[Action]:
         """A connection to `node` is there. Nodes count as connected until `peer_lost` says otherwise."""
