@@ -6,7 +6,7 @@ from antiphon.coordination import topic_rules
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.topic_config import NAME_LENGTH_MAX, TOPIC_SETTINGS, name_problem
 from antiphon.log.config import LogConfig
-from antiphon.node.shards import MAX_MESSAGE_BYTES
+from antiphon.node.topic_settings import MAX_MESSAGE_BYTES
 
 
 def test_the_door_knows_the_settings_that_the_coordinator_takes() -> None:
