@@ -6,6 +6,9 @@ from antiphon.invariants import InvariantError
 from antiphon.replication.actions import ProposeLive
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.live_set import LiveSet, Progress, Standing
+from antiphon.replication.members import Members
+from antiphon.replication.messages import ChangeMembers, MembersSettled
+from tests.replication.cluster import COORDINATOR, SHARD
 from tests.replication.live_cluster import LIVE_CONFIG, LiveCluster
 
 CONFIG = ReplicaConfig(resend_ticks=2, live_lag_entries_max=3, live_lag_ticks=4)
@@ -152,3 +155,22 @@ def test_s3_29_a_live_member_that_is_struck_off_on_an_idle_shard_comes_back_thou
     assert list(cluster.live) == [1, 2, 3]
     assert not cluster.replica(1).needs_tick
     assert cluster.replica(1).term == 1
+
+
+def test_s3_28_members_are_confirmed_once_no_former_one_counts() -> None:
+    """Until then it could come back, and count by what the replica held that it gave up (fluvio 5119)."""
+    cluster = LiveCluster(config=LIVE_CONFIG)
+    cluster.lead_live(1)
+    cluster.propose(1, "a")
+    cluster.tick(3)
+    cluster.set_live((1, 3))  # and it is no member any more, of which the leader has not heard
+    cluster.tell(1)
+    cluster.tick(4)
+    assert cluster.proposals[-1][2].live == (1, 2, 3)
+    cluster.receive(COORDINATOR, 1, ChangeMembers(SHARD, 1, 1, Members((1, 3))))
+    cluster.tick()
+    assert not [told for _, told in cluster.told if isinstance(told, MembersSettled)]
+    cluster.set_live((1, 3))  # nothing is left of the proposal
+    cluster.tell(1)
+    assert cluster.told[-1][1] == MembersSettled(SHARD, 1, 1)
+    assert [status.node for status in cluster.replica(1).followers()] == [3]

@@ -410,8 +410,9 @@ class Elections:
             changed = msgspec.structs.replace(meta, live=in_order(meta, (sender, *keeping_up)))
         untrusted = tuple(n for n in record.untrusted if n not in changed.live)
         self._put(record, changed, untrusted=untrusted)
+        fed = {sender, *report.lagging, *live_sets.vouched_for(meta, report)}
         for node in meta.everybody:
-            if node in report.live or node in report.lagging or node == sender:
+            if node in fed:
                 self.followers.arrived(meta.shard_id, node)
             elif self._model.is_alive(node) and not self.followers.is_returning(meta.shard_id, node):
                 self.followers.bring_back(meta.shard_id, node, sender, now_ms, delay_ms=STRANGER_MS)

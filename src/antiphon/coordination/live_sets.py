@@ -25,6 +25,8 @@ from antiphon.replication.messages import NodeId
 from antiphon.wire.cluster import LiveSet
 from antiphon.wire.metadata import ShardMeta
 
+NOT_PROPOSED = -1  # `LiveSet.version` of a report that asks for nothing
+
 
 def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[[NodeId], bool]) -> ShardMeta:
     """The shard with the leader's proposal, less whom the coordinator knows to be dead; the same object if there is none.
@@ -33,15 +35,24 @@ def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[
     Learners that have caught up are named in the report and were not proposed. By now they may be voters, of which the
     leader has not heard: it does not count them yet.
 
-    A proposal of which nothing is left (it names former members only) is answered with a new number for the same set: its
-    leader would wait for the answer for ever, and for those that it named.
+    A proposal of which nothing is left (it names former members only, which may have come back as learners) is answered
+    with a new number for the same set: its leader would wait for the answer for ever, and for those that it named.
     """
     if report.version != meta.live_version:
         return meta
     proposed = {sender, *(node for node in report.live if node not in report.learners)}
-    if proposed == set(meta.live):
-        return meta
     return _numbered(meta, _members(meta, (n for n in proposed if n == sender or is_alive(n))))
+
+
+def vouched_for(meta: ShardMeta, report: LiveSet) -> frozenset[NodeId]:
+    """Who has what is committed, by the word of the leader.
+
+    A proposal that a later record has overtaken says nothing of those that it names: one may have left since, and be back
+    with nothing. Learners are named for what they hold, and whoever is recorded needs no word.
+    """
+    if report.version in (NOT_PROPOSED, meta.live_version):
+        return frozenset(report.live)
+    return frozenset(node for node in report.live if node in report.learners or node in meta.live)
 
 
 def without(meta: ShardMeta, gone: Collection[NodeId]) -> ShardMeta:

@@ -21,6 +21,7 @@ import msgspec
 
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.live_sets import vouched_for
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.coordination.reconfiguration_steps import (
     Ask,
@@ -232,7 +233,8 @@ class Reconfigurations:
         move = self._moves.get(report.shard_id)
         if move is None:
             return
-        move.caught_up, move.reported_term, move.reported = frozenset(report.live), report.term, reported
+        move.caught_up = vouched_for(record.meta, report)
+        move.reported_term, move.reported = report.term, reported
         self._event(move, now_ms)
 
     def settled(self, sender: NodeId, message: MembersSettled, now_ms: int) -> None:

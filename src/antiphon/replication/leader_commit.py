@@ -145,8 +145,13 @@ class LeaderCommit(ABC):
         mark = self._unsettled
         if mark is None:
             return
-        if self.live is not None or self.tracker.held_by_majority(self.members.voters, mark):
-            # Under the live rule all who may lead next hold what is committed, as always.
+        if self.live is not None:
+            # All who may lead next hold what is committed, as always. But while a former member counts, because a record
+            # may yet name it, it must not come back: what it acknowledged is gone with its replica.
+            is_settled = set(self.live.counting) <= set(self.members.voting)
+        else:
+            is_settled = self.tracker.held_by_majority(self.members.voters, mark)
+        if is_settled:
             self._unsettled = None
             self._on_settled(out)
 
@@ -157,6 +162,7 @@ class LeaderCommit(ABC):
         if self.live is not None and self.live.record(version, live):
             self._forget_strangers()
             self.recount(out)
+            self._check_settled(out)
             self._ask_voters(out)  # one that was struck off may be back already
             self._propose_live(out)
 
