@@ -32,6 +32,8 @@ at what the event touched, so that checking after every step stays cheap.
 | exactly-once | no request of a client is in the committed log twice |
 | acknowledged-kept | what a client was told to be written is in the committed log where it was told |
 | linearizable | an operation sees everything that was complete when it began |
+| tables-agree | at every offset the store of a table is what the committed log comes to there, on every replica |
+| applied-committed | a table applies all that its replica knows to be committed, and nothing else, and never goes back |
 | no-crash | the pure parts raise nothing |
 """
 

@@ -46,11 +46,17 @@ class SimulatedClient:
         if random.random() < 0.25:
             self._target = random.randrange(world.options.nodes)  # somebody may still believe to lead
         shard = random.choice(world.client_shards())
+        self._operation = self._new_operation(shard)
+        world.history.operations.append(self._operation)
+        self._send()
+
+    def _new_operation(self, shard: int) -> Operation:
+        world, random = self._world, self._random
         kind = "read" if random.random() < 0.3 else "append"
         expected = -1
         if kind == "append" and random.randrange(MILLION) < world.options.conditional_ppm:
             expected = self._known_end.get(shard, 0)
-        self._operation = Operation(
+        return Operation(
             client=self.address,
             sequence=self._sequence,
             shard=shard,
@@ -60,23 +66,19 @@ class SimulatedClient:
             invoked_ns=world.scheduler.now_ns,
             floor=world.checker.shards[shard].floor,
         )
-        world.history.operations.append(self._operation)
-        self._send()
+
+    def _request(self, operation: Operation) -> AppendRequest | ReadRequest:
+        where = (operation.shard, self.address, operation.sequence)
+        if operation.kind == "read":
+            return ReadRequest(*where)
+        return AppendRequest(*where, operation.count, operation.expected)
 
     def _send(self) -> None:
         operation = self._operation
         if operation is None:
             return
         self._try += 1
-        if operation.kind == "read":
-            request: AppendRequest | ReadRequest = ReadRequest(
-                operation.shard, self.address, operation.sequence
-            )
-        else:
-            request = AppendRequest(
-                operation.shard, self.address, operation.sequence, operation.count, operation.expected
-            )
-        self._world.network.send(self.address, self._target, request)
+        self._world.network.send(self.address, self._target, self._request(operation))
         wait_ms = self._random.randrange(40, 160)
         self._world.scheduler.after(wait_ms * MILLISECOND, self._timed_out, operation, self._try)
 

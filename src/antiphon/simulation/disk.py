@@ -19,6 +19,7 @@ from antiphon.simulation.stored_log import StoredLog
 if TYPE_CHECKING:
     from antiphon.replication.members import Members
     from antiphon.replication.messages import Entry, NodeId
+    from antiphon.simulation.table_store import Image
 
 StorageAction = PersistTerm | AppendLog | TruncateLog | ResetLog
 
@@ -45,6 +46,7 @@ class ReplicaFiles:
         self.joining = (
             False  # began empty when the shard was older, and has not caught up yet (replicas that vote)
         )
+        self.table: tuple[Image, int] | None = None  # a table's store as it was last flushed, with its offset
         self.members: Members | None = None  # as of the log's start, where replicas vote; None: the founders
         self.rotten: int | None = None  # base offset of an entry in which a bit has flipped; not found yet
         self.torn: Entry | None = (

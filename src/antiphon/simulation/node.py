@@ -20,6 +20,7 @@ from antiphon.simulation.disk import NodeDisk, ReplicaFiles, Write
 from antiphon.simulation.hosted import Hosted
 from antiphon.simulation.options import MILLION
 from antiphon.simulation.scheduler import MILLISECOND
+from antiphon.simulation.table_host import TableHosted
 
 if TYPE_CHECKING:
     from antiphon.simulation.topic_options import TopicOptions
@@ -87,7 +88,8 @@ class SimulatedNode:
         self.world.about_to_open(files)
         files.recover()
         replica = self.world.make_replica(self, shard, files, meta, topic or self.world.topic)
-        hosted = Hosted(self, shard, files, replica)
+        is_table = self.world.options.has_tables and shard != COORDINATOR_SHARD
+        hosted = (TableHosted if is_table else Hosted)(self, shard, files, replica)
         self.hosted[shard] = hosted
         hosted.truth.hosted[self.node_id] = hosted
         self.world.checker.replica(hosted)

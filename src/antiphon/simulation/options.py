@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from antiphon.invariants import invariant
 
-PROFILES: Final = ("raft", "oxia", "fluvio", "tarantool", "kip27")
-COORDINATED: Final = ("oxia", "fluvio", "kip27")
+LOGS: Final = ("raft", "oxia", "fluvio", "tarantool", "kip27")
+TABLES: Final = ("table", "table-raft")
+PROFILES: Final = (*LOGS, *TABLES)
+COORDINATED: Final = ("oxia", "fluvio", "kip27", "table")
 MILLION: Final = 1_000_000
 
 
@@ -20,7 +22,7 @@ class SimulationOptions:
     """One world. Times are in the unit of the name's ending; rates are per million (`_ppm`)."""
 
     seed: int
-    profile: str  # raft, tarantool: replicas vote; the others: a coordinator, whose log is a Raft group, fences and appoints
+    profile: str  # raft, tarantool, table-raft: replicas vote; others: a coordinator (its log is a Raft group) appoints
     nodes: int
     shards: int  # data shards; in the oxia profile the coordinator's shard comes on top
     replicas: int  # size of each data shard's ensemble
@@ -68,6 +70,11 @@ class SimulationOptions:
         """Does a coordinator choose leaders and keep the metadata?"""
         return self.profile in COORDINATED
 
+    @property
+    def has_tables(self) -> bool:
+        """Do clients use tables rather than logs?"""
+        return self.profile in TABLES
+
     def words(self) -> str:
         """All options on one line, for a reader."""
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -76,7 +83,10 @@ class SimulationOptions:
 def derive(seed: int, profile: str | None = None, **overrides: Any) -> SimulationOptions:
     """Draw the world of `seed`; `overrides` replace single options after the draw. Profile None: drawn too."""
     if profile is None:
-        profile = Random(f"antiphon profile {seed}").choice(PROFILES)
+        draw = Random(f"antiphon profile {seed}")
+        profile = draw.choice(LOGS)
+        if draw.random() < len(TABLES) / len(PROFILES):
+            profile = draw.choice(TABLES)
     invariant(profile in PROFILES, f"profile {profile} is none of {PROFILES}")
     draw = Random(f"antiphon simulation {profile} {seed}")
     coordinated = profile in COORDINATED

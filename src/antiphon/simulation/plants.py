@@ -9,6 +9,7 @@ from typing import Any
 from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.mode_plants import MODE_PLANTS
 from antiphon.simulation.plant import Plant, planted
+from antiphon.simulation.table_plants import TABLE_PLANTS
 
 __all__ = ["PLANTS", "Plant", "planted"]
 
@@ -194,4 +195,4 @@ _ALL = (
     ),
 )
 
-PLANTS: dict[str, Plant] = {plant.name: plant for plant in (*_ALL, *MODE_PLANTS)}
+PLANTS: dict[str, Plant] = {plant.name: plant for plant in (*_ALL, *MODE_PLANTS, *TABLE_PLANTS)}

@@ -37,7 +37,8 @@ class TopicOptions:
             config["commit.marker"] = "record"
         if options.ack_every > 1:
             config["ack.every"] = str(options.ack_every)
-        return cls(options.profile, config, options.tick_ms)
+        profile = ("oxia" if options.has_coordinator else "raft") if options.has_tables else options.profile
+        return cls(profile, config, options.tick_ms)
 
     @property
     def config_anywhere(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from antiphon.simulation.stored_log import StoredLog
 
 if TYPE_CHECKING:
     from antiphon.simulation.disk import ReplicaFiles
+    from antiphon.simulation.table_store import TableTruth
 
 Identity = tuple[int, int]  # client, sequence
 
@@ -79,6 +80,7 @@ class ShardTruth:
         self.position_of: dict[Identity, tuple[int, int]] = {}
         self.votes: dict[tuple[int, NodeId], NodeId] = {}
         self.promised: dict[NodeId, int] = {}
+        self.table: TableTruth | None = None  # what its table has to be, where it keeps one
         self.floor = 0  # end of what completed operations have seen
 
     @property

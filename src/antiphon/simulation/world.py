@@ -29,6 +29,7 @@ from antiphon.simulation.network import Network
 from antiphon.simulation.node import SimulatedNode
 from antiphon.simulation.options import SimulationOptions
 from antiphon.simulation.scheduler import MILLISECOND, Scheduler
+from antiphon.simulation.table_clients import TableClient, check_applied, check_tables
 from antiphon.simulation.topic_options import TopicOptions
 from antiphon.simulation.trace import Trace
 from antiphon.simulation.truth import ShardTruth
@@ -206,7 +207,10 @@ class World:
 
     def check_history(self) -> None:
         """Judge what clients saw, except where the rule allows that they see what is lost later."""
-        self.history.check([shard for shard, truth in self.checker.shards.items() if not truth.may_lose])
+        judged = [shard for shard, truth in self.checker.shards.items() if not truth.may_lose]
+        self.history.check(judged)
+        check_tables(self.history.operations, self.checker.shards, judged)
+        check_applied(self.checker.shards)
 
     def _check_losses(self) -> LossReport:
         reports = [
@@ -233,7 +237,8 @@ class World:
         for node in self.nodes:
             node.start()
         for address in range(CLIENTS, CLIENTS + options.clients):
-            self.clients.append(SimulatedClient(self, address, self._fork()))
+            kind = TableClient if options.has_tables else SimulatedClient
+            self.clients.append(kind(self, address, self._fork()))
 
     def _found(self, shard: int, ensemble: tuple[int, ...]) -> None:
         """A shard that is there from the start: every member has its files."""
