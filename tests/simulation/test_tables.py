@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from antiphon.records.builder import build_batch
+from antiphon.replication.actions import PersistTerm
 from antiphon.replication.messages import Entry
 from antiphon.simulation import linearizability
 from antiphon.simulation.client_messages import TermStart
+from antiphon.simulation.disk import Write
 from antiphon.simulation.linearizability import Verdict, check_object
 from antiphon.simulation.options import TABLES, derive
 from antiphon.simulation.runner import report, run_seed
@@ -15,6 +17,7 @@ from antiphon.simulation.stored_log import StoredLog
 from antiphon.simulation.table_clients import one_key
 from antiphon.simulation.table_messages import TableData
 from antiphon.simulation.table_store import EVERYTHING, MemoryTable, TableTruth
+from antiphon.simulation.world import World
 from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.wire.requests import Delete, OpStatus, Put, TableOp
 
@@ -29,6 +32,23 @@ def test_tables_keep_every_promise(profile: str) -> None:
         assert result.failure is None, report(result)
         done += result.operations["ok"]
     assert done > 100
+
+
+def test_the_disk_reports_nothing_of_a_replica_that_was_removed_to_the_next_one() -> None:
+    """table 20264: removed and opened anew while the disk was stalled."""
+    world = World(derive(1, "table-raft"))
+    world.add_shard(1, (0, 1, 2))
+    node, founded = world.nodes[0], world.checker.shards[1].files[0]
+    world.founders[1], node.files[1], node.alive = (0, 1, 2), founded, True
+    node.open_replica(1, founded)
+    write = Write(1, founded, PersistTerm(7, 3, None), 0)
+    node.close_replica(1)
+    node.join(1)
+    node.disk.submit(write)
+    while world.scheduler.step() and founded.term != 3:
+        pass
+    assert founded.term == 3
+    assert node.files[1] is not founded
 
 
 def written(*ops: TableOp) -> StoredLog:

@@ -268,6 +268,8 @@ class SimulatedNode:
     def _synced(self, group: list[Write]) -> None:
         latest: dict[int, int] = {}
         for write in group:
+            if self.files.get(write.shard) is not write.files:
+                continue  # of a replica that was removed, and perhaps opened anew, while the disk was at it
             latest[write.shard] = write.action.write_id
             if isinstance(write.action, TruncateLog | ResetLog):
                 self.world.checker.durable_shrank(write.shard)
