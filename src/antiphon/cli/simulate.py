@@ -99,7 +99,7 @@ def simulate(
     else:
         typer.echo(_words(first, passed, elapsed_s))
     if failed is not None:
-        if shrink and failed.options.profile != "multi":
+        if shrink:
             tell_small(failed, plant, save, quiet=as_json)
         raise typer.Exit(1)
 

@@ -26,6 +26,9 @@ def tell_small(failed: "RunResult", plant: str | None, save: Path | None, *, qui
     from antiphon.simulation.shrink import shrink
     from antiphon.simulation.story import tell
 
+    if failed.options.profile == "multi":
+        _tell_small_multi(failed, plant, quiet=quiet)
+        return
     if quiet and save is None:
         return
 
@@ -47,6 +50,19 @@ def tell_small(failed: "RunResult", plant: str | None, save: Path | None, *, qui
         write_down(save, small.result, plant)
         if not quiet:
             typer.echo(f"again: antiphon simulate --replay {save}")
+
+
+def _tell_small_multi(failed: "RunResult", plant: str | None, *, quiet: bool) -> None:
+    """The same for the world in which every replica writes; such a run is repeated by its seed."""
+    from antiphon.simulation.multi_shrink import shrink_multi, tell_multi
+
+    if quiet:
+        return
+    small = shrink_multi(failed, plant)
+    typer.echo(
+        f"\nmade small in {small.runs} runs, {small.seconds:.1f} s: {small.faults} of {small.faults_before} faults are left"
+    )
+    typer.echo("\n".join(tell_multi(small.result)))
 
 
 def catch_all(seeds: int, profile: str | None, workers: int, *, as_json: bool) -> None:

@@ -48,8 +48,10 @@ def derive_multi(seed: int) -> SimulationOptions:
 class MultiWorld:
     """One run."""
 
-    def __init__(self, options: SimulationOptions) -> None:
+    def __init__(self, options: SimulationOptions, spared: frozenset[int] = frozenset()) -> None:
         self.options = options
+        self.strikes = 0
+        self._spared = spared  # numbers of the faults that do not happen
         self._random = Random(f"antiphon multi world {options.seed}")
         self.scheduler = Scheduler(self._fork())
         self.trace = Trace(self.scheduler)
@@ -142,7 +144,10 @@ class MultiWorld:
             (options.trim_weight, self._trim),
             (1, self._replace_disk),
         ]
-        self._faults.choices([fault for _, fault in menu], [weight for weight, _ in menu])[0]()
+        fault = self._faults.choices([fault for _, fault in menu], [weight for weight, _ in menu])[0]
+        if self.strikes not in self._spared:
+            fault()
+        self.strikes += 1
         self._strike_later()
 
     def _duration_ns(self) -> int:
@@ -154,7 +159,7 @@ class MultiWorld:
     def _crash(self) -> None:
         node = self._victim()
         if node.alive:
-            self.trace.note("crash", SHARD, node.node_id)
+            self.trace.tell("crash", SHARD, node.node_id)
             node.crash()
             if self._faults.random() < 0.7:
                 for peer in self._others(node.node_id):
@@ -168,7 +173,7 @@ class MultiWorld:
         node = self._victim()
         if not node.alive or len(self.origin_table) >= 12:
             return
-        self.trace.note("replace-disk", SHARD, node.node_id)
+        self.trace.tell("replace-disk", SHARD, node.node_id)
         node.crash()
         node.replace_disk()
         self._give_origins()
@@ -187,9 +192,9 @@ class MultiWorld:
         if node.alive or node_id not in self.members:
             return
         if not self.stopped and self._faults.randrange(1_000_000) < self.options.damage_ppm:
-            self.trace.note("damage", SHARD, node_id)
+            self.trace.tell("damage", SHARD, node_id)
             node.damage()
-        self.trace.note("start", SHARD, node_id)
+        self.trace.tell("start", SHARD, node_id)
         node.start()
         for peer in self._others(node_id):
             self.scheduler.after(self._faults.randrange(1, 10) * MILLISECOND, self._connect, peer, node_id)
@@ -208,13 +213,13 @@ class MultiWorld:
             self._cut([(one, other)])
 
     def _cut(self, pairs: list[tuple[int, int]]) -> None:
-        self.trace.note("cut", SHARD, tuple(pairs))
+        self.trace.tell("cut", SHARD, tuple(pairs))
         for source, target in pairs:
             self.network.cut(source, target)
         self.scheduler.after(self._duration_ns(), self._heal)
 
     def _heal(self) -> None:
-        self.trace.note("heal", SHARD, len(self.network.heal()))
+        self.trace.tell("heal", SHARD, len(self.network.heal()))
 
     def _pause(self) -> None:
         node = self._victim()
@@ -246,7 +251,7 @@ class MultiWorld:
             self.nodes[node_id].wake()
             self._restart(node_id)
         self._tell_members()
-        self.trace.note("liveness", SHARD)
+        self.trace.tell("liveness", SHARD)
         self._converge()
 
     def _run_until(self, time_ns: int) -> None:
@@ -284,16 +289,26 @@ class MultiWorld:
         return ""
 
 
-def run_multi(seed: int, plant: Plant | str | None = None, trace_lines: int = TRACE_LINES) -> RunResult:
-    """Run the world of a seed to its end or to the first broken promise; `plant` is one of `MULTI_PLANTS`."""
+def run_multi(
+    seed: int,
+    plant: Plant | str | None = None,
+    trace_lines: int = TRACE_LINES,
+    *,
+    options: SimulationOptions | None = None,
+    spared: frozenset[int] = frozenset(),
+) -> RunResult:
+    """Run the world of a seed to its end or to the first broken promise; `plant` is one of `MULTI_PLANTS`.
+
+    `options` replace those of the seed; faults whose numbers are `spared` do not happen.
+    """
     if isinstance(plant, str):
         plant = MULTI_PLANTS[plant]
-    options = derive_multi(seed)
-    if plant is not None:
+    given, options = options, derive_multi(seed) if options is None else options
+    if plant is not None and given is None:
         options = replace(options, **plant.options)  # the commit rule that `adapt` chooses plays no part here
     failure = None
     with planted(plant):
-        world = MultiWorld(options)
+        world = MultiWorld(options, spared)
         try:
             world.run()
         except ViolationError as error:
@@ -310,7 +325,8 @@ def run_multi(seed: int, plant: Plant | str | None = None, trace_lines: int = TR
         simulated_ns=world.scheduler.now_ns,
         entries=len(world.checker.known),
         operations={"ok": world.counts["ok"], "refused": world.counts["refused"], "unknown": 0},
-        events={**world.trace.counts, "trims": world.counts["trims"]},
+        events={**world.trace.counts, "trims": world.counts["trims"], "strikes": world.strikes},
+        told=() if failure is None else tuple(world.trace.told),
         failure=failure,
     )
 
