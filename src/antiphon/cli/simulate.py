@@ -33,7 +33,7 @@ def simulate(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="raft, oxia, fluvio, tarantool or kip27, drawn from the seed if absent; or multi (all replicas write)."
+            help="raft, oxia, fluvio, tarantool, kip27, table, table-raft, drawn from the seed if absent; or multi."
         ),
     ] = None,
     plant: Annotated[str | None, typer.Option(help="Plant this bug first: now a run has to fail.")] = None,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import InvalidRequestError
 from antiphon.node.shard_clients import ShardClients, producer_header
-from antiphon.node.table_shard import TableShard
-from antiphon.records.builder import build_batch
+from antiphon.node.table_shard import TableShard, append_effects
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
@@ -94,17 +93,4 @@ def write_merged(
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
         return
-    base = host.log.log_end
-    batch = build_batch(
-        evaluation.records,
-        base_offset=base,
-        leader_epoch=host.term,
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        base_sequence=request.sequence,
-    )
-    clients.check_size(len(batch))
-    judge.appended(evaluation, base)
-    written = TableWritten(tuple(evaluation.results), base)
-    records = len(evaluation.records)
-    clients.stage(batch, records, base + records, written, timeout_s, done)
+    append_effects(host, clients, request, evaluation, judge.appended, timeout_s, done)

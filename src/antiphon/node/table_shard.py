@@ -15,7 +15,7 @@ from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
-from antiphon.table.evaluator import TableEvaluator, results_from_batch
+from antiphon.table.evaluator import Evaluation, TableEvaluator, results_from_batch
 from antiphon.table.ranges import check_ops, covers, wrong_shard
 from antiphon.table.state import EQUAL, open_state
 from antiphon.wire.metadata import HASH_MAX
@@ -130,6 +130,19 @@ def write_table(
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
         return
+    append_effects(host, clients, request, evaluation, evaluator.appended, timeout_s, done)
+
+
+def append_effects(
+    host: "ShardHost",
+    clients: ShardClients,
+    request: TableWrite,
+    evaluation: Evaluation,
+    appended: Callable[[Evaluation, int], None],
+    timeout_s: float,
+    done: Callable[[Any], None],
+) -> None:
+    """Append what a judged request comes to, tell its judge where, and answer when it is committed."""
     base = host.log.log_end
     batch = build_batch(
         evaluation.records,
@@ -140,7 +153,7 @@ def write_table(
         base_sequence=request.sequence,
     )
     clients.check_size(len(batch))
-    evaluator.appended(evaluation, base)
+    appended(evaluation, base)
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
     clients.stage(batch, records, base + records, written, timeout_s, done)
