@@ -108,7 +108,10 @@ class Link:
 
     def call(self, body: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
         """One request and its answer; a `Failure` is raised as the error that it stands for."""
-        request_id = self.send(body, (), timeout_s)
+        return self.answer_to(self.send(body, (), timeout_s), timeout_s)
+
+    def answer_to(self, request_id: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
+        """The answer to a request that was sent; late ones to requests that were given up are passed over."""
         answer_id, answer = self.receive(timeout_s)
         while answer_id < request_id:  # late, for a request that was given up
             answer_id, answer = self.receive(timeout_s)
@@ -237,6 +240,32 @@ class Cluster:
         link = self._links.pop(address, None)
         if link is not None:
             link.close()
+
+    # -- requests to one node ---------------------------------------------------------------------------------
+
+    def ask(self, node_id: int, body: Any, payload: Sequence[Buffer] = ()) -> Answer:
+        """One request to one node, whoever leads: for what is asked of a replica. Tried once more on a new connection.
+
+        Raises UnreachableError where the node is unknown or does not answer, and what it refuses with.
+        """
+        address = self.address_of(node_id)
+        problem: Exception | None = None
+        for _ in range(2):
+            try:
+                link = self._link(address)
+                request_id = link.send(body, payload)
+                return link.answer_to(request_id)
+            except (OSError, ProtocolViolationError) as error:
+                self._drop(address)
+                problem = error
+        raise UnreachableError(f"node {node_id} at {address[0]}:{address[1]} does not answer: {problem}")
+
+    def address_of(self, node_id: int) -> Address:
+        """Where a node listens; raises UnreachableError where the metadata does not know it."""
+        for node in self.metadata(refresh=False).nodes:
+            if node.node_id == node_id and node.native:
+                return _address(node.native)
+        raise UnreachableError(f"node {node_id} is not a node of the cluster at {self._places()}")
 
     # -- requests to leaders ------------------------------------------------------------------------------------
 
