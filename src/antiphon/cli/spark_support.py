@@ -1,7 +1,6 @@
 """What the commands that are Spark jobs share: the session, started with a sign of life and stopped at the end."""
 
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,8 @@ import typer
 from antiphon.cli.output import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 Master = Annotated[

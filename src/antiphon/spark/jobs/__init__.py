@@ -8,11 +8,13 @@ from typing import Any, Final
 # Name -> module: each is loaded when it is first used, so that one job does not need the libraries of the others.
 _JOBS: Final[dict[str, str]] = {}
 
-__all__ = sorted(_JOBS)
-
 
 def __getattr__(name: str) -> Any:
     module = _JOBS.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_JOBS)
