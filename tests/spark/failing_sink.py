@@ -12,9 +12,9 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from antiphon.spark.options import parse_write
 from antiphon.spark.sink import StreamSink, Written
 from antiphon.spark.source import AntiphonDataSource
+from antiphon.spark.write_options import parse_write
 
 
 def _strikes(folder: str, name: str) -> bool:

@@ -12,8 +12,8 @@ from antiphon.spark.options import (
     parse_read,
     parse_servers,
     parse_shape,
-    parse_write,
 )
+from antiphon.spark.write_options import parse_write
 
 BASE = {"servers": "127.0.0.1:7400,other:7401", "topic": "flights"}
 TABLE = {"servers": "127.0.0.1:7400", "table": "aircraft"}
@@ -115,6 +115,8 @@ WRITE_ERRORS: list[tuple[dict[str, str], bool, str]] = [
     ({**BASE, "compression": "lzma"}, True, "there is none, gzip"),
     ({**TABLE, "compression": "zstd"}, True, "does not apply to a table"),
     ({**BASE, "batchRow": "3"}, True, "did you mean batchRows?"),
+    ({**BASE, "protocol": "fast"}, True, "there is staged, direct"),
+    ({**BASE, "protcol": "direct"}, False, "did you mean protocol?"),
 ]
 
 

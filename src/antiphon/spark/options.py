@@ -16,12 +16,12 @@ EARLIEST: Final = -2  # as in JSON offsets of Spark's Kafka source
 LATEST: Final = -1
 
 # Lower-case name -> name as documented.
-_COMMON: Final = ("servers", "topic", "table", "timeoutMs")
-_READ: Final = (
+COMMON: Final = ("servers", "topic", "table", "timeoutMs")
+READ: Final = (
     "mode", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger",
     "minPartitions", "failOnDataLoss", "includeHeaders", "isolation", "asOfOffset", "asOfTimestamp", "fetchBytes",
 )  # fmt: skip
-_WRITE: Final = ("txnId", "txnVersion", "batchRows", "batchBytes", "compression")
+WRITE: Final = ("protocol", "txnId", "txnVersion", "batchRows", "batchBytes", "compression")
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname", "outputmode")
 
 # What people who come from other connectors try first.
@@ -49,11 +49,8 @@ ISOLATIONS: Final = {
     "read_committed": "committed",
     "read_uncommitted": "uncommitted",
 }
-COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_MS_DEFAULT: Final = 60_000
 FETCH_BYTES_DEFAULT: Final = 4 * 1024 * 1024
-BATCH_ROWS_DEFAULT: Final = 5_000
-BATCH_BYTES_DEFAULT: Final = 512 * 1024
 
 
 @dataclass(frozen=True)
@@ -105,20 +102,7 @@ class ReadOptions:
     fetch_bytes: int
 
 
-@dataclass(frozen=True)
-class WriteOptions:
-    """Options of a write. A batch is cut after `batch_rows` rows or `batch_bytes` bytes of keys, values and headers."""
-
-    target: Target
-    txn_id: str | None
-    txn_version: int
-    batch_rows: int
-    batch_bytes: int
-    compression: str
-    checkpoint: str | None
-
-
-class _Options:
+class Options:
     """Typed access to raw options, with errors that name the option."""
 
     def __init__(
@@ -222,21 +206,21 @@ class Shape(NamedTuple):
 
 def parse_shape(raw: Mapping[str, str]) -> Shape:
     """The options that decide about columns; the others are checked when it is known what they are for."""
-    options = _Options(raw, _COMMON + _READ + _WRITE, (), "a read")
+    options = Options(raw, COMMON + READ + WRITE, (), "a read")
     return Shape(options.target(several=True).is_table, options.flag("includeHeaders", default=False))
 
 
 def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Options of `spark.read` or `spark.readStream`; raises InvalidRequestError."""
-    options = _Options(raw, _COMMON + _READ, _WRITE, "a read")
+    options = Options(raw, COMMON + READ, WRITE, "a read")
     target = options.target(several=True)
     mode = _mode(options, target, streaming=streaming)
     if streaming:
-        _refuse(options, "a stream", ("endingOffsets", "endingTimestamp", "asOfOffset", "asOfTimestamp"))
+        refuse(options, "a stream", ("endingOffsets", "endingTimestamp", "asOfOffset", "asOfTimestamp"))
     else:
-        _refuse(options, "a batch read", ("maxOffsetsPerTrigger",))
+        refuse(options, "a batch read", ("maxOffsetsPerTrigger",))
     if mode == "snapshot":
-        _refuse(
+        refuse(
             options,
             "a snapshot of a table; for its changes set mode=changes",
             (
@@ -249,9 +233,9 @@ def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
             ),
         )
     else:
-        _refuse(options, "anything but a snapshot of a table", ("asOfOffset", "asOfTimestamp"))
+        refuse(options, "anything but a snapshot of a table", ("asOfOffset", "asOfTimestamp"))
     if target.is_table:
-        _refuse(options, "a table, whose columns are fixed", ("includeHeaders",))
+        refuse(options, "a table, whose columns are fixed", ("includeHeaders",))
     isolation = options.choice("isolation", "committed", ISOLATIONS)
     if isolation == "uncommitted" and (streaming or target.is_table):
         raise InvalidRequestError(
@@ -272,7 +256,7 @@ def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
-def _mode(options: _Options, target: Target, *, streaming: bool) -> str:
+def _mode(options: Options, target: Target, *, streaming: bool) -> str:
     if not target.is_table:
         if options.text("mode") is not None:
             raise InvalidRequestError("option mode is for tables; a topic has one mode of reading")
@@ -285,13 +269,14 @@ def _mode(options: _Options, target: Target, *, streaming: bool) -> str:
     return mode
 
 
-def _refuse(options: _Options, use: str, names: tuple[str, ...]) -> None:
+def refuse(options: Options, use: str, names: tuple[str, ...]) -> None:
+    """Raise InvalidRequestError where one of these options was given."""
     for name in names:
         if options.text(name) is not None:
             raise InvalidRequestError(f"option {name} does not apply to {use}")
 
 
-def _offsets(options: _Options, which: str, target: Target, default: int) -> OffsetSpec:
+def _offsets(options: Options, which: str, target: Target, default: int) -> OffsetSpec:
     name, timestamp_name = f"{which}Offsets", f"{which}Timestamp"
     text, timestamp_ms = options.text(name), options.number(timestamp_name, None, low=0)
     if text is not None and timestamp_ms is not None:
@@ -344,7 +329,7 @@ def _offset(value: object) -> int:
     return value
 
 
-def _as_of(options: _Options, target: Target) -> OffsetSpec | None:
+def _as_of(options: Options, target: Target) -> OffsetSpec | None:
     text, timestamp_ms = options.text("asOfOffset"), options.number("asOfTimestamp", None, low=0)
     if text is not None and timestamp_ms is not None:
         raise InvalidRequestError("give asOfOffset or asOfTimestamp, not both")
@@ -355,25 +340,3 @@ def _as_of(options: _Options, target: Target) -> OffsetSpec | None:
     if text.isdigit():
         return OffsetSpec(LATEST, None, {target.name: {0: int(text)}})
     return OffsetSpec(LATEST, None, parse_offsets_json("asOfOffset", text, target))
-
-
-def parse_write(raw: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-    """Options of `df.write` or `df.writeStream`; raises InvalidRequestError."""
-    options = _Options(raw, _COMMON + _WRITE, _READ, "a write")
-    target = options.target(several=False)
-    if streaming:
-        _refuse(options, "a stream, which is known by its query id", ("txnId", "txnVersion"))
-    txn_id, txn_version = options.text("txnId") or None, options.number("txnVersion", None, low=0)
-    if txn_version is not None and txn_id is None:
-        raise InvalidRequestError("option txnVersion counts the writes of one txnId; give that too")
-    if target.is_table:
-        _refuse(options, "a table", ("compression",))
-    return WriteOptions(
-        target=target,
-        txn_id=txn_id,
-        txn_version=txn_version or 0,
-        batch_rows=options.number("batchRows", BATCH_ROWS_DEFAULT, high=100_000) or 0,
-        batch_bytes=options.number("batchBytes", BATCH_BYTES_DEFAULT, low=1024, high=32 * 1024 * 1024) or 0,
-        compression=options.choice("compression", "none", COMPRESSIONS),
-        checkpoint=options.text("checkpointLocation"),
-    )

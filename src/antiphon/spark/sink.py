@@ -32,9 +32,9 @@ from pyspark.sql.datasource import (
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.connection import Cluster
 from antiphon.spark.job import EpochTime, Job, epoch_time
-from antiphon.spark.options import WriteOptions
 from antiphon.spark.rows import Cutter, Router, check_columns, rows_of
 from antiphon.spark.shard_writers import ShardWriters, TableWriters, TopicWriters
+from antiphon.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,11 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from antiphon.spark.log_reader import LogBatchReader, LogStreamReader
-from antiphon.spark.options import parse_read, parse_shape, parse_write
+from antiphon.spark.options import parse_read, parse_shape
 from antiphon.spark.schema import table_schema, topic_schema
 from antiphon.spark.sink import BatchSink, StreamSink
 from antiphon.spark.snapshot import SnapshotReader
+from antiphon.spark.write_options import parse_write
 
 
 class AntiphonDataSource(DataSource):
