@@ -47,6 +47,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.batches: list[tuple[BatchHeader, bytes]] = []
+        self.start = 0
         self.end = 0
         self.producers: dict[int, tuple[int, list[BatchHeader]]] = {}
 
@@ -89,8 +90,8 @@ class MemoryLog:
         return None
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> list[Buffer]:
-        if not 0 <= offset <= self.end:
-            raise OffsetOutOfRangeError("outside", asked=offset, start=0, end=self.end)
+        if not self.start <= offset <= self.end:
+            raise OffsetOutOfRangeError("outside", asked=offset, start=self.start, end=self.end)
         found: list[Buffer] = []
         size = 0
         for header, data in self.batches:
@@ -285,7 +286,7 @@ class MemoryGateway:
         term = self._led(shard_id).term
         log = self.logs[shard_id]
         batches = log.read(offset, max_bytes, at_least_one=at_least_one)
-        return FetchResult(log.end, 0, log.end, term, batches, sum(map(len, batches)))
+        return FetchResult(log.end, log.start, log.end, term, batches, sum(map(len, batches)))
 
     async def wait_for_data(
         self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1
@@ -312,14 +313,24 @@ class MemoryGateway:
             case -1:
                 found = (log.end, -1)
             case -2:
-                found = (0, -1)
+                found = (log.start, -1)
             case -3:
                 newest = max(records, key=lambda r: r.timestamp_ms, default=None)
                 found = (newest.offset, newest.timestamp_ms) if newest else (-1, -1)
             case _:
                 first = next((r for r in records if r.timestamp_ms >= timestamp_ms), None)
                 found = (first.offset, first.timestamp_ms) if first else (-1, -1)
-        return OffsetResult(*found, term, 0, log.end)
+        return OffsetResult(*found, term, log.start, log.end)
+
+    async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
+        self._led(shard_id)
+        log = self.logs[shard_id]
+        wanted = log.end if before == -1 else before
+        if wanted > log.end:
+            raise OffsetOutOfRangeError("beyond", asked=wanted, start=log.start, end=log.end)
+        log.batches = [batch for batch in log.batches if batch[0].next_offset > wanted]
+        log.start = max(log.start, log.batches[0][0].base_offset if log.batches else wanted)
+        return log.start
 
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
         self._led(shard_id)

@@ -302,3 +302,24 @@ def test_a_consumer_waits_for_data_and_gets_it_at_once(served: Served) -> None:
     assert [m.value() for m in consume(reader, 1)] == [b"now"]
     timer.join()
     reader.close()
+
+
+def test_delete_records_moves_the_low_watermark(served: Served) -> None:
+    send(producer(served), "trimmed", range(10), partition=0)
+    client = AdminClient({"bootstrap.servers": served.address})
+
+    def delete(offset: int) -> int:
+        part = TopicPartition("trimmed", 0, offset)
+        return int(client.delete_records([part], request_timeout=10)[part].result(10).low_watermark)
+
+    first = delete(1)
+    assert first in {0, 1}  # no batch is cut, and how the producer cut them is its own
+    assert delete(-1) == 10
+    with pytest.raises(KafkaException) as caught:
+        delete(11)
+    assert caught.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
+    send(producer(served), "trimmed", range(10, 12), partition=0)
+    reader = consumer(served, "trimmed-group")
+    reader.assign([TopicPartition("trimmed", 0, OFFSET_BEGINNING)])
+    assert [m.value() for m in consume(reader, 2)] == [b"10", b"11"]
+    reader.close()

@@ -55,6 +55,17 @@ def test_trims_make_room_on_a_full_disk() -> None:
     assert (log.log_start, log.durable_end) == (15, 21)
 
 
+def test_a_trim_of_everything_makes_room_without_the_snapshot_that_it_would_leave() -> None:
+    disk, log, runner = new_log()
+    for at in range(20):
+        runner.run(log.stage_append([batch_at(at, size=100)]))
+    disk.capacity_bytes = disk.used_bytes()
+    runner.submit(log.trim(20))
+    assert runner.commit() == [None]
+    reopened = ShardLog.open(disk.crash(), DIRECTORY, SMALL)
+    assert (reopened.log_start, reopened.log_end, reopened.damaged) == (20, 20, None)
+
+
 def test_other_shards_are_not_held_up_by_one_that_waits_for_room() -> None:
     disk, log, runner = new_log()
     other = ShardLog.open(disk, "/other", SMALL)

@@ -244,6 +244,34 @@ def test_trim_removes_whole_segments_and_moves_the_start(log: Log) -> None:
     assert log.content() == log.expected[-1]
 
 
+def test_what_is_known_of_producers_outlives_a_trim_of_everything(log: Log) -> None:
+    log.runner.run(log.log.stage_append([batch_at(0, producer_id=9, sequence=0)]))
+    log.runner.run(log.log.trim(1))
+    for _ in range(2):
+        log.reopen()
+        assert (log.log.log_start, log.log.log_end, log.log.damaged) == (1, 1, None)
+        assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(0, 1)
+
+
+def test_the_batch_that_holds_an_offset(log: Log) -> None:
+    for _ in range(30):
+        log.append(3, size=60)
+    for in_memory in (True, False):
+        starts = [log.log.batch_start(offset) for offset in (0, 1, 44, 45, 89, 90)]
+        assert starts == [0, 0, 42, 45, 87, 90], in_memory
+        log.log.release_memory()
+    log.runner.run(log.log.trim(45))
+    assert [log.log.batch_start(offset) for offset in (45, 47, 48)] == [45, 45, 48]
+
+
+def test_what_was_trimmed_is_not_read_from_memory_either(log: Log) -> None:
+    for _ in range(4):
+        log.append(1)
+    log.runner.run(log.log.trim(2))
+    with pytest.raises(OffsetOutOfRangeError):
+        log.log.read(1, 100, 4)
+
+
 def test_trim_inside_a_batch_keeps_the_batch(log: Log) -> None:
     log.append(5, 5)
     log.runner.run(log.log.trim(3))

@@ -1,5 +1,6 @@
 """Topics and their settings: create, delete, grow, describe, alter. The coordinator decides; this translates."""
 
+import asyncio
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -11,7 +12,7 @@ from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import STRING, TOPIC_SETTINGS, TopicSetting, name_problem
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import TopicMeta
+from antiphon.wire.metadata import Kind, TopicMeta
 from antiphon.wire.requests import AlterTopic, CreateTopic
 
 TOPIC: Final = 2
@@ -177,6 +178,38 @@ class AdminApi:
         if self._gateway.topic(name).internal:
             raise _RefusedError(code.INVALID_TOPIC_EXCEPTION, f"{name!r} is the cluster's own")
         await self._gateway.delete_topic(name, timeout_s)
+
+    async def delete_records(self, request: m.DeleteRecordsRequest) -> m.DeleteRecordsResponse:
+        """Let partitions that this node leads begin later: at the batch that holds the offset, as no batch is cut."""
+        deadline_s = asyncio.get_running_loop().time() + _timeout_s(request.timeout_ms)
+        topics = []
+        for topic in request.topics:
+            found = [await self._delete_before(topic.name, part, deadline_s) for part in topic.partitions]
+            topics.append(m.DeletedRecordsTopic(name=topic.name, partitions=found))
+        return m.DeleteRecordsResponse(topics=topics)
+
+    async def _delete_before(
+        self, name: str, wanted: m.DeleteRecordsPartition, deadline_s: float
+    ) -> m.DeletedRecords:
+        index = wanted.partition_index
+        begins: list[int] = []
+
+        async def work() -> None:
+            topic = self._gateway.topic(name)
+            shard = self._view.shard_at(topic, index)
+            if shard is None:
+                raise UnknownTopicError(f"topic {name!r} has no partition {index}", name=name)
+            if topic.kind is Kind.TABLE or topic.internal:
+                raise _RefusedError(code.POLICY_VIOLATION, f"{name!r} is not a topic of plain records")
+            if wanted.offset < DEFAULT:
+                raise _RefusedError(code.OFFSET_OUT_OF_RANGE, f"{wanted.offset} is no offset")
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            begins.append(await self._gateway.trim(shard.shard_id, wanted.offset, left_s))
+
+        error, _ = await _outcome(work())
+        return m.DeletedRecords(
+            partition_index=index, low_watermark=begins[0] if begins else -1, error_code=error
+        )
 
     async def create_partitions(self, request: m.CreatePartitionsRequest) -> m.CreatePartitionsResponse:
         """Let topics grow to a number of partitions."""

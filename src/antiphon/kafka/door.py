@@ -222,6 +222,7 @@ class KafkaDoor:
             18: _at_once(lambda _, __: api_versions()),
             19: lambda request, _, __: admin.create_topics(request),
             20: lambda request, _, __: admin.delete_topics(request),
+            21: lambda request, _, __: admin.delete_records(request),
             22: lambda request, _, __: metadata.init_producer_id(request),
             23: _at_once(lambda request, _: offsets.ends_of_epochs(request)),
             32: _at_once(lambda request, _: admin.describe_configs(request)),

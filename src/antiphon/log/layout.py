@@ -140,6 +140,19 @@ def write_snapshot(
         disk.remove(file_of(directory, found, SNAPSHOT_SUFFIX))
 
 
+def write_last_snapshot(
+    disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str], log_start: int
+) -> None:
+    """The same just before the last segment goes. A disk too full for it must not keep the trim from making room."""
+    try:
+        write_snapshot(disk, directory, offset, data, last, log_start)
+    except FileNotFoundError:
+        return  # an earlier try got as far as the segments
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+
+
 def newest_snapshot(disk: Disk, directory: str, up_to: int) -> Snapshot | None:
     """The newest snapshot file of an offset of at most `up_to`; whether the log still fits it is not checked."""
     for offset in reversed(offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)):

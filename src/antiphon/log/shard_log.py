@@ -338,14 +338,27 @@ class ShardLog:
         step = CallStep(wipe)
         return LogOp(self.queue, [step], settle=self._settle_at(at.offset))
 
+    def batch_start(self, offset: int) -> int:
+        """First offset of the batch that holds `offset`, between the log's start and end; the end for itself.
+
+        Reads a little of the disk where the batch is not in memory. At the log's start, the start.
+        """
+        if offset in {self.log_start, self.log_end}:
+            return offset
+        if self.is_in_memory(offset):
+            return read_header(self._tail.read(offset, 1, self.log_end, at_least_one=True)[0]).base_offset
+        holder = next(segment for segment in self._segments if segment.next_offset > offset)
+        return max(self._lookup(holder, offset)[1].base_offset, self.log_start)
+
     def trim(self, log_start: int) -> LogOp | None:
         """Let the log start at `log_start` (at most `durable_end`): whole segments before it are removed.
 
-        None when it starts there or later already.
+        None when it starts there or later already. Where nothing is left, a snapshot keeps what is known of producers.
         """
         if log_start <= self.log_start:
             return None
         invariant(log_start <= self.durable_end, f"cannot trim to {log_start}, durable is {self.durable_end}")
+        steps: list[Step] = [self._snapshot_step(last=True)] if log_start == self.log_end else []
         self.terms.trim(log_start)
         self.members.trim(log_start)
         kept = [segment for segment in self._segments if segment.next_offset > log_start]
@@ -353,10 +366,11 @@ class ShardLog:
         if gone and not kept:
             self._last_entry = b""
         self._segments = kept
+        self._tail.evict(0, log_start)
         self._removals += 1
         start = LogStart(log_start, self.terms.start.term, False, self.members.base)
-        step = CallStep(functools.partial(layout.trim_files, self._disk, self.path, start, gone))
-        return LogOp(self.queue, [step], kind=TRIM)
+        steps.append(CallStep(functools.partial(layout.trim_files, self._disk, self.path, start, gone)))
+        return LogOp(self.queue, steps, kind=TRIM)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> LogOp | None:
         """Trim what `retention.ms` and `retention.bytes` no longer keep; never above `high_watermark`."""
@@ -393,7 +407,7 @@ class ShardLog:
         self.damaged = None
         return LogOp(self.queue, [CallStep(functools.partial(layout.remove_damage, self._disk, self.path))])
 
-    def _snapshot_step(self) -> CallStep:
+    def _snapshot_step(self, *, last: bool = False) -> CallStep:
         self._since_snapshot = 0
         self._snapshot_offset = self.terms.log_end
         segments = [
@@ -411,15 +425,15 @@ class ShardLog:
             self._last_entry,
             tuple(self.members.items()),
         )
-        last = self._segments[-1]
+        newest = self._segments[-1]
         return CallStep(
             functools.partial(
-                layout.write_snapshot,
+                layout.write_last_snapshot if last else layout.write_snapshot,
                 self._disk,
                 self.path,
                 snapshot.offset,
                 encode_snapshot(snapshot),
-                (last.data_path, last.index_path),
+                (newest.data_path, newest.index_path),
                 start.offset,
             )
         )

@@ -151,6 +151,12 @@ class Gateway(Protocol):
         """Offset by timestamp; -1: the high watermark, -2: the log start, -3: the record with the largest timestamp."""
         ...
 
+    async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
+        """Let the shard's log begin at the batch that holds `before` (-1: all that is committed goes), on every replica that
+        answers in time; returns where it begins now. Raises NotLeaderError, OffsetOutOfRangeError, InvalidRequestError.
+        """
+        ...
+
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
         """(largest term <= `term` in the log, its exclusive end): Kafka's OffsetForLeaderEpoch."""
         ...

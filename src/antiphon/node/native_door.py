@@ -30,6 +30,7 @@ from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
 from antiphon.node.peers import send_on
 from antiphon.node.shard_clients import ShardClients
 from antiphon.node.transport import Connection, plain_details
+from antiphon.node.trimming import trim_replica
 from antiphon.replication.messages import Message
 from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds, SplitReport
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
@@ -63,6 +64,8 @@ from antiphon.wire.requests import (
     TableGet,
     TableScan,
     TableWrite,
+    Trimmed,
+    TrimShard,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +107,7 @@ class NativeSession:
             AppendBatch: self._append,
             Fetch: self._fetch,
             ListOffset: self._list_offset,
+            TrimShard: self._trim_shard,
             TableWrite: self._table_write,
             TableGet: self._table_get,
             TableScan: self._table_scan,
@@ -453,6 +457,12 @@ class NativeSession:
     def _list_offset(self, request_id: int, body: ListOffset, _payload: memoryview) -> None:
         found = self._node.host(body.shard_id).clients.list_offset(body.timestamp_ms)
         self._reply(request_id, OffsetReply(*found))
+
+    def _trim_shard(self, request_id: int, body: TrimShard, _payload: memoryview) -> None:
+        async def run() -> Trimmed:
+            return Trimmed(await trim_replica(self._node, body.shard_id, body.before))
+
+        self._later(request_id, run())
 
     # -- tables -------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
 from antiphon.node.splits import Splits
 from antiphon.node.transport import Connection, bound_address, listen
+from antiphon.node.trimming import trim_everywhere
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
     AnyMessage,
@@ -324,6 +325,10 @@ class Node(GatewayCalls):
         self._links[node_id] = link
         self._lost.add(node_id)
         return link
+
+    async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
+        """See Gateway."""
+        return await trim_everywhere(self, shard_id, before, timeout_s)
 
     def link(self, node_id: int) -> PeerLink:
         """The connection to a node; UnavailableError for one that is not known."""

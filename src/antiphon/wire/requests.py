@@ -239,6 +239,22 @@ class OffsetReply(Body, frozen=True, array_like=True, tag=True):
     default_end: int = -1
 
 
+class TrimShard(Body, frozen=True, array_like=True, tag=True):
+    """Let the asked node's own replica begin later: at the batch that holds `before`, or where that is not settled yet.
+
+    Each replica is asked by itself, whoever leads. What goes is gone for good.
+    """
+
+    shard_id: int
+    before: int
+
+
+class Trimmed(Body, frozen=True, array_like=True, tag=True):
+    """Where the replica's log begins now; may be below what was asked for."""
+
+    log_start: int
+
+
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
@@ -368,9 +384,9 @@ AdminRequest = (
 
 Request = (
     Hello | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch | ListOffset
-    | TableWrite | TableGet | TableScan
+    | TrimShard | TableWrite | TableGet | TableScan
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | MetadataReply | ProducerId | StatusReply | Appended | Fetched | OffsetReply
-    | TableWritten | TableRows
+    | Trimmed | TableWritten | TableRows
 )  # fmt: skip

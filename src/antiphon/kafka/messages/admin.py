@@ -1,9 +1,9 @@
-"""Topics and settings: CreateTopics, DeleteTopics, CreatePartitions, DescribeConfigs, IncrementalAlterConfigs."""
+"""Topics, their records and settings: create, delete, grow, describe, alter."""
 
 from typing import Annotated
 
 from antiphon.kafka.primitives import ZERO_UUID
-from antiphon.kafka.schema import I8, I16, I32, Message, Uuid, V
+from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
 
 
 class ReplicaAssignment(Message, kw_only=True):
@@ -97,6 +97,49 @@ class DeleteTopicsResponse(Message, kw_only=True):
 
     throttle_time_ms: Annotated[I32, V(1)] = 0
     responses: list[DeletedTopic]
+
+
+class DeleteRecordsPartition(Message, kw_only=True):
+    """Records before `offset` are to go; -1: all that are committed."""
+
+    partition_index: I32
+    offset: I64
+
+
+class DeleteRecordsTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[DeleteRecordsPartition]
+
+
+class DeleteRecordsRequest(Message, kw_only=True):
+    """Let partitions begin later."""
+
+    topics: list[DeleteRecordsTopic]
+    timeout_ms: I32
+
+
+class DeletedRecords(Message, kw_only=True):
+    """Where the partition begins now; -1 with an error."""
+
+    partition_index: I32
+    low_watermark: I64 = -1
+    error_code: I16 = 0
+
+
+class DeletedRecordsTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[DeletedRecords]
+
+
+class DeleteRecordsResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    topics: list[DeletedRecordsTopic]
 
 
 class PartitionAssignment(Message, kw_only=True):

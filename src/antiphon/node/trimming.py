@@ -1,0 +1,101 @@
+"""Trimming on request: a client, or a leader for a client of Kafka, lets one replica's log begin later.
+
+The rules are those of retention: nothing goes that is not settled, and of a table nothing that its store does not hold on
+disk; terms, members and what is known of producers stay. Unlike retention, which takes whole segments, a log may begin
+at any batch: never inside one, so that a follower can be fed from its start. The files go with whole segments.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
+from antiphon.node.shard_host import ShardHost
+from antiphon.wire.metadata import CLUSTER_SHARD_ID
+from antiphon.wire.requests import Trimmed, TrimShard
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+
+RETRY_S: Final = 0.05  # between tries of a follower that does not know yet what is committed
+END: Final = -1
+
+
+async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
+    """Trim this node's replica to the batch that holds `before`, or to what is settled; returns where it begins now.
+
+    Raises InvalidRequestError for shards that are never trimmed so, and NotLeaderError where no replica is here.
+    """
+    host = node.host(shard_id)
+    _check(host, before)
+    host.check_alive()
+    if host.table is not None and host.table.state.durable_offset < min(before, host.settled):
+        await asyncio.get_running_loop().run_in_executor(None, host.table.state.flush)
+        host.check_alive()
+    limit = min(before, host.settled, host.log.durable_end)
+    if host.table is not None:
+        limit = min(limit, host.table.state.durable_offset)
+    if limit > host.log.log_start:
+        _trim(node, host, host.log.batch_start(limit))
+    return host.log.log_start
+
+
+def _check(host: ShardHost, before: int) -> None:
+    if host.shard_id == CLUSTER_SHARD_ID:
+        raise InvalidRequestError("the cluster's own log is not trimmed on request")
+    if host.every_replica_writes:
+        raise InvalidRequestError(
+            f"shard {host.shard_id} is written by every replica, and what one still has to give to the others only it can "
+            "say: use retention.ms or retention.bytes"
+        )
+    if before < 0:
+        raise InvalidRequestError(f"a log begins at an offset, not at {before}")
+
+
+def _trim(node: "Node", host: ShardHost, log_start: int) -> None:
+    op = host.log.trim(log_start)
+    if op is None:
+        return
+    structlog.get_logger().info("log_trimmed", shard=host.shard_id, log_start=log_start, asked=True)
+    node.wal.submit(op)
+    host.call(host.replica.trimmed, log_start)
+
+
+async def trim_everywhere(node: "Node", shard_id: int, before: int, timeout_s: float) -> int:
+    """On the leader: trim here, then at the followers that answer in time; returns where this log begins now.
+
+    `before` is an offset, or END for all that is committed. A follower that is away keeps what it has, until retention or a
+    later request. Raises NotLeaderError, OffsetOutOfRangeError beyond what is committed.
+    """
+    host = node.host(shard_id)
+    host.check_serving()
+    wanted = host.high_watermark if before == END else before
+    if wanted > host.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"records before {wanted} were to go, committed are those before {host.high_watermark}",
+            asked=wanted,
+            start=host.log.log_start,
+            end=host.high_watermark,
+        )
+    log_start = await trim_replica(node, shard_id, wanted)
+    _, shard = node.shard(shard_id)
+    deadline_s = node.loop.time() + timeout_s
+    others = [member for member in shard.everybody if member != node.node_id]
+    await asyncio.gather(*(_trim_follower(node, other, shard_id, log_start, deadline_s) for other in others))
+    return log_start
+
+
+async def _trim_follower(node: "Node", other: int, shard_id: int, log_start: int, deadline_s: float) -> None:
+    """Ask until it has done so: what is committed reaches a follower a little later than the leader."""
+    while (left_s := deadline_s - node.loop.time()) > 0:
+        try:
+            reply = await node.link(other).ask(TrimShard(shard_id, log_start), left_s)
+        except AntiphonError as error:
+            structlog.get_logger().warning(
+                "follower_not_trimmed", shard=shard_id, node=other, reason=error.message
+            )
+            return
+        if not isinstance(reply, Trimmed) or reply.log_start >= log_start:
+            return
+        await asyncio.sleep(RETRY_S)

@@ -1,0 +1,181 @@
+"""TrimShard: one replica begins later, by the rules of retention, and what matters outlives what went."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
+from antiphon.node.node import Node
+from antiphon.node.trimming import trim_replica
+from antiphon.records.batch import read_header
+from antiphon.records.builder import RecordInput, build_batch
+from antiphon.spark.connection import Cluster
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite, Trimmed, TrimShard
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+THREE = 3  # records per batch in these tests
+
+
+async def new_shard(
+    nodes: Nodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", replicas: int = 3, **config: str
+) -> int:
+    request = CreateTopic("t", kind=kind, profile=profile, replicas=replicas, config=config)
+    topic = await nodes.nodes[0].create_topic(request)
+    return topic.shards[0].shard_id
+
+
+async def append(nodes: Nodes, shard_id: int, number: int) -> int:
+    """A batch of three records of a producer; returns its first offset."""
+    records: list[RecordInput] = [(None, b"%d.%d" % (number, place), [], 1) for place in range(THREE)]
+    batch = build_batch(records, producer_id=9, producer_epoch=0, base_sequence=THREE * number)
+    node_id = (await nodes.leader(shard_id)).services.node_id
+    return (await nodes.nodes[node_id].append(shard_id, batch)).base_offset
+
+
+async def settled(nodes: Nodes, shard_id: int) -> int:
+    """Wait until everybody knows that all is committed; returns the end."""
+    end = (await nodes.leader(shard_id)).log.log_end
+    await eventually(lambda: all(node.hosts[shard_id].settled == end for node in nodes.nodes.values()))
+    return end
+
+
+def first_batch(node: Node, shard_id: int) -> int:
+    log = node.hosts[shard_id].log
+    return read_header(log.read(log.log_start, 1, log.log_end)[0]).base_offset
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
+def test_each_replica_begins_at_the_batch_that_holds_the_offset(tmp_path: Path, profile: str) -> None:
+    """Replicas that are told who leads, and those that vote; in memory, on disk, and after a restart."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, profile=profile)
+            begins = [await append(nodes, shard_id, number) for number in range(20)]
+            end = await settled(nodes, shard_id)
+            for node_id, node in nodes.nodes.items():
+                if node_id == 2:
+                    node.hosts[shard_id].log.release_memory()
+                for before in (begins[7] + 1, begins[5]):  # inside of a batch; and never back
+                    assert await trim_replica(node, shard_id, before) == begins[7]
+                assert first_batch(node, shard_id) == begins[7]
+                with pytest.raises(OffsetOutOfRangeError):
+                    node.hosts[shard_id].log.read(begins[6], 1, end)
+            await nodes.stop(1)
+            node = await nodes.start(1)
+            await eventually(lambda: shard_id in node.hosts)
+            log = node.hosts[shard_id].log
+            assert (log.log_start, log.damaged) == (begins[7], None)
+            assert log.terms.term_before(end) >= log.terms.start.term > 0
+            await append(nodes, shard_id, 20)
+            await settled(nodes, shard_id)
+
+    run(test())
+
+
+def test_nothing_goes_that_is_not_settled_and_producers_outlive_it_all(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes)
+            begins = [await append(nodes, shard_id, number) for number in range(4)]
+            end = await settled(nodes, shard_id)
+            for node in nodes.nodes.values():
+                assert await trim_replica(node, shard_id, 1 << 40) == end
+                assert node.hosts[shard_id].log.size_bytes == 0
+            for node_id in range(3):
+                await nodes.stop(node_id)
+            for node_id in range(3):
+                await nodes.start(node_id)
+            assert await append(nodes, shard_id, 3) == begins[3]  # a repeat, known from before
+            assert (await nodes.leader(shard_id)).log.log_start == end
+            await append(nodes, shard_id, 4)
+            await settled(nodes, shard_id)
+
+    run(test())
+
+
+def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            shard_id = await new_shard(nodes, Kind.TABLE, replicas=1)
+            node = nodes.nodes[0]
+            for number in range(10):
+                await node.table_write(TableWrite(shard_id, (Put(b"k%d" % number, b"v"),)))
+            end = await settled(nodes, shard_id)
+            state = (await nodes.leader(shard_id)).require_table().state
+            assert state.durable_offset < end
+            assert await trim_replica(node, shard_id, end) == end
+            assert state.durable_offset == end
+            await nodes.stop(0)
+            node = await nodes.start(0)
+            await nodes.leader(shard_id)
+            rows = await node.table_get(TableGet(shard_id, (b"k0", b"k9"), include_value=True))
+            assert [row.value for row in rows.rows if row is not None] == [b"v", b"v"]
+
+    run(test())
+
+
+def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes)
+            victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
+            await append(nodes, shard_id, 0)
+            await settled(nodes, shard_id)
+            await nodes.stop(victim)
+            begins = [await append(nodes, shard_id, number) for number in range(1, 10)]
+            await settled(nodes, shard_id)
+            for node in nodes.nodes.values():
+                await trim_replica(node, shard_id, begins[5])
+            node = await nodes.start(victim)
+            await eventually(lambda: shard_id in node.hosts)
+            await eventually(lambda: node.hosts[shard_id].log.log_start == begins[5])
+            await append(nodes, shard_id, 10)
+            await settled(nodes, shard_id)
+            assert first_batch(node, shard_id) == begins[5]
+
+    run(test())
+
+
+def test_over_the_wire_and_from_the_leader_to_all(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes)
+            begins = [await append(nodes, shard_id, number) for number in range(6)]
+            await settled(nodes, shard_id)
+            host, _, port = nodes.members[0].native.rpartition(":")
+            loop = nodes.nodes[0].loop
+
+            def ask() -> list[object]:
+                with Cluster([(host, int(port))], 10_000) as cluster:
+                    cluster.metadata()
+                    return [cluster.ask(node, TrimShard(shard_id, begins[2])).body for node in range(3)]
+
+            assert await loop.run_in_executor(None, ask) == [Trimmed(begins[2])] * 3
+            leader = await nodes.leader(shard_id)
+            node = nodes.nodes[leader.services.node_id]
+            assert await node.trim(shard_id, begins[4] + 2, 10.0) == begins[4]
+            for other in nodes.nodes.values():
+                assert other.hosts[shard_id].log.log_start == begins[4]
+            with pytest.raises(OffsetOutOfRangeError):
+                await node.trim(shard_id, leader.high_watermark + 1, 10.0)
+            await nodes.stop((node.node_id + 1) % 3)  # who is away does not keep the others from it
+            assert await node.trim(shard_id, -1, 10.0) == leader.high_watermark
+
+    run(test())
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, writers="multi")
+            node = nodes.nodes[0]
+            await eventually(lambda: shard_id in node.hosts)
+            for asked, before in ((shard_id, 1), (0, 1)):
+                with pytest.raises(InvalidRequestError):
+                    await trim_replica(node, asked, before)
+            with pytest.raises(AntiphonError, match="no shard 99"):
+                await trim_replica(node, 99, 1)
+
+    run(test())
