@@ -158,6 +158,11 @@ class Cluster:
             link.close()
         self._links.clear()
 
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take, retries included."""
+        return self._timeout_s
+
     # -- metadata -----------------------------------------------------------------------------------------------
 
     def metadata(self, *, refresh: bool = True) -> ClusterMeta:

@@ -1,0 +1,209 @@
+"""Requests to the leaders of many shards, several of each shard on their way, so that leaders work while a task encodes.
+
+Those of one shard are sent in order, and sent again in order when something went wrong in between: a leader that changed, a
+connection that broke. So a request that comes again may find that it was carried out already, and one that overtook another
+is refused by its sequence; the first is told by the producer's identity, the second is not an error but a reason to send
+both again. For requests that may come twice without harm: batches of a job, or blobs of which only the one that was
+answered counts.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    ProtocolViolationError,
+    TimedOutError,
+    UnavailableError,
+    from_wire,
+)
+from antiphon.spark.connection import (
+    ANSWER_TIMEOUT_S,
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    Address,
+    Answer,
+    Cluster,
+    ShardCall,
+)
+from antiphon.wire.requests import Failure
+
+WINDOW: Final = 4  # requests of one shard on their way
+BYTES_MAX: Final = 48 * 1024 * 1024  # of all that is not answered
+
+
+class _Item:
+    """A request until its answer is there."""
+
+    __slots__ = ("answered", "call", "failed", "flying", "is_done", "size_bytes")
+
+    def __init__(
+        self,
+        call: ShardCall,
+        answered: Callable[[Answer], None],
+        failed: Callable[[AntiphonError], None] | None,
+    ) -> None:
+        self.call = call
+        self.answered = answered
+        self.failed = failed
+        self.flying = False
+        self.is_done = False
+        self.size_bytes = sum(len(part) for part in call.payload)
+
+
+class Pipeline(Cluster):
+    """A `Cluster` of its own for such requests; use nothing else of it while some are on their way.
+
+    `timeout_ms` is how long it goes on without any answer at all.
+    """
+
+    def __init__(
+        self, servers: Sequence[Address], timeout_ms: int, window: int = WINDOW, bytes_max: int = BYTES_MAX
+    ) -> None:
+        super().__init__(servers, timeout_ms)
+        self._window = window
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._lanes: dict[int, deque[_Item]] = {}  # by shard id; the oldest first
+        self._sent: dict[
+            tuple[Address, int], _Item
+        ] = {}  # on their way, in the order in which they were sent
+        self._problem: str | None = None
+        self._pause_s = PAUSE_S_MIN
+        self._stuck_since: float | None = None
+
+    def submit(
+        self,
+        call: ShardCall,
+        answered: Callable[[Answer], None],
+        failed: Callable[[AntiphonError], None] | None = None,
+    ) -> None:
+        """Send a request, perhaps later; waits while too much is not answered.
+
+        `answered` gets the answer. `failed` gets an error that trying again cannot mend: where it returns, the request
+        counts as answered; without it, and where it raises, the error ends this call.
+        """
+        item = _Item(call, answered, failed)
+        lane = self._lanes.setdefault(call.shard_id, deque())
+        lane.append(item)
+        self._bytes += item.size_bytes
+        self._fill(lane)
+        while self._bytes > self._bytes_max or len(lane) > 2 * self._window:
+            self._step()
+
+    def drain(self) -> None:
+        """Wait until everything is answered."""
+        while any(self._lanes.values()):
+            self._step()
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Take one answer, or mend what went wrong."""
+        if self._problem is not None or not self._sent:
+            self._mend()
+            return
+        (address, _), _item = next(iter(self._sent.items()))
+        self._take(address)
+
+    def _fill(self, lane: deque[_Item]) -> None:
+        """Send what may be sent of one shard."""
+        if self._problem is not None:
+            return
+        if self._meta is None:
+            self.metadata()
+        for at in range(min(self._window, len(lane))):
+            item = lane[at]
+            if not item.flying and not item.is_done and not self._post(item):
+                return
+
+    def _post(self, item: _Item) -> bool:
+        """Send a request; False where that did not work."""
+        try:
+            address = self._leader(item.call.shard_id)
+        except UnavailableError as error:
+            self._problem = error.message
+            return False
+        try:
+            request_id = self._link(address).send(item.call.body, item.call.payload)
+        except (OSError, UnavailableError) as error:
+            self._lost(address, f"{address[0]}:{address[1]}: {error}")
+            return False
+        item.flying = True
+        self._sent[address, request_id] = item
+        return True
+
+    def _take(self, address: Address) -> None:
+        """The next answer from one node."""
+        try:
+            request_id, answer = self._link(address).receive(ANSWER_TIMEOUT_S)
+        except (OSError, ProtocolViolationError) as error:
+            self._lost(address, f"{error}")
+            return
+        item = self._sent.pop((address, request_id), None)
+        if item is None:
+            return  # too late, for a try that was given up
+        item.flying = False
+        lane = self._lanes[item.call.shard_id]
+        if isinstance(answer.body, Failure):
+            self._refused(item, lane, answer.body)
+        else:
+            self._finish(item, lane)
+            item.answered(answer)
+        self._fill(lane)
+
+    def _refused(self, item: _Item, lane: deque[_Item], failure: Failure) -> None:
+        error = from_wire(failure.code, failure.message, dict(failure.details))
+        if isinstance(error, NotLeaderError) or error.retriable:
+            self._problem = self._failed(item.call.shard_id, failure)
+            return
+        if isinstance(error, OutOfOrderSequenceError) and lane[0] is not item:
+            self._problem = error.message  # it overtook one that has to be sent again
+            return
+        if item.failed is None:
+            raise error
+        item.failed(error)
+        self._finish(item, lane)
+
+    def _finish(self, item: _Item, lane: deque[_Item]) -> None:
+        item.is_done = True
+        self._bytes -= item.size_bytes
+        while lane and lane[0].is_done:
+            lane.popleft()
+        self._pause_s, self._stuck_since = PAUSE_S_MIN, None
+
+    # -- mending ------------------------------------------------------------------------------------------------
+
+    def _lost(self, address: Address, problem: str) -> None:
+        """A connection broke: what was on its way there may have been carried out or not."""
+        self._drop(address)
+        for key in [key for key in self._sent if key[0] == address]:
+            self._sent.pop(key).flying = False
+        self._problem = problem
+
+    def _mend(self) -> None:
+        """Wait for what is still on its way, find the leaders anew and send the rest again, in order."""
+        while self._sent:
+            (address, _), _item = next(iter(self._sent.items()))
+            self._take(address)
+        if not any(self._lanes.values()):
+            self._problem = None
+            return
+        now = time.monotonic()
+        if self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since > self._timeout_s:
+            raise TimedOutError(
+                f"{sum(map(len, self._lanes.values()))} requests had no answer within {self._timeout_s:.0f} s, lastly "
+                f"because of: {self._problem}"
+            )
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
+        self._refresh()
+        self._problem = None
+        for lane in self._lanes.values():
+            self._fill(lane)
