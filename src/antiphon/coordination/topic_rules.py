@@ -169,6 +169,9 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     "segment.bytes": _integer(4096, 1 << 31, "bytes after which a new segment is begun"),
     "segment.ms": _integer(1, INT64_MAX, "milliseconds after which a new segment is begun"),
     "max.message.bytes": _integer(1024, FRAME_BYTES_MAX // 2, "bytes of the largest batch that is accepted"),
+    "bulk.bytes.per.second": _integer(
+        0, INT64_MAX, "bytes of bulk writes that a shard takes a second, -1 for no limit", also=(-1,)
+    ),
     "flush": _one_of(
         ("always", "interval", "os"),
         "an append is synced before it is acknowledged, by timer, or by the system",

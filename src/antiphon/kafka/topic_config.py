@@ -40,6 +40,7 @@ class TopicSetting(NamedTuple):
 _SETTINGS: Final = (
     TopicSetting("accept.split.brain", "false", BOOLEAN, "Take a commit rule of fewer than a majority, and its losses."),
     TopicSetting("ack.every", "1", INT, "Entries after which a follower acknowledges."),
+    TopicSetting("bulk.bytes.per.second", "-1", LONG, "Bytes of bulk writes that a shard takes a second; -1: no limit."),
     TopicSetting("cleanup.policy", "delete", LIST, "Old segments are deleted by retention; no compaction."),
     TopicSetting("commit", "quorum", STRING, "When an append is acknowledged: quorum, live, local or at_least(k)."),
     TopicSetting("commit.marker", "piggyback", STRING, "record: a commit is a record of the log as well."),

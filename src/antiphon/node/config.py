@@ -55,6 +55,7 @@ class Timings(msgspec.Struct, forbid_unknown_fields=True):
     )
     checkpoint: PositiveMs = 2000  # how often high watermarks are noted on disk
     retention_check: PositiveMs = 30_000
+    bulk_commit: PositiveMs = 10  # what a bulk write may take before such writes are let through more slowly
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,6 +67,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
     requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
     connections: Annotated[int, Meta(ge=16)] = 10_000  # native connections, other nodes' included
+    bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
+    bulk_ceiling: PositiveBytes = 1 << 30  # and at most
 
 
 class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

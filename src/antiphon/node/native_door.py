@@ -467,9 +467,14 @@ class NativeSession:
     # -- tables -------------------------------------------------------------------------------------------------
 
     def _table_write(self, request_id: int, body: TableWrite, _payload: memoryview) -> None:
+        host = self._node.host(body.shard_id)
         done = self._begin(request_id)
         try:
-            self._node.host(body.shard_id).clients.table_write(body, done)
+            if body.bulk:
+                host.check_writable()
+                self._node.bulk.take(body, done)
+            else:
+                host.clients.table_write(body, done)
         except BaseException:
             self._end()
             raise

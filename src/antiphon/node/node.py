@@ -23,6 +23,7 @@ from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal_thread import WalThread
 from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
+from antiphon.node.bulk_gate import gate_of
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.doors import start_http_door, start_kafka_door
@@ -99,6 +100,7 @@ class Node(GatewayCalls):
         self.shards = Shards(self, disk, self._directory)
         self.snapshots = Snapshots(self, Path(config.dir) / "snapshots")
         self.splits = Splits(self)
+        self.bulk = gate_of(self)
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()
         self._links: dict[int, PeerLink] = {}
@@ -179,6 +181,7 @@ class Node(GatewayCalls):
             server.close()
         for door in self._doors:
             await door.stop()
+        self.bulk.close()
         if self.coordinator is not None:
             self.coordinator.stop()
         self.shards.close_all()

@@ -22,12 +22,14 @@ class TopicSettings:
         replication: the options C1-C14.
         replica: the same for the replica's state machine, whose time counts in this node's ticks.
         max_message_bytes: of the largest batch that is taken.
+        bulk_bytes_per_s: what each shard takes of bulk writes at most; None: no limit.
     """
 
     log: LogConfig
     replication: Replication
     replica: ReplicaConfig
     max_message_bytes: int
+    bulk_bytes_per_s: int | None
 
 
 class SettingsBook:
@@ -69,6 +71,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             unclean=replication.unclean,
         ),
         max_message_bytes=_setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES),
+        bulk_bytes_per_s=bulk if (bulk := _setting(topic, "bulk.bytes.per.second", -1)) >= 0 else None,
     )
 
 

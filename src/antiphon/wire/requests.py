@@ -297,7 +297,9 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
 
     `sequence` rises by any amount for each new request of a producer to a shard; a repeat of one of the last
     requests is answered with its first outcome. `hashes` is the range of key hashes that the sender takes for this shard's,
-    where the table was ever split: an operation on a range of keys is refused when that is not (any more) so.
+    where the table was ever split: an operation on a range of keys is refused when that is not (any more) so. `bulk`: the
+    sender loads a lot of data and can wait; the leader's node carries such requests out at the rate that it sees fit
+    (`antiphon.node.bulk_gate`), and answers `overloaded` where the wait would be too long.
     """
 
     shard_id: int
@@ -308,6 +310,7 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     timeout_ms: int = 30_000
     atomic: bool = False  # one refused operation refuses them all, and nothing is written
     hashes: tuple[int, ...] = ()
+    bulk: bool = False
 
 
 class OpStatus:
