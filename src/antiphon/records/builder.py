@@ -92,12 +92,13 @@ def build_batch(
     except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
         raise InvalidRequestError(f"records cannot be put in a batch: {error}") from error
     if codec:
-        batch = _recompress(batch, codec)
+        batch = recompress(batch, codec)
     stamp(batch, base_offset, leader_epoch)
     return batch
 
 
-def _recompress(plain: bytearray, codec: int) -> bytearray:
+def recompress(plain: bytearray, codec: int) -> bytearray:
+    """The batch with its records compressed, and sealed anew."""
     batch = plain[:HEADER_BYTES]
     batch += compress(codec, memoryview(plain)[HEADER_BYTES:])
     _LENGTH_AT.pack_into(batch, 8, len(batch) - LENGTH_PREFIX_BYTES)
