@@ -130,6 +130,12 @@ class OffsetOutOfRangeError(AntiphonError):
     code = "offset_out_of_range"
 
 
+class DataLossError(AntiphonError):
+    """Records that a read was to give are gone: trimmed by retention, or their topic was deleted and created again."""
+
+    code = "data_loss"
+
+
 class CorruptBatchError(AntiphonError):
     """Bytes that are not a whole, valid RecordBatch v2."""
 
@@ -244,6 +250,24 @@ class UnreachableError(AntiphonError):
 
     code = "unreachable"
     retriable = True
+
+
+class BadRecordError(AntiphonError):
+    """A record whose value is not what its schema says. `details`: topic, shard, offset, reason."""
+
+    code = "bad_record"
+
+
+class TargetConflictError(AntiphonError):
+    """A lake table was written by someone else meanwhile. `details`: name, expected, actual."""
+
+    code = "target_conflict"
+
+
+class ArchiveError(AntiphonError):
+    """A file of the archive is missing, damaged or not the one that the catalog describes; its name is in the message."""
+
+    code = "archive"
 
 
 class InternalError(AntiphonError):
