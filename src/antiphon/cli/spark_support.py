@@ -4,12 +4,17 @@ jobs run; and the environment of Spark's own commands.
 
 import os
 import shlex
+import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon.cli.output import progress, reports_errors
+from antiphon.errors import AntiphonError
+from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,19 +37,55 @@ def spark_job(
 ) -> "Iterator[SparkSession]":
     """A SparkSession for one command, and a progress bar for what it runs.
 
-    Raises AntiphonError where Spark or Java is missing.
+    What Spark and its workers have to say on stderr goes to a file, which stays where the command fails.
+
+    Raises AntiphonError where Spark or Java is missing, and in place of an exception of Spark's that has one of ours within.
     """
     import antiphon.spark
 
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-Dlog4j2.level=error")
-    with progress("starting Spark"):
-        session = antiphon.spark.session(name, master=master, config=config)
+    handle, log = tempfile.mkstemp(prefix="antiphon-spark-", suffix=".log")
+    os.close(handle)
+    keep = False
     try:
-        with antiphon.spark.job_progress(session, name.removeprefix("antiphon").strip(" -") or name):
-            yield session
+        with _children_write_to(log), progress("starting Spark"):
+            session = antiphon.spark.session(name, master=master, config=config)
+        try:
+            with antiphon.spark.job_progress(session, name.removeprefix("antiphon").strip(" -") or name):
+                yield session
+        finally:
+            with progress("stopping Spark"):
+                session.stop()
+    except (AntiphonError, typer.Exit, typer.Abort):
+        raise  # they say all there is to say
+    except Exception as error:
+        keep = True
+        ours = our_error(str(error))
+        if ours is not None:
+            raise AntiphonError(f"{ours} (Spark's own log: {log})") from error
+        error.add_note(f"Spark's own log: {log}")
+        raise
     finally:
-        with progress("stopping Spark"):
-            session.stop()
+        if not keep:
+            Path(log).unlink(missing_ok=True)
+
+
+@contextmanager
+def _children_write_to(log: str) -> "Iterator[None]":
+    """Processes that are started within write their stderr to a file, for as long as they live; ours stays what it was."""
+    sys.stderr.flush()
+    before, own = sys.stderr, os.dup(2)
+    with Path(log).open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        if before is sys.__stderr__:  # and not what a test has put there
+            sys.stderr = os.fdopen(os.dup(own), "w", encoding="utf-8", errors="backslashreplace")
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        if sys.stderr is not before:
+            sys.stderr.close()
+            sys.stderr = before
 
 
 @reports_errors

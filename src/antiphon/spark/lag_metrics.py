@@ -24,6 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from antiphon.spark.offsets import Position, Positions, to_positions
+from antiphon.spark.spark_errors import our_error
 
 KEEP_S: Final = 600.0
 QUERIES_MAX: Final = 256
@@ -33,7 +34,6 @@ PARTS_MAX: Final = 16
 ERROR_CHARS_MAX: Final = 240
 
 SOURCE_CLASS: Final = "PythonMicroBatchStream"  # all that Spark tells about a source written in Python
-_OUR_ERROR: Final = re.compile(r"^\s*antiphon\.[\w.]+: .+$", re.MULTILINE)
 _JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 
 
@@ -71,8 +71,7 @@ def _positions(offsets: Any) -> Positions | None:
 
 def error_line(exception: str) -> str:
     """What a person wants to read first of the exception that ended a query: our own error, else its first line."""
-    ours = _OUR_ERROR.findall(exception)
-    line = ours[-1].strip() if ours else _JAVA_CLASS.sub("", exception.strip().partition("\n")[0].strip())
+    line = our_error(exception) or _JAVA_CLASS.sub("", exception.strip().partition("\n")[0].strip())
     return line if len(line) <= ERROR_CHARS_MAX else f"{line[: ERROR_CHARS_MAX - 3]}..."
 
 
@@ -230,7 +229,7 @@ class QueryMetrics(Collector):
             if exception is not None:
                 query.failures += 1
                 query.error = error_line(exception)
-                query.ours = query.ours or _OUR_ERROR.search(exception) is not None
+                query.ours = query.ours or our_error(exception) is not None
 
     def _find(self, query_id: str, run_id: str) -> _Query | None:
         for query in self._queries.values():
