@@ -270,6 +270,12 @@ class ArchiveError(AntiphonError):
     code = "archive"
 
 
+class VerificationError(AntiphonError):
+    """What a job wrote was read back and is not what it had read. `details`: expected_rows, found_rows."""
+
+    code = "verification_failed"
+
+
 class InternalError(AntiphonError):
     """A bug on the node; its log has the traceback."""
 

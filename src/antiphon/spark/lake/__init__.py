@@ -1,0 +1,1 @@
+"""Lake tables as targets of jobs: Delta Lake, Iceberg and Parquet, written exactly once."""

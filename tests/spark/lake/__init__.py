@@ -1,0 +1,1 @@
+"""Lake tables, and the jobs that fill them."""
