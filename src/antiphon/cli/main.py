@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import (
+    audit_commands,
     bench,
     cluster_commands,
     data_commands,
@@ -55,6 +56,7 @@ demo.mount(app)
 bench.mount(app)
 judge.mount(app)
 verify.mount(app)
+audit_commands.mount(app)
 spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 

@@ -6,7 +6,10 @@ from importlib import import_module
 from typing import Any, Final
 
 # Name -> module: each is loaded when it is first used, so that one job does not need the libraries of the others.
-_JOBS: Final[dict[str, str]] = {}
+_JOBS: Final[dict[str, str]] = {
+    "AuditReport": "audit_job",
+    "audit": "audit_job",
+}
 
 
 def __getattr__(name: str) -> Any:

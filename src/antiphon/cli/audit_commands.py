@@ -1,0 +1,70 @@
+"""`antiphon audit`: reads every replica of every shard and says whether they agree."""
+
+from typing import Annotated, Final
+
+import typer
+
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import EXIT_FAILED, print_json, reports_errors, usage
+from antiphon.cli.spark_support import Master, spark_job
+
+REPLICA_TIMEOUT_S: Final = 10.0
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this module's command to the command line."""
+    app.command(epilog="Example: antiphon audit --topics flights --tables aircraft --json")(audit)
+
+
+@reports_errors
+def audit(
+    topics: Annotated[
+        str | None,
+        typer.Option("--topics", help="Only these topics, separated by commas (__cluster is one)."),
+    ] = None,
+    tables: Annotated[
+        str | None, typer.Option("--tables", help="Only these tables, separated by commas.")
+    ] = None,
+    internal: Annotated[
+        bool, typer.Option("--internal/--no-internal", help="Also what belongs to the cluster itself.")
+    ] = True,
+    replica_timeout: Annotated[
+        float, typer.Option("--replica-timeout", help="Seconds to wait for a replica before it is reported.")
+    ] = REPLICA_TIMEOUT_S,
+    master: Master = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every replica of every shard up to one cut and prove that they agree. Exit code 1 unless they do.
+
+    Compared are bytes, offsets without gap or repeat, terms, each producer's markers, and tables with their logs. Writes may
+    go on meanwhile. The verdict is agree, differs, or incomplete where a replica could not be read.
+    """
+    if replica_timeout <= 0:
+        usage(f"--replica-timeout is more than 0 seconds, not {replica_timeout}")
+    addresses = server_addresses(servers, directory)
+    with spark_job("antiphon audit", master) as spark:
+        from antiphon.spark.jobs.audit_job import audit as run
+        from antiphon.spark.progress import job_progress
+
+        with job_progress(spark, "auditing") as progress:
+            report = run(
+                spark,
+                addresses,
+                topics=_names(topics),
+                tables=_names(tables),
+                internal=internal,
+                replica_timeout_s=replica_timeout,
+                tell=progress.describe,
+            )
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        typer.echo(report.text())
+    if report.verdict != "agree":
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,180 @@
+"""The audit: reads every replica of every shard in parallel, up to one cut, and proves that they agree, or says where not.
+
+1. The planner (`audit_plan`) fixes the cut.
+2. Tasks (`audit_source`, `audit_blocks`) read each replica's batches from its own node and tell what is there, per block of
+   offsets.
+3. Spark brings the blocks of a shard together, and they are judged (`audit_judge`): the same bytes on every replica, offsets
+   without gap or repeat, terms that never fall, each producer's markers once.
+4. Blocks that differ are looked at again, batch by batch (`audit_locate`).
+5. Of tables, every replica's store is held against the fold of the log (`audit_tables`).
+
+Only one kind of job can say that all copies are the same: one that reads all of them. It takes no locks and stops no writes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from antiphon.errors import AntiphonError
+from antiphon.spark.jobs.audit_link import NodeLink
+from antiphon.spark.jobs.audit_locate import locate
+from antiphon.spark.jobs.audit_model import (
+    DIFFERS,
+    NOBODY,
+    AuditPlan,
+    Finding,
+    ShardResult,
+    encode_plan,
+)
+from antiphon.spark.jobs.audit_plan import BLOCK_OFFSETS, Scope, plan_audit
+from antiphon.spark.jobs.audit_report import AuditReport, Problem, TopicReport, build_report
+from antiphon.spark.jobs.audit_source import (
+    FORMAT,
+    RESULT_SCHEMA,
+    AuditSource,
+    fold_ranges,
+    judge_keys,
+    judge_logs,
+)
+from antiphon.spark.option_values import parse_servers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+LOOKED_AT_AGAIN_MAX: Final = 64  # blocks that differ; of the others only the block is named
+PARALLELISM: Final = 8  # where the session does not say (Spark Connect)
+
+
+def audit(
+    spark: "SparkSession",
+    servers: str,
+    *,
+    topics: Sequence[str] | None = None,
+    tables: Sequence[str] | None = None,
+    internal: bool = True,
+    replica_timeout_s: float = 10.0,
+    block_offsets: int = BLOCK_OFFSETS,
+    tell: Callable[[str], None] = lambda _words: None,
+) -> AuditReport:
+    """Read every replica and compare.
+
+    Args:
+        spark: any session whose workers have this package.
+        servers: native addresses, `host:port[,host:port...]`.
+        topics: only these topics (`__cluster`, the coordinator's log, is one).
+        tables: only these tables. Without both: everything.
+        internal: without names, also what belongs to the cluster itself.
+        replica_timeout_s: how long one replica is waited for before it is reported as missing.
+        block_offsets: offsets of a block at most; a block is the unit that is compared.
+        tell: called with a few words when a new phase begins.
+
+    Returns:
+        The report; nothing that is wrong with the data is raised.
+
+    Raises:
+        UnreachableError: no node answers at `servers`.
+        UnknownTopicError, WrongKindError, InvalidRequestError: of the arguments.
+    """
+    tell("fixing the cut")
+    plan = plan_audit(
+        parse_servers(servers),
+        Scope(topics, tables, internal=internal),
+        timeout_ms=max(1, int(replica_timeout_s * 1000)),
+        block_offsets=block_offsets,
+    )
+    return run_plan(spark, plan, tell)
+
+
+def run_plan(spark: "SparkSession", plan: AuditPlan, tell: Callable[[str], None]) -> AuditReport:
+    """Carry out a plan."""
+    began_s = time.monotonic()
+    spark.dataSource.register(AuditSource)
+    tell("reading every replica's log")
+    results = _run(spark, plan, "logs", ["shard_id"], judge_logs) if plan.shards else []
+    log_seconds = time.monotonic() - began_s
+    tell("looking at differences again")
+    located = look_again(plan, results)
+    if any(shard.is_table and shard.replicas for shard in plan.shards):
+        tell("comparing tables with their logs")
+        results += _run(spark, plan, "tables", ["shard_id", "part"], judge_keys)
+    report = build_report(plan, results, [*located, *_uncompared(plan)])
+    report.log_seconds = log_seconds
+    report.seconds = time.monotonic() - began_s
+    return report
+
+
+def _run(
+    spark: "SparkSession",
+    plan: AuditPlan,
+    what: str,
+    keys: list[str],
+    judge: "Callable[[AuditPlan, pa.Table], pa.Table]",
+) -> list[ShardResult]:
+    frame = spark.read.format(FORMAT).options(
+        plan=encode_plan(plan), what=what, parallelism=str(_parallelism(spark))
+    )
+
+    def judged(table: "pa.Table") -> "pa.Table":
+        return judge(plan, table)
+
+    rows = frame.load().groupBy(*keys).applyInArrow(judged, RESULT_SCHEMA).collect()
+    return [msgspec.msgpack.decode(bytes(row["body"]), type=ShardResult) for row in rows]
+
+
+def _parallelism(spark: Any) -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - Spark Connect has no context, and says so by an error of its own
+        return PARALLELISM
+
+
+def look_again(plan: AuditPlan, results: Sequence[ShardResult]) -> list[Finding]:
+    """Where exactly replicas part, in the blocks of which they hold different bytes."""
+    found: list[Finding] = []
+    looked_at = 0
+    with ExitStack() as stack:
+        links: dict[int, NodeLink] = {}
+        for result in results:
+            for start, end, nodes in result.differing:
+                for node in nodes:
+                    if node not in links:
+                        links[node] = stack.enter_context(NodeLink(node, plan.nodes[node], plan.timeout_ms))
+                if looked_at < LOOKED_AT_AGAIN_MAX:
+                    looked_at += 1
+                    try:
+                        found += locate(links, result.shard_id, start, end, nodes)
+                        continue
+                    except AntiphonError as error:
+                        what = f"replicas differ in offsets {start} to {end - 1}; not looked at again: {error.message}"
+                else:
+                    what = f"replicas differ somewhere in offsets {start} to {end - 1}"
+                found.append(Finding(DIFFERS, "differs_more", result.shard_id, NOBODY, start, what))
+    return found
+
+
+def _uncompared(plan: AuditPlan) -> list[Finding]:
+    """What this audit leaves out by its nature, said aloud."""
+    found: list[Finding] = []
+    for shard in plan.shards:
+        if not shard.is_table:
+            continue
+        if shard.conflict and shard.replicas and not fold_ranges(shard) and shard.cut:
+            what = (
+                f"conflict rule {shard.conflict!r} is the table's own: stores were compared with each other, "
+                "not with the fold of their logs"
+            )
+            found.append(Finding("note", "own_rule", shard.shard_id, NOBODY, -1, what))
+        if not shard.every_replica_writes and shard.start > 0:
+            what = (
+                f"the log begins at offset {shard.start}: keys without a change from there on were compared between "
+                "replicas only"
+            )
+            found.append(Finding("note", "trimmed_log", shard.shard_id, NOBODY, shard.start, what))
+    return found
+
+
+__all__ = ["AuditReport", "Problem", "TopicReport", "audit", "run_plan"]

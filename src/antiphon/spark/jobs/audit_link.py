@@ -1,0 +1,120 @@
+"""Asks one node for its own replicas: patiently, but not for ever, and one answer ahead of whoever looks at them."""
+
+import random
+import time
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError
+from antiphon.spark.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Link
+from antiphon.wire.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
+
+FETCH_BYTES: Final = 8 * 1024 * 1024
+PAUSE_S_MIN: Final = 0.02
+PAUSE_S_MAX: Final = 0.5
+
+
+class _Sent(NamedTuple):
+    link: Link
+    request_id: int
+    body: Any
+
+
+class NodeLink:
+    """One connection to one node. Every call is repeated until it is answered or `timeout_ms` are over.
+
+    What a node refuses for good is raised as it is; all else ends as UnreachableError.
+    """
+
+    def __init__(self, node: int, address: str, timeout_ms: int) -> None:
+        host, _, port = address.rpartition(":")
+        self.node = node
+        self._address = (host.strip("[]"), int(port))
+        self._timeout_s = timeout_ms / 1000
+        self._link: Link | None = None
+        self._sent: _Sent | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; the next call connects again."""
+        self._sent = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def send_ahead(self, body: Any) -> None:
+        """Send a request whose answer `ask` with the same body will take. What goes wrong, goes wrong there."""
+        try:
+            link = self._connected()
+            self._sent = _Sent(link, link.send(body), body)
+        except (OSError, AntiphonError):
+            self.close()
+
+    def ask(self, body: Any) -> Answer:
+        """The answer to a request."""
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = PAUSE_S_MIN
+        while True:
+            try:
+                return self._once(body, max(0.05, min(ANSWER_TIMEOUT_S, deadline - time.monotonic())))
+            except (OSError, ProtocolViolationError) as error:
+                self.close()
+                problem: Exception = error
+            except AntiphonError as error:
+                if not error.retriable:
+                    raise
+                problem = error
+            if time.monotonic() + pause_s >= deadline:
+                raise UnreachableError(
+                    f"node {self.node} at {self._address[0]}:{self._address[1]} gave no answer within "
+                    f"{self._timeout_s:.1f} s: {problem}"
+                ) from problem
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    def _once(self, body: Any, timeout_s: float) -> Answer:
+        sent, self._sent = self._sent, None
+        if sent is not None and sent.link is self._link and sent.body == body:
+            return sent.link.answer_to(sent.request_id, timeout_s)
+        link = self._connected()
+        return link.answer_to(link.send(body, (), timeout_s), timeout_s)
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            self._link = Link(self._address, min(CONNECT_TIMEOUT_S, self._timeout_s))
+        return self._link
+
+    # -- what is asked ------------------------------------------------------------------------------------------
+
+    def fetch(self, shard_id: int, offset: int) -> tuple[Fetched, memoryview]:
+        """Whole batches of this replica, from the one that holds `offset`, as far as it knows them to be committed."""
+        answer = self.ask(_fetch(shard_id, offset))
+        if not isinstance(answer.body, Fetched):
+            raise ProtocolViolationError(
+                f"node {self.node} answered a fetch with {type(answer.body).__name__}"
+            )
+        return answer.body, answer.payload
+
+    def fetch_ahead(self, shard_id: int, offset: int) -> None:
+        """Have the node prepare what `fetch` will be asked for next."""
+        self.send_ahead(_fetch(shard_id, offset))
+
+    def statuses(self) -> dict[int, ReplicaStatus]:
+        """The node's replicas, by shard id."""
+        reply = self.ask(GetStatus()).body
+        if not isinstance(reply, StatusReply):
+            raise ProtocolViolationError(
+                f"node {self.node} answered with {type(reply).__name__}, not its status"
+            )
+        return {replica.shard_id: replica for replica in reply.replicas}
+
+
+def _fetch(shard_id: int, offset: int) -> Fetch:
+    return Fetch(shard_id, offset, FETCH_BYTES, 0, "replica")
