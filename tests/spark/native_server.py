@@ -13,7 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from antiphon.errors import AntiphonError, NotLeaderError, OffsetOutOfRangeError, UnknownShardError
+from antiphon.errors import (
+    AntiphonError,
+    BatchTooLargeError,
+    NotLeaderError,
+    OffsetMismatchError,
+    OffsetOutOfRangeError,
+    TopicExistsError,
+    UnknownShardError,
+)
 from antiphon.log.producer_state import ProducerState
 from antiphon.records.batch import BatchHeader, read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch, build_term_start
@@ -23,11 +31,14 @@ from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, Shard
 from antiphon.wire.requests import (
     AppendBatch,
     Appended,
+    CreateTopic,
     Delete,
+    Done,
     Failure,
     Fetch,
     Fetched,
     GetMetadata,
+    GetStatus,
     Hello,
     HelloReply,
     ListOffset,
@@ -36,11 +47,17 @@ from antiphon.wire.requests import (
     OpResult,
     OpStatus,
     Put,
+    ReplicaStatus,
     Row,
+    StatusReply,
+    TableGet,
+    TableOp,
     TableRows,
     TableScan,
     TableWrite,
     TableWritten,
+    Trimmed,
+    TrimShard,
     Version,
 )
 
@@ -54,6 +71,8 @@ class ServerFaults:
     drop_after_append: int = 0
     deny_leadership: int = 0
     fetch_bytes_max: int = 1 << 30
+    silent: int = 0  # requests that get no answer
+    away: bool = False  # connections are closed as soon as something is asked
 
 
 @dataclass
@@ -61,6 +80,7 @@ class MemoryShard:
     """One shard's log; every log starts with a term-start batch at offset 0, as real ones do."""
 
     log_start: int = 0
+    limit_bytes: int = 1_048_588
     starts: list[int] = field(default_factory=list)
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     producers: ProducerState = field(default_factory=ProducerState)
@@ -74,6 +94,10 @@ class MemoryShard:
     def end(self) -> int:
         return self.batches[-1][0].next_offset if self.batches else self.log_start
 
+    @property
+    def size(self) -> int:
+        return sum(len(batch) for _, batch in self.batches)
+
     def put(self, batch: bytearray) -> BatchHeader:
         stamp(batch, self.end, TERM)
         header = read_header(batch)
@@ -82,11 +106,15 @@ class MemoryShard:
         self.producers.update(header)
         return header
 
-    def append(self, payload: memoryview) -> Appended:
+    def append(self, payload: memoryview, expected: int | None) -> Appended:
         header = validate_batch(payload)
+        if len(payload) > self.limit_bytes:
+            raise BatchTooLargeError(f"{len(payload)} bytes", size_bytes=len(payload))
         known = self.producers.check(header)
         if known is not None:
             return Appended(known.base_offset, known.next_offset, TERM, duplicate=True)
+        if expected is not None and expected != self.end:
+            raise OffsetMismatchError("elsewhere", expected=expected, actual=self.end)
         stored = self.put(bytearray(payload))
         return Appended(stored.base_offset, stored.next_offset, TERM)
 
@@ -120,11 +148,18 @@ class MemoryShard:
         if known is not None:
             return TableWritten(tuple(results), known.base_offset)
         now_ms = time.time_ns() // 1_000_000
+        if request.atomic and not all(map(self.may, request.ops)):
+            return TableWritten(tuple(OpResult(OpStatus.NOT_CARRIED_OUT) for _ in request.ops), -1)
         effects: list[tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]] = []
         for index, op in enumerate(request.ops):
             assert isinstance(op, Put | Delete)
             old = self.rows.get(op.key)
-            if isinstance(op, Put):
+            if not self.may(op):
+                status = (
+                    OpStatus.KEY_NOT_FOUND if op.expected_version is None else OpStatus.UNEXPECTED_VERSION
+                )
+                results[index] = OpResult(status)
+            elif isinstance(op, Put):
                 version = (
                     Version(self.next_version, old[1].modifications + 1, old[1].created_ms, now_ms)
                     if old
@@ -133,11 +168,9 @@ class MemoryShard:
                 self.next_version += 1
                 self.rows[op.key] = (op.value, version)
                 effects.append((op.key, op.value, [(VERSION_HEADER, _packed(version))], now_ms))
-            elif old is None:
-                results[index] = OpResult(OpStatus.KEY_NOT_FOUND)
             else:
-                del self.rows[op.key]
-                effects.append((op.key, None, [(VERSION_HEADER, _packed(old[1]))], now_ms))
+                _, version = self.rows.pop(op.key)
+                effects.append((op.key, None, [(VERSION_HEADER, _packed(version))], now_ms))
         if not effects:
             return TableWritten(tuple(results), -1)
         batch = build_batch(
@@ -147,6 +180,19 @@ class MemoryShard:
             base_sequence=request.sequence,
         )
         return TableWritten(tuple(results), self.put(batch).base_offset)
+
+    def may(self, op: TableOp) -> bool:
+        """Would the operation be carried out?"""
+        assert isinstance(op, Put | Delete)
+        old = self.rows.get(op.key)
+        if op.expected_version is None:
+            return isinstance(op, Put) or old is not None
+        return op.expected_version == (old[1].id if old is not None else -1)
+
+    def get(self, request: TableGet) -> TableRows:
+        return TableRows(
+            tuple(Row(key, *self.rows[key]) if key in self.rows else None for key in request.keys)
+        )
 
     def scan(self, request: TableScan) -> TableRows:
         keys = sorted(
@@ -164,11 +210,13 @@ def _packed(version: Version) -> bytes:
 class NativeServer:
     """Topics and tables behind one port."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.faults = ServerFaults()
         self.shards: dict[int, MemoryShard] = {}
         self._topics: list[TopicMeta] = []
         self._version = 0
+        self._created = 0
+        self._next_shard = 1  # ids are never used again
         self._lock = threading.Lock()
         self._connections: list[Any] = []
         owner = self
@@ -181,7 +229,7 @@ class NativeServer:
             allow_reuse_address = True
             daemon_threads = True
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", port), Handler)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
@@ -199,23 +247,57 @@ class NativeServer:
         self._server.server_close()
         self._thread.join()
 
-    def create(self, name: str, shards: int = 1, kind: Kind = Kind.TOPIC) -> list[MemoryShard]:
+    def create(
+        self,
+        name: str,
+        shards: int = 1,
+        kind: Kind = Kind.TOPIC,
+        config: dict[str, str] | None = None,
+        *,
+        internal: bool = False,
+    ) -> list[MemoryShard]:
         with self._lock:
-            first = len(self.shards) + 1
-            made = [MemoryShard() for _ in range(shards)]
-            metas = []
-            for index, shard in enumerate(made):
-                self.shards[first + index] = shard
-                metas.append(ShardMeta(first + index, index, (0,), 0, TERM, ShardStatus.ONLINE, (0,)))
-            number = len(self._topics) + 1
-            self._topics.append(TopicMeta(name, number.to_bytes(16, "big"), kind, 1, "oxia", tuple(metas)))
+            return self._create(name, shards, kind, config or {}, internal=internal)
+
+    def _create(
+        self, name: str, shards: int, kind: Kind, config: dict[str, str], *, internal: bool
+    ) -> list[MemoryShard]:
+        if any(topic.name == name for topic in self._topics):
+            raise TopicExistsError(name)
+        first = self._next_shard
+        self._next_shard += shards
+        made = [MemoryShard() for _ in range(shards)]
+        metas = []
+        for index, shard in enumerate(made):
+            shard.limit_bytes = int(config.get("max.message.bytes", shard.limit_bytes))
+            self.shards[first + index] = shard
+            metas.append(ShardMeta(first + index, index, (0,), 0, TERM, ShardStatus.ONLINE, (0,)))
+        self._created += 1
+        topic_id = self._created.to_bytes(16, "big")
+        self._topics.append(
+            TopicMeta(name, topic_id, kind, 1, "oxia", tuple(metas), config, internal=internal)
+        )
+        self._version += 1
+        return made
+
+    def shards_of(self, name: str) -> list[MemoryShard]:
+        """Shards of a topic or table; none where there is none of that name."""
+        metas = [shard for topic in self._topics if topic.name == name for shard in topic.shards]
+        return [self.shards[meta.shard_id] for meta in metas]
+
+    def delete(self, name: str) -> None:
+        with self._lock:
+            topic = next(topic for topic in self._topics if topic.name == name)
+            self._topics.remove(topic)
+            for meta in topic.shards:
+                del self.shards[meta.shard_id]
             self._version += 1
-            return made
 
     def add_shard(self, name: str) -> MemoryShard:
         with self._lock:
             at, topic = next((i, t) for i, t in enumerate(self._topics) if t.name == name)
-            shard_id = len(self.shards) + 1
+            shard_id = self._next_shard
+            self._next_shard += 1
             shard = self.shards[shard_id] = MemoryShard()
             meta = ShardMeta(shard_id, len(topic.shards), (0,), 0, TERM, ShardStatus.ONLINE, (0,))
             self._topics[at] = TopicMeta(
@@ -232,6 +314,12 @@ class NativeServer:
             while data := connection.recv(1 << 20):
                 for frame in decoder.feed(data):
                     request_id, request = decode_request(frame.header)
+                    if self.faults.away:
+                        connection.close()
+                        return
+                    if self.faults.silent > 0 and not isinstance(request, Hello):
+                        self.faults.silent -= 1
+                        continue
                     parts = self._answer(request_id, request, frame.payload)
                     if parts is None:
                         connection.close()
@@ -257,21 +345,40 @@ class NativeServer:
         if isinstance(request, GetMetadata):
             node = NodeMeta(0, self.address)
             return MetadataReply(ClusterMeta("test", self._version, 0, (node,), tuple(self._topics))), []
+        if isinstance(request, GetStatus):
+            replicas = tuple(
+                ReplicaStatus(shard_id, "leader", TERM, shard.log_start, shard.end, shard.end, shard.size)
+                for shard_id, shard in self.shards.items()
+            )
+            return StatusReply(NodeMeta(0, self.address), "test", 0, 0, replicas), []
+        if isinstance(request, CreateTopic):
+            self._create(
+                request.name, request.shards, request.kind, request.config, internal=request.internal
+            )
+            return Done(), []
         if self.faults.deny_leadership > 0:
             self.faults.deny_leadership -= 1
             raise NotLeaderError("not me", leader=None)
         shard = self.shards.get(request.shard_id)
         if shard is None:
             raise UnknownShardError(f"no shard {request.shard_id}")
+        return self._handle_shard(shard, request, payload)
+
+    def _handle_shard(self, shard: MemoryShard, request: Any, payload: memoryview) -> tuple[Any, list[bytes]]:
         if isinstance(request, Fetch):
             found = shard.read(request, min(request.max_bytes, self.faults.fetch_bytes_max))
             return Fetched(shard.end, shard.log_start, shard.end, TERM), found
         if isinstance(request, ListOffset):
             return self._list_offset(shard, request), []
         if isinstance(request, AppendBatch):
-            return shard.append(payload), []
+            return shard.append(payload, request.expected_offset), []
         if isinstance(request, TableWrite):
             return shard.write_table(request), []
+        if isinstance(request, TableGet):
+            return shard.get(request), []
+        if isinstance(request, TrimShard):
+            shard.trim(max(shard.log_start, min(request.before, shard.end)))
+            return Trimmed(shard.log_start), []
         assert isinstance(request, TableScan)
         return shard.scan(request), []
 

@@ -5,14 +5,9 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.options import (
-    EARLIEST,
-    LATEST,
-    OffsetSpec,
-    parse_read,
-    parse_servers,
-    parse_shape,
-)
+from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
+from antiphon.spark.option_values import parse_servers
+from antiphon.spark.options import parse_read, parse_shape
 from antiphon.spark.write_options import parse_write
 
 BASE = {"servers": "127.0.0.1:7400,other:7401", "topic": "flights"}
@@ -37,7 +32,7 @@ def test_names_are_in_any_case() -> None:
     raw = {"SERVERS": "h:1", "Topic": "a, b", "startingoffsets": "earliest", "MAXOFFSETSPERTRIGGER": "5"}
     options = parse_read(raw, streaming=True)
     assert options.target.names == ("a", "b")
-    assert options.max_offsets_per_trigger == 5
+    assert options.admission.offsets_max == 5
 
 
 def test_chosen_offsets() -> None:
@@ -55,7 +50,7 @@ def test_chosen_offsets() -> None:
 
 def test_the_past_of_a_table() -> None:
     assert parse_read({**TABLE, "asOfOffset": "7"}, streaming=False).as_of == OffsetSpec(
-        LATEST, None, {"aircraft": {0: 7}}
+        LATEST, None, {"aircraft": {0: 7}}, is_number=True
     )
     assert parse_read({**TABLE, "asOfTimestamp": "9"}, streaming=False).as_of == OffsetSpec(LATEST, 9)
 
@@ -65,11 +60,44 @@ READ_ERRORS: list[tuple[dict[str, str], bool, str]] = [
     ({"servers": "h:1"}, False, "either option"),
     ({"servers": "h:1", "topic": "a", "table": "b"}, False, "either option"),
     ({"servers": "h:1", "topic": " , "}, False, "is empty"),
-    ({"servers": "h:1", "topic": "a,a"}, False, "named twice"),
+    ({"servers": "h:1", "topic": "a,a"}, False, "names something twice"),
     ({**BASE, "servers": "localhost"}, False, "is not HOST:PORT"),
     ({**BASE, "startingOfset": "latest"}, False, "did you mean startingOffsets?"),
     ({**BASE, "maxOffsetPerTriger": "1"}, True, "did you mean maxOffsetsPerTrigger?"),
     ({**BASE, "subscribe": "x"}, False, "use topic"),
+    ({**BASE, "subscribePattern": "x"}, False, "use topicPattern"),
+    ({**BASE, "assign": "x"}, False, "use shards"),
+    ({**BASE, "fetchOffset.numRetries": "3"}, False, "use retries"),
+    ({**BASE, "kafka.fetch.bytes": "3"}, False, "did you mean fetchBytes?"),
+    ({**BASE, "topicPattern": "x.*"}, False, "either option"),
+    ({"servers": "h:1", "topicPattern": "x("}, False, "no regular expression"),
+    ({"servers": "h:1", "topicPattern": ""}, False, "1 to 1000 characters"),
+    ({"servers": "h:1", "shards": "[0]"}, False, 'such as {"flights": [0, 1]}'),
+    ({"servers": "h:1", "shards": '{"a": []}'}, False, 'such as {"flights": [0, 1]}'),
+    ({"servers": "h:1", "shards": '{"a": [0, 0]}'}, False, 'such as {"flights": [0, 1]}'),
+    ({"servers": "h:1", "shards": '{"a": [true]}'}, False, 'such as {"flights": [0, 1]}'),
+    ({"servers": "h:1", "shards": "{}"}, False, 'such as {"flights": [0, 1]}'),
+    ({**BASE, "shards": '{"other": [0]}'}, False, "names other"),
+    ({**BASE, "shards": '{"flights": [1]}', "startingOffsets": '{"flights": {"0": 3}}'}, False, "leaves out"),
+    ({**BASE, "startingOffsetsByTimestamp": "yesterday"}, False, "JSON with times in ms"),
+    ({**BASE, "startingOffsetsByTimestamp": '{"flights": {"0": -1}}'}, False, "JSON with times in ms"),
+    ({**BASE, "startingOffsetsByTimestampStrategy": "error"}, False, "goes with startingTimestamp"),
+    ({**BASE, "startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "x"}, False, "there is error"),
+    ({**BASE, "endingOffsetsByTimestamp": '{"flights": {"0": 1}}'}, True, "does not apply to a stream"),
+    ({**BASE, "maxBytesPerTrigger": "5"}, False, "does not apply to a batch read"),
+    ({**BASE, "maxTriggerDelay": "5s"}, True, "minOffsetsPerTrigger"),
+    ({**BASE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "such as 500ms, 30s or 15m"),
+    ({**BASE, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, True, "is above"),
+    ({**BASE, "maxRecordsPerPartition": "0"}, False, "is not within"),
+    ({**BASE, "columns": "key,key"}, False, "twice"),
+    ({**BASE, "columns": ","}, False, "is empty"),
+    ({**BASE, "readFrom": "anyone"}, False, "there is leader, follower"),
+    ({**BASE, "readFrom": "follower", "isolation": "uncommitted"}, False, "the leader only"),
+    ({**BASE, "format": "cdf"}, False, "changes of a table"),
+    ({**TABLE, "format": "avro"}, False, "there is raw, cdf, debezium"),
+    ({**TABLE, "format": "cdf", "mode": "snapshot"}, False, "leave mode=snapshot out"),
+    ({**TABLE, "format": "cdf", "tombstones": "true"}, True, "format=debezium"),
+    ({**TABLE, "readFrom": "follower"}, False, "a snapshot of a table"),
     ({**BASE, "kafka.bootstrap.servers": "x"}, False, "use servers"),
     ({**BASE, "qqqqqqqqq": "x"}, False, "there is servers, topic"),
     ({**BASE, "txnId": "x"}, False, "does not apply to a read"),
@@ -139,3 +167,36 @@ def test_columns_need_no_more_than_the_target() -> None:
 
 def test_an_ipv6_address() -> None:
     assert parse_servers("[::1]:7400") == (("::1", 7400),)
+
+
+def test_shards_name_topics() -> None:
+    options = parse_read({"servers": "h:1", "shards": '{"a": [0, 2], "b": [1]}'}, streaming=True)
+    assert (options.target.names, options.target.shards) == (("a", "b"), {"a": (0, 2), "b": (1,)})
+
+
+def test_offsets_of_a_streams_progress_may_be_pasted() -> None:
+    raw = {**BASE, "startingOffsets": '{"flights": {"0": 23, "id": "00ff"}}'}
+    assert parse_read(raw, streaming=True).starting.chosen == {"flights": {0: 23}}
+
+
+def test_times_by_shard() -> None:
+    raw = {
+        **BASE,
+        "startingOffsetsByTimestamp": '{"flights": {"0": 1000}}',
+        "startingOffsetsByTimestampStrategy": "error",
+    }
+    spec = parse_read(raw, streaming=False).starting
+    assert (spec.chosen_ms, spec.is_strict, spec.only_chosen) == ({"flights": {0: 1000}}, True, True)
+
+
+def test_a_format_means_changes() -> None:
+    for name in ("cdf", "debezium"):
+        options = parse_read({**TABLE, "format": name}, streaming=False)
+        assert (options.mode, options.format) == ("changes", name)
+
+
+@pytest.mark.parametrize(("text", "ms"), [("250", 250), ("5s", 5_000), ("2 min", 120_000), ("1h", 3_600_000)])
+def test_times_as_spark_writes_them(text: str, ms: int) -> None:
+    raw = {**BASE, "minOffsetsPerTrigger": "10", "maxTriggerDelay": text}
+    admission = parse_read(raw, streaming=True).admission
+    assert (admission.offsets_min, admission.delay_ms) == (10, ms)

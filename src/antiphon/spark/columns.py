@@ -33,6 +33,11 @@ def log_rows(
     found = to_arrow(
         batches, start=start, end=end, topic=place[0], partition=place[1], include_headers=with_headers
     )
+    return fit_log_rows(found, schema)
+
+
+def fit_log_rows(found: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
+    """Records of a topic that are Arrow columns already."""
     return fitted({name: found.column(name) for name in schema.names}, schema)
 
 
@@ -40,9 +45,14 @@ def change_rows(
     batches: Iterable[memoryview], start: int, end: int, place: tuple[str, int], schema: "pa.Schema"
 ) -> "pa.RecordBatch":
     """Changes of a table: the records that carry a version, with it unpacked."""
+    found = to_arrow(batches, start=start, end=end, topic=place[0], partition=place[1], include_headers=True)
+    return fit_change_rows(found, schema)
+
+
+def fit_change_rows(found: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
+    """Changes of a table, of records with headers that are Arrow columns already."""
     import pyarrow.compute as pc
 
-    found = to_arrow(batches, start=start, end=end, topic=place[0], partition=place[1], include_headers=True)
     headers = found.column("headers")
     rows = pc.list_parent_indices(headers)
     pairs = pc.list_flatten(headers)

@@ -9,11 +9,10 @@ time is up. So it is for requests that may be repeated: reads, and writes with a
 import random
 import socket
 import time
-from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from antiphon.errors import (
     AntiphonError,
@@ -28,8 +27,8 @@ from antiphon.errors import (
     WrongKindError,
     from_wire,
 )
-from antiphon.wire.frames import Frame, FrameDecoder, decode_reply, encode_message
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, TopicMeta
+from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
+from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply, MetadataReply
 
 Address = tuple[str, int]
@@ -39,7 +38,13 @@ CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 10.0  # for one try; a node that is paused is given up on and asked again
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
-RECEIVE_BYTES: Final = 1 << 20
+RECEIVE_BYTES: Final = 64 * 1024  # at once, while nothing is known of what comes
+SHUN_S_MIN: Final = (
+    0.05  # an address that could not be reached is left alone for so long, then for twice as long, ...
+)
+SHUN_S_MAX: Final = 1.0
+KEEPALIVE_S: Final = 15  # an idle connection is probed after this long
+UNACKNOWLEDGED_MS_MAX: Final = 15_000  # a node that takes none of our bytes for this long is gone
 
 
 class ShardCall(NamedTuple):
@@ -57,6 +62,14 @@ class Answer(NamedTuple):
     payload: memoryview
 
 
+class Caller(Protocol):
+    """What carries requests to where a shard's records can be had."""
+
+    def call(self, call: ShardCall) -> Answer:
+        """One request and its answer."""
+        ...
+
+
 class Link:
     """One connection to one node. Requests may be sent ahead; answers come in any order and are matched by id."""
 
@@ -64,9 +77,8 @@ class Link:
         """Connect and greet; raises OSError or an AntiphonError."""
         self.address = address
         self._socket = socket.create_connection(address, timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder = FrameDecoder()
-        self._frames: deque[Frame] = deque()
+        _set_options(self._socket)
+        self._rest = memoryview(b"")  # what came after the last frame
         self._next_id = 1
         try:
             hello = self.call(Hello(PROTOCOL_VERSION, _who()), timeout_s)
@@ -79,39 +91,67 @@ class Link:
             raise
         self.cluster_id: str = hello.body.cluster_id
 
-    def send(self, body: Any, payload: Sequence[Buffer] = (), timeout_s: float = ANSWER_TIMEOUT_S) -> int:
-        """Send a request; returns its id."""
+    def send(self, body: Any, payload: Sequence[Buffer] = (), timeout_s: float | None = None) -> int:
+        """Send a request; returns its id. After an error the connection is of no more use."""
         request_id = self._next_id
         self._next_id += 1
-        self._socket.settimeout(timeout_s)
+        self._socket.settimeout(ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
         parts = encode_message(request_id, body, payload)
         self._socket.sendall(b"".join(parts) if len(parts) > 1 else parts[0])
         return request_id
 
     def receive(self, timeout_s: float) -> tuple[int, Answer]:
-        """The next answer, with the id of its request; raises OSError (TimeoutError among them)."""
-        deadline = time.monotonic() + timeout_s
-        while not self._frames:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(
-                    f"no answer from {self.address[0]}:{self.address[1]} within {timeout_s:.1f} s"
-                )
-            self._socket.settimeout(left)
-            data = self._socket.recv(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError(f"{self.address[0]}:{self.address[1]} closed the connection")
-            self._frames.extend(self._decoder.feed(data))
-        frame = self._frames.popleft()
+        """The next answer, with the id of its request; raises OSError (TimeoutError among them).
+
+        After an error the connection is of no more use: part of an answer may have been taken.
+        """
+        frame = self._frame(time.monotonic() + timeout_s, timeout_s)
         request_id, body = decode_reply(frame.header)
         return request_id, Answer(body, frame.payload)
 
-    def call(self, body: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
+    def _frame(self, deadline: float, timeout_s: float) -> Frame:
+        """The next frame. A large one is received into the buffer that it stays in."""
+        while True:
+            have = len(self._rest)
+            if have >= PREFIX.size:
+                length, header_bytes = PREFIX.unpack_from(self._rest)
+                check_prefix(length, header_bytes)
+                size = LENGTH_BYTES + length
+                if have >= size:
+                    whole, self._rest = self._rest[:size], self._rest[size:]
+                else:
+                    whole = memoryview(bytearray(size))
+                    whole[:have] = self._rest
+                    self._rest = memoryview(b"")
+                    while have < size:
+                        have += self._receive_into(whole[have:], deadline, timeout_s)
+                body = PREFIX.size + header_bytes
+                return Frame(whole[PREFIX.size : body], whole[body:])
+            chunk = memoryview(bytearray(have + RECEIVE_BYTES))
+            chunk[:have] = self._rest
+            self._rest = chunk[: have + self._receive_into(chunk[have:], deadline, timeout_s)]
+
+    def _receive_into(self, view: memoryview, deadline: float, timeout_s: float) -> int:
+        left = deadline - time.monotonic()
+        where = f"{self.address[0]}:{self.address[1]}"
+        if left <= 0:
+            raise TimeoutError(f"no answer from {where} within {timeout_s:.1f} s")
+        self._socket.settimeout(left)
+        try:
+            count = self._socket.recv_into(view)
+        except TimeoutError:
+            raise TimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
+        if not count:
+            raise ConnectionResetError(f"{where} closed the connection")
+        return count
+
+    def call(self, body: Any, timeout_s: float | None = None) -> Answer:
         """One request and its answer; a `Failure` is raised as the error that it stands for."""
         return self.answer_to(self.send(body, (), timeout_s), timeout_s)
 
-    def answer_to(self, request_id: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
+    def answer_to(self, request_id: int, timeout_s: float | None = None) -> Answer:
         """The answer to a request that was sent; late ones to requests that were given up are passed over."""
+        timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
         answer_id, answer = self.receive(timeout_s)
         while answer_id < request_id:  # late, for a request that was given up
             answer_id, answer = self.receive(timeout_s)
@@ -126,6 +166,29 @@ class Link:
         self._socket.close()
 
 
+def _set_options(connection: socket.socket) -> None:
+    """Send at once; notice a peer that vanished without a word (a machine that lost its power, a cable that was pulled)."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S // 3),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
+    ):
+        option = getattr(socket, name, None)  # not every system has them
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _Shunned(NamedTuple):
+    """An address that could not be reached: until when it is left alone, for how long that is, and why."""
+
+    until: float
+    pause_s: float
+    problem: str
+
+
 def _who() -> str:
     try:
         return f"antiphon-spark/{version('antiphon')}"
@@ -134,12 +197,18 @@ def _who() -> str:
 
 
 class Cluster:
-    """The cluster, seen from one process. Not thread-safe. `timeout_ms` bounds every call, retries included."""
+    """The cluster, seen from one process. Not thread-safe.
 
-    def __init__(self, servers: Sequence[Address], timeout_ms: int) -> None:
+    `timeout_ms` bounds every call, retries included. `retries`: so often a call is tried again without any progress; None:
+    as often as the time allows.
+    """
+
+    def __init__(self, servers: Sequence[Address], timeout_ms: int, retries: int | None = None) -> None:
         self._servers = list(servers)
         self._timeout_s = timeout_ms / 1000
+        self._retries = retries
         self._links: dict[Address, Link] = {}
+        self._shunned: dict[Address, _Shunned] = {}
         self._meta: ClusterMeta | None = None
         self._leaders: dict[int, int] = {}  # shard id -> node id, by metadata or by hint, whichever came last
         self._cluster_id: str | None = None
@@ -172,7 +241,7 @@ class Cluster:
         deadline = time.monotonic() + self._timeout_s
         pause_s = PAUSE_S_MIN
         while True:
-            problem = self._refresh()
+            problem = self._refresh(deadline)
             if problem is None and self._meta is not None:
                 return self._meta
             if time.monotonic() + pause_s >= deadline:
@@ -198,12 +267,13 @@ class Cluster:
     def _places(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in self._servers)
 
-    def _refresh(self) -> str | None:
+    def _refresh(self, deadline: float | None = None) -> str | None:
         """Ask one node after the other; None on success, else what went wrong last."""
         problem = "no address"
         for address in self._addresses():
+            left = ANSWER_TIMEOUT_S if deadline is None else max(PAUSE_S_MIN, deadline - time.monotonic())
             try:
-                reply = self._link(address).call(GetMetadata()).body
+                reply = self._link(address).call(GetMetadata(), min(left, ANSWER_TIMEOUT_S)).body
             except (OSError, AntiphonError) as error:
                 self._drop(address)
                 if isinstance(error, InvalidRequestError | ProtocolViolationError):
@@ -229,16 +299,28 @@ class Cluster:
         return list(dict.fromkeys(known + self._servers))
 
     def _link(self, address: Address) -> Link:
+        """The connection to an address; raises OSError, at once where it could not be reached a moment ago."""
         link = self._links.get(address)
-        if link is None:
+        if link is not None:
+            return link
+        shunned = self._shunned.get(address)
+        if shunned is not None and time.monotonic() < shunned.until:
+            raise ConnectionError(shunned.problem)
+        try:
             link = Link(address)
-            if self._cluster_id is not None and link.cluster_id != self._cluster_id:
-                link.close()
-                raise InvalidRequestError(
-                    f"{address[0]}:{address[1]} belongs to cluster {link.cluster_id}, the others to {self._cluster_id}"
-                )
-            self._cluster_id = link.cluster_id
-            self._links[address] = link
+        except OSError as error:
+            pause_s = SHUN_S_MIN if shunned is None else min(2 * shunned.pause_s, SHUN_S_MAX)
+            until = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
+            self._shunned[address] = _Shunned(until, pause_s, f"{address[0]}:{address[1]}: {error}")
+            raise
+        self._shunned.pop(address, None)
+        if self._cluster_id is not None and link.cluster_id != self._cluster_id:
+            link.close()
+            raise InvalidRequestError(
+                f"{address[0]}:{address[1]} belongs to cluster {link.cluster_id}, the others to {self._cluster_id}"
+            )
+        self._cluster_id = link.cluster_id
+        self._links[address] = link
         return link
 
     def _drop(self, address: Address) -> None:
@@ -272,6 +354,20 @@ class Cluster:
                 return _address(node.native)
         raise UnreachableError(f"node {node_id} is not a node of the cluster at {self._places()}")
 
+    def followers_of(self, shard_id: int) -> list[int]:
+        """Nodes that hold a full member's replica of the shard, the leader left out, as far as is known here."""
+        leader = self._leaders.get(shard_id, ABSENT_NODE)
+        alive = {node.node_id for node in self.metadata(refresh=False).nodes if node.alive and node.native}
+        shard = self._shard(shard_id)
+        return [node for node in shard.ensemble if node != leader and node in alive] if shard else []
+
+    def _shard(self, shard_id: int) -> ShardMeta | None:
+        for topic in self._meta.topics if self._meta is not None else ():
+            for shard in topic.shards:
+                if shard.shard_id == shard_id:
+                    return shard
+        return None
+
     # -- requests to leaders ------------------------------------------------------------------------------------
 
     def call(self, call: ShardCall) -> Answer:
@@ -285,13 +381,19 @@ class Cluster:
         """
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + self._timeout_s
-        pause_s = PAUSE_S_MIN
+        pause_s, tries = PAUSE_S_MIN, 0
         self.metadata(refresh=False)
         while True:
             waiting = [index for index in range(len(calls)) if index not in answers]
-            problem = self._round(calls, waiting, answers)
+            problem = self._round(calls, waiting, answers, deadline)
             if len(answers) == len(calls):
                 return [answers[index] for index in range(len(calls))]
+            tries = tries + 1 if len(answers) == len(calls) - len(waiting) else 0
+            if self._retries is not None and tries > self._retries:
+                raise UnavailableError(
+                    f"{len(calls) - len(answers)} of {len(calls)} requests had no answer in {tries} tries (option retries), "
+                    f"lastly because of: {problem}"
+                )
             if time.monotonic() + pause_s >= deadline:
                 raise TimedOutError(
                     f"{len(calls) - len(answers)} of {len(calls)} requests had no answer within {self._timeout_s:.0f} s, "
@@ -299,9 +401,15 @@ class Cluster:
                 )
             if len(answers) == len(calls) - len(waiting):
                 pause_s = _pause(pause_s)
-            self._refresh()
+            self._refresh(deadline)
 
-    def _round(self, calls: Sequence[ShardCall], waiting: Sequence[int], answers: dict[int, Answer]) -> str:
+    def _round(
+        self,
+        calls: Sequence[ShardCall],
+        waiting: Sequence[int],
+        answers: dict[int, Answer],
+        deadline: float,
+    ) -> str:
         """One try of everything that waits: send all, then collect. Returns what went wrong last."""
         problem = "no leader"
         sent: dict[Address, dict[int, int]] = {}
@@ -318,7 +426,7 @@ class Cluster:
                 continue
             sent.setdefault(address, {})[request_id] = index
         for address, pending in sent.items():
-            problem = self._collect(address, pending, calls, answers) or problem
+            problem = self._collect(address, pending, calls, answers, deadline) or problem
         return problem
 
     def _collect(
@@ -327,12 +435,14 @@ class Cluster:
         pending: dict[int, int],
         calls: Sequence[ShardCall],
         answers: dict[int, Answer],
+        deadline: float,
     ) -> str | None:
         problem = None
         link = self._links.get(address)
         while pending and link is not None:
             try:
-                request_id, answer = link.receive(ANSWER_TIMEOUT_S)
+                left = max(PAUSE_S_MIN, deadline - time.monotonic())
+                request_id, answer = link.receive(min(left, ANSWER_TIMEOUT_S))
             except (OSError, ProtocolViolationError) as error:
                 self._drop(address)
                 return f"{error}"
@@ -355,11 +465,8 @@ class Cluster:
         return f"{failure.code}: {failure.message}"
 
     def _leader_by_metadata(self, shard_id: int) -> int:
-        for topic in self._meta.topics if self._meta is not None else ():
-            for shard in topic.shards:
-                if shard.shard_id == shard_id:
-                    return shard.leader
-        return ABSENT_NODE
+        shard = self._shard(shard_id)
+        return ABSENT_NODE if shard is None else shard.leader
 
     def _leader(self, shard_id: int) -> Address:
         if shard_id not in self._leaders:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from antiphon.errors import OffsetOutOfRangeError, TimedOutError
 from antiphon.records.batch import iter_batches
-from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.connection import Caller, ShardCall
 from antiphon.wire.requests import Fetch, Fetched
 
 WAIT_MS: Final = 500  # a leader that was just elected may not know yet how much is committed
@@ -29,7 +29,7 @@ class _Chunk(NamedTuple):
     next_offset: int
 
 
-def fetch_range(cluster: Cluster, plan: FetchPlan, timeout_ms: int) -> Iterator[list[memoryview]]:
+def fetch_range(cluster: Caller, plan: FetchPlan, timeout_ms: int) -> Iterator[list[memoryview]]:
     """Whole batches that hold the offsets [start, end), in order; the outermost may reach beyond them.
 
     While the consumer decodes one answer the next is on its way, in a thread of its own.
@@ -51,7 +51,7 @@ def fetch_range(cluster: Cluster, plan: FetchPlan, timeout_ms: int) -> Iterator[
                 yield chunk.batches
 
 
-def _fetch(cluster: Cluster, plan: FetchPlan, offset: int, timeout_ms: int) -> _Chunk:
+def _fetch(cluster: Caller, plan: FetchPlan, offset: int, timeout_ms: int) -> _Chunk:
     """One answer that has something, from `offset` on."""
     deadline = time.monotonic() + timeout_ms / 1000
     request = Fetch(plan.shard_id, offset, plan.max_bytes, WAIT_MS, plan.isolation)

@@ -1,36 +1,40 @@
 """Batch and streaming reads of a log: a topic's records, or a table's changes.
 
-Progress belongs to the query's checkpoint: its offsets are JSON such as `{"flights": {"0": 140, "1": 17}}`, exclusive ends.
-Only committed records are planned for, so what a micro-batch covers can never be taken back, and the same offsets give the
-same rows in the same partitions whenever they are read again: a read is exactly once by itself.
+Progress belongs to the query's checkpoint: its offsets are JSON such as `{"flights": {"0": 140, "1": 17, "id": "..."}}`,
+exclusive ends. Only committed records are planned for, so what a micro-batch covers can never be taken back, and the same
+offsets give the same rows in the same partitions whenever they are read again: a read is exactly once by itself.
 
 Spark builds a streaming reader twice: one lives in a process for the whole run of a query (everything but `read`), the
 other one is sent to the tasks. So all that `read` needs is in the partitions.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
 from antiphon.errors import InvalidRequestError
 from antiphon.spark import columns
-from antiphon.spark.connection import Cluster
-from antiphon.spark.fetching import FetchPlan, fetch_range
-from antiphon.spark.offsets import Offsets, Positions, Span, advance, spans, split, to_offsets, to_positions
-from antiphon.spark.options import OffsetSpec, ReadOptions
-from antiphon.spark.planner import Planner
+from antiphon.spark.admission import Admitter
+from antiphon.spark.formats import formatted
+from antiphon.spark.offsets import Offsets, Positions, Span, ids_in, spans, split, to_offsets, to_positions
+from antiphon.spark.options import ReadOptions
+from antiphon.spark.planner import Bounds, Planner
+from antiphon.spark.ranges import Place, Range, connect, log_decoder, read_range
 from antiphon.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from antiphon.spark.offsets import Position
 
 IDLE_S: Final = (
     0.05  # Spark asks for the latest offset in a tight loop; answer at most this often while nothing is new
@@ -53,23 +57,20 @@ def read_partition(
     if not isinstance(partition, LogPartition):
         return  # Spark's stand-in for a read without partitions
     span = partition.span
+    wanted = Range(Place(span.topic, span.shard, partition.shard_id), span.start, span.end)
     target = arrow_schema(schema)
-    rows = columns.change_rows if options.target.is_table else columns.log_rows
-    plan = FetchPlan(
-        partition.shard_id,
-        span.start,
-        span.end,
-        options.fetch_bytes,
-        options.isolation,
-        not options.fail_on_data_loss,
-    )
-    with Cluster(options.target.servers, options.target.timeout_ms) as cluster:
-        for batches in fetch_range(cluster, plan, options.target.timeout_ms):
-            yield from columns.sliced(rows(batches, span.start, span.end, (span.topic, span.shard), target))
+    with connect(options) as cluster:
+        if options.mode == "changes":
+            rows = formatted(cluster, options, wanted, target)
+        else:
+            rows = read_range(cluster, options, wanted, log_decoder(target))
+        for batch in rows:
+            yield from columns.sliced(batch)
 
 
 def _partitions(planner: Planner, ranges: Sequence[Span]) -> list[InputPartition]:
-    cut = split(list(ranges), planner.options.min_partitions)
+    options = planner.options
+    cut = split(list(ranges), options.min_partitions, options.max_records_per_partition)
     return [LogPartition(span, planner.shard_id((span.topic, span.shard))) for span in cut]
 
 
@@ -82,16 +83,16 @@ class LogBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Resolve both ends once; a range per shard, more with minPartitions."""
-        planner = Planner(self.options)
+        options = self.options
+        planner = Planner(options)
         with planner.cluster:
             bounds = planner.bounds()
-            start = planner.resolve(self.options.starting, bounds)
-            end = planner.resolve(self.options.ending, bounds)
+            start = planner.resolve(options.starting, bounds)
+            end = planner.resolve(options.ending, bounds)
             both = {position: end[position] for position in end if position in start}
+            is_chosen_end = options.ending.only_chosen or options.ending.timestamp_ms is not None
             for position, offset in both.items():
-                if start[position] > offset and self.options.ending != OffsetSpec(
-                    self.options.ending.default
-                ):
+                if start[position] > offset and is_chosen_end:
                     raise InvalidRequestError(
                         f"{position[0]} shard {position[1]}: the start {start[position]} is after the end {offset}"
                     )
@@ -101,7 +102,7 @@ class LogBatchReader(DataSourceReader):
             return _partitions(planner, [span for span in ranges if span.size])
 
     @staticmethod
-    def _check_starts(planner: Planner, starts: Positions, bounds: Any) -> None:
+    def _check_starts(planner: Planner, starts: Positions, bounds: "Mapping[Position, Bounds]") -> None:
         for position, offset in starts.items():
             if offset > bounds[position].end:
                 planner.lost(
@@ -120,8 +121,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.schema = schema
         self._planner: Planner | None = None
+        self._admitter = Admitter(options.admission)
         self._target: Positions | None = None  # where trigger(availableNow=True) stops
         self._newest: Positions = {}
+        self._is_idle = False
         self._asked_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,66 +135,116 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def planner(self) -> Planner:
         """Made at the first use: only one of the two copies of this object talks to the cluster."""
         if self._planner is None:
-            self._planner = Planner(self.options)
+            self._planner = Planner(self.options, missing_is_fine=True)
         return self._planner
+
+    # -- how far ------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where the first run of a query begins."""
-        bounds = self.planner.bounds()
-        start = self.planner.resolve(self.options.starting, bounds)
-        for position, offset in start.items():
-            bound = bounds[position]
-            self.planner.checked(Span(*position, offset, offset), bound)
-        return to_offsets(start)
+        planner = Planner(self.options)  # a topic that is not there is a mistake now, and a loss later
+        with planner.cluster:
+            bounds = planner.bounds()
+            start = planner.resolve(self.options.starting, bounds)
+            for position, offset in start.items():
+                planner.checked(Span(*position, offset, offset), bounds[position])
+            return to_offsets(start, planner.ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxOffsetsPerTrigger`, or all."""
-        limit = self.options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """`maxOffsetsPerTrigger` or `maxBytesPerTrigger`, or all. With both, `latestOffset` goes by both."""
+        admission = self.options.admission
+        if admission.offsets_max is not None:
+            return ReadMaxRows(admission.offsets_max)
+        return ReadAllAvailable() if admission.bytes_max is None else ReadMaxBytes(admission.bytes_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember where the shards end now."""
-        self._target = self._ends()
+        self._target = {position: bound.end for position, bound in self.planner.bounds().items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """End of the next micro-batch: `start` again where there is nothing new."""
-        begin = to_positions(start)
-        end = self._target if self._target is not None else self._fresh_ends(begin)
+        """End of the next micro-batch: `start` again where there is nothing new, or too little."""
+        self._rest()
+        planner, positions = self.planner, to_positions(start)
+        bounds = planner.bounds()
+        begin = self._living(start, positions)
+        end = {position: bound.end for position, bound in bounds.items()}
+        if self._target is not None:
+            end = {position: offset for position, offset in end.items() if position in self._target}
+            end = {position: min(offset, self._target[position]) for position, offset in end.items()}
         if self.options.starting.only_chosen:
-            end = {position: offset for position, offset in end.items() if position in begin}
+            end = {position: offset for position, offset in end.items() if position in positions}
+        for position in end:
+            begin.setdefault(position, planner.first(position, bounds[position]))
         self._newest = {**begin, **end}
-        return to_offsets(advance(begin, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+        # Spark asks without a limit where all is to be one batch (Trigger.Once).
+        is_limited = not isinstance(limit, ReadAllAvailable) or self.options.admission.offsets_min is not None
+        reached = self._admitter.admit(
+            planner, begin, end, is_last=self._target is not None, is_limited=is_limited
+        )
+        if reached is None:
+            self._is_idle = True
+            return start
+        ids = {**ids_in(start), **planner.ids}
+        found = to_offsets(reached, {topic: ids[topic] for topic, _ in reached if topic in ids})
+        self._is_idle = found == start
+        return found
 
-    def _fresh_ends(self, begin: Positions) -> Positions:
-        """Committed ends; while nothing is new, waits so that an idle query asks 20 times a second and not 100."""
+    def _rest(self) -> None:
+        """While nothing is new, wait so that an idle query asks 20 times a second and not 100."""
         wait_s = self._asked_at + IDLE_S - time.monotonic()
-        if wait_s > 0 and all(begin.get(position, 0) >= end for position, end in self._newest.items()):
+        if self._is_idle and wait_s > 0:
             time.sleep(wait_s)
         self._asked_at = time.monotonic()
-        return self._ends()
 
-    def _ends(self) -> Positions:
-        return {position: bound.end for position, bound in self.planner.bounds().items()}
+    def _living(self, offsets: Mapping[str, Any], positions: Positions) -> Positions:
+        """Positions in topics that are still those that they were; those of the others are lost, or begin anew."""
+        planner, known = self.planner, ids_in(offsets)
+        stale = set()
+        for topic in sorted(offsets):
+            now = planner.ids.get(topic)
+            if now is None:
+                planner.lost(f"{topic} is gone: it was deleted")  # its offsets stay as they are
+            elif known.get(topic, now) != now:
+                planner.lost(
+                    f"{topic} was deleted and created again: the offsets of this query are of the old one"
+                )
+                stale.add(topic)
+        return {position: offset for position, offset in positions.items() if position[0] not in stale}
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Ends as of the last look, for the query's progress: `latestOffset - endOffset` is the lag."""
         return to_offsets(self._newest) if self._newest else None
 
+    # -- what lies in between -----------------------------------------------------------------------------------
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """A range per shard, more with minPartitions; the same for the same offsets."""
-        begin, stop = to_positions(start), to_positions(end)
-        bounds = self.planner.bounds()
+        planner = self.planner
+        bounds = planner.bounds()
+        old, new = ids_in(start), ids_in(end)
+        begin = {
+            position: offset
+            for position, offset in to_positions(start).items()
+            if old.get(position[0]) == new.get(position[0]) or position[0] not in old
+        }
+        stop = to_positions(end)
         ranges = []
         for span in spans(begin, stop):
-            bound = bounds.get((span.topic, span.shard))
+            position = (span.topic, span.shard)
+            bound = bounds.get(position)
+            topic_id = planner.ids.get(span.topic)
             if bound is None:
-                self.planner.lost(f"{span.topic} has no shard {span.shard} any more")
-            elif (span.topic, span.shard) not in begin:  # added after the start: from whatever it has
-                first = self.planner.first((span.topic, span.shard), bound)
-                ranges.append(span._replace(start=min(first, span.end)))
+                planner.lost(f"{span.topic} has no shard {span.shard} any more")
+            elif new.get(span.topic, topic_id) != topic_id:
+                planner.lost(
+                    f"{span.topic} was deleted and created again: offsets of this batch are of the old one"
+                )
+            elif position not in begin:  # added after the start: from whatever it has
+                first = planner.first(position, bound)
+                ranges.append(planner.checked(span._replace(start=min(first, span.end)), bound))
             else:
-                ranges.append(self.planner.checked(span, bound))
-        return _partitions(self.planner, [span for span in ranges if span.size])
+                ranges.append(planner.checked(span, bound))
+        return _partitions(planner, [span for span in ranges if span.size])
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Rows of one partition."""

@@ -1,14 +1,17 @@
 """Arithmetic of offset ranges: what a micro-batch takes, and how a range becomes partitions. Pure.
 
-An `Offsets` is what Spark keeps in a query's checkpoint, JSON of the same form as in Spark's Kafka source:
-`{"topic": {"0": 140, "1": 17}}`, exclusive ends. A `Position` is (topic, shard index).
+An `Offsets` is what Spark keeps in a query's checkpoint, JSON of the form of Spark's Kafka source with each topic's id
+beside its shards: `{"topic": {"0": 140, "1": 17, "id": "5f0c..."}}`, exclusive ends. The id tells a topic from an earlier
+one of the same name, whose offsets mean nothing here. A `Position` is (topic, shard index).
 """
 
 import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-Offsets = dict[str, dict[str, int]]
+from antiphon.spark.offset_options import ID_KEY
+
+Offsets = dict[str, dict[str, Any]]
 Position = tuple[str, int]
 Positions = dict[Position, int]
 
@@ -33,14 +36,23 @@ def to_positions(offsets: Mapping[str, Any]) -> Positions:
         (topic, int(shard)): int(offset)
         for topic, shards in offsets.items()
         for shard, offset in shards.items()
+        if shard != ID_KEY
     }
 
 
-def to_offsets(positions: Mapping[Position, int]) -> Offsets:
-    """The reverse of `to_positions`, in a fixed order."""
+def ids_in(offsets: Mapping[str, Any]) -> dict[str, str]:
+    """Topic -> its id, where the offsets have it."""
+    return {topic: str(shards[ID_KEY]) for topic, shards in offsets.items() if ID_KEY in shards}
+
+
+def to_offsets(positions: Mapping[Position, int], ids: Mapping[str, str] | None = None) -> Offsets:
+    """The reverse of `to_positions` and `ids_in`, in a fixed order."""
     offsets: Offsets = {}
     for topic, shard in sorted(positions):
         offsets.setdefault(topic, {})[str(shard)] = positions[topic, shard]
+    for topic, topic_id in (ids or {}).items():
+        if topic in offsets:
+            offsets[topic][ID_KEY] = topic_id
     return offsets
 
 
@@ -63,6 +75,25 @@ def advance(start: Positions, end: Positions, offsets_max: int | None) -> Positi
     return {**start, **{position: start.get(position, 0) + grant for position, grant in grants.items()}}
 
 
+def within_bytes(
+    start: Positions, end: Positions, bytes_per_offset: Mapping[Position, float], bytes_max: int
+) -> Positions:
+    """How far to go from `start` towards `end` with about `bytes_max` bytes, shared out by what waits in each shard.
+
+    At least one offset is taken where any waits: a record larger than the limit must not stop the stream.
+    """
+    waiting = {p: max(0, end[p] - start.get(p, 0)) for p in sorted(end)}
+    sizes = {p: waiting[p] * max(bytes_per_offset.get(p, 0.0), 0.0) for p in waiting}
+    total = sum(sizes.values())
+    if total <= bytes_max:
+        return {**start, **{p: start.get(p, 0) + count for p, count in waiting.items()}}
+    share = bytes_max / total
+    grants = {p: int(count * share) for p, count in waiting.items()}
+    if not any(grants.values()):
+        grants[max(waiting, key=lambda p: (waiting[p], p))] = 1
+    return {**start, **{p: start.get(p, 0) + grant for p, grant in grants.items()}}
+
+
 def spans(start: Positions, end: Positions) -> list[Span]:
     """What lies between two sets of positions, without empty ranges, in a fixed order."""
     return [
@@ -72,14 +103,18 @@ def spans(start: Positions, end: Positions) -> list[Span]:
     ]
 
 
-def split(ranges: list[Span], partitions_min: int | None) -> list[Span]:
-    """Cut ranges so that there are at least `partitions_min` of about the same size, as far as there are offsets."""
-    if partitions_min is None or not ranges or len(ranges) >= partitions_min:
-        return ranges
+def split(ranges: list[Span], partitions_min: int | None, offsets_max: int | None = None) -> list[Span]:
+    """Cut ranges so that there are at least `partitions_min` of about the same size, as far as there are offsets, and none
+    of more than `offsets_max` offsets.
+    """
     total = sum(span.size for span in ranges)
+    wanted = partitions_min if partitions_min is not None and len(ranges) < partitions_min else 0
     pieces: list[Span] = []
     for span in ranges:
-        count = min(span.size, max(1, -(-partitions_min * span.size // total)))
+        count = max(1, -(-wanted * span.size // total) if total else 1)
+        if offsets_max is not None:
+            count = max(count, -(-span.size // offsets_max))
+        count = max(1, min(span.size, count))
         cuts = [span.start + span.size * i // count for i in range(count + 1)]
         pieces += [Span(span.topic, span.shard, a, b) for a, b in itertools.pairwise(cuts)]
     return pieces

@@ -1,74 +1,154 @@
 """Finds out where the shards of a read begin and end, and turns options into positions. Used by Spark's planners only."""
 
+import re
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError
+from antiphon.errors import (
+    DataLossError,
+    InvalidRequestError,
+    UnknownShardError,
+    UnknownTopicError,
+)
+from antiphon.spark import archived
 from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
 from antiphon.spark.offsets import Position, Positions, Span
-from antiphon.spark.options import EARLIEST, LATEST, OffsetSpec, ReadOptions
+from antiphon.spark.options import ReadOptions
+from antiphon.wire.metadata import Kind, TopicMeta
 from antiphon.wire.requests import Fetch, Fetched, ListOffset, OffsetReply
 
 if TYPE_CHECKING:
     from antiphon.wire.metadata import ShardMeta
 
 LIST_LATEST: Final = -1  # timestamp of `ListOffset` that asks for the high watermark
-METADATA_AGE_S: Final = 1.0  # added shards are noticed after this long
-
-
-class DataLossError(AntiphonError):
-    """Records that a read was to give are gone: trimmed by retention, or their topic was deleted and created again."""
-
-    code = "data_loss"
+METADATA_AGE_S: Final = 1.0  # added shards and topics are noticed after this long
 
 
 class Bounds(NamedTuple):
-    """First offset that a shard still has, and the exclusive end of what may be read."""
+    """First offset that can still be read, and the exclusive end of what may be read.
+
+    `log_start`: what is before it is in the archive only.
+    """
 
     start: int
     end: int
+    log_start: int
 
 
 class Planner:
-    """Bounds of all shards that `options` name. Connects at the first use; holds one connection per node."""
+    """Bounds of all shards that `options` name. Connects at the first use; holds one connection per node.
 
-    def __init__(self, options: ReadOptions) -> None:
+    `missing_is_fine`: topics that are named and not there are left out (`topics` tells) rather than an error.
+    """
+
+    def __init__(self, options: ReadOptions, *, missing_is_fine: bool = False) -> None:
         self.options = options
-        self.cluster = Cluster(options.target.servers, options.target.timeout_ms)
-        self.shard_ids: dict[Position, int] = {}
+        self.cluster = Cluster(options.target.servers, options.target.timeout_ms, options.retries)
+        self.topics: dict[str, TopicMeta] = {}
         self.shards: dict[Position, ShardMeta] = {}
-        self._asked_at = 0.0
+        self.shard_ids: dict[Position, int] = {}
+        self._missing_is_fine = missing_is_fine
+        self._pattern = None if options.target.pattern is None else re.compile(options.target.pattern)
+        self._asked_at: float | None = None
 
-    def refresh(self) -> None:
-        """Look up the shards, unless that was done a moment ago. Raises UnknownTopicError, WrongKindError."""
+    # -- shards -------------------------------------------------------------------------------------------------
+
+    def refresh(self, *, at_once: bool = False) -> None:
+        """Look up topics and shards, unless that was done a moment ago and not `at_once`.
+
+        Raises UnknownTopicError, UnknownShardError, WrongKindError, UnreachableError.
+        """
         now = time.monotonic()
-        if self.shard_ids and now - self._asked_at < METADATA_AGE_S:
+        if not at_once and self._asked_at is not None and now - self._asked_at < METADATA_AGE_S:
             return
-        target = self.options.target
-        found: dict[Position, ShardMeta] = {}
-        for number, name in enumerate(target.names):
-            topic = self.cluster.topic(name, table=target.is_table, refresh=number == 0)
-            found.update({(name, shard.index): shard for shard in topic.shards})
-        self.shards = dict(sorted(found.items()))
+        self.topics = self._find_topics()
+        chosen = self.options.target.shards
+        self.shards = {
+            (name, shard.index): shard
+            for name, topic in sorted(self.topics.items())
+            for shard in sorted(topic.shards, key=lambda shard: shard.index)
+            if not chosen or shard.index in chosen[name]
+        }
+        for name, indexes in chosen.items():
+            for index in indexes:
+                if name in self.topics and (name, index) not in self.shards:
+                    raise self._no_shard(name, index)
         self.shard_ids = {position: shard.shard_id for position, shard in self.shards.items()}
         self._asked_at = now
+
+    def _find_topics(self) -> dict[str, TopicMeta]:
+        target = self.options.target
+        meta = self.cluster.metadata()
+        if self._pattern is not None:
+            return {
+                topic.name: topic
+                for topic in meta.topics
+                if topic.kind == Kind.TOPIC and not topic.internal and self._pattern.fullmatch(topic.name)
+            }
+        found = {}
+        for name in target.names:
+            try:
+                found[name] = self.cluster.topic(name, table=target.is_table, refresh=False)
+            except UnknownTopicError:
+                if not self._missing_is_fine:
+                    raise
+        return found
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Topic -> its id in hex, for offsets."""
+        return {name: topic.topic_id.hex() for name, topic in self.topics.items()}
+
+    def shard_id(self, position: Position) -> int:
+        """Id of a shard that was looked up before."""
+        found = self.shard_ids.get(position)
+        if found is None:
+            raise InvalidRequestError(f"{position[0]} has no shard {position[1]} (any more)")
+        return found
+
+    def _no_shard(self, topic: str, shard: int) -> UnknownShardError:
+        count = len(self.topics[topic].shards) if topic in self.topics else 0
+        if not count:
+            return UnknownShardError(f"{topic!r} is not among the topics that are read")
+        return UnknownShardError(f"{topic} has shards 0 to {count - 1}, not {shard}")
+
+    # -- bounds -------------------------------------------------------------------------------------------------
 
     def bounds(self) -> dict[Position, Bounds]:
         """Bounds of every shard now, in one round trip per node."""
         self.refresh()
-        found = {
-            position: Bounds(reply.log_start, reply.high_watermark)
-            for position, reply in self._list_offsets(LIST_LATEST).items()
-        }
-        if self.options.isolation == "uncommitted":
-            return self._uncommitted(found)
-        return found
+        try:
+            found = self._committed_bounds()
+        except UnknownShardError:  # a topic was deleted since the metadata was looked up
+            self.refresh(at_once=True)
+            found = self._committed_bounds()
+        return self._uncommitted(found) if self.options.isolation == "uncommitted" else found
 
-    def _list_offsets(self, timestamp_ms: int) -> dict[Position, OffsetReply]:
-        answers = self.cluster.call_all(
-            [ShardCall(shard_id, ListOffset(shard_id, timestamp_ms)) for shard_id in self.shard_ids.values()]
-        )
-        return dict(zip(self.shard_ids, (answer.body for answer in answers), strict=True))
+    def _committed_bounds(self) -> dict[Position, Bounds]:
+        replies = self._list_offsets(dict.fromkeys(self.shard_ids, LIST_LATEST))
+        return {
+            position: Bounds(
+                self._archived_start(position, reply.log_start), reply.high_watermark, reply.log_start
+            )
+            for position, reply in replies.items()
+        }
+
+    def _archived_start(self, position: Position, log_start: int) -> int:
+        """Where the archive begins that reaches up to the log's start; the log's start where there is none."""
+        if log_start <= 0:
+            return log_start
+        return min(log_start, archived.archived_start(self.cluster, *position, log_start))
+
+    def _list_offsets(self, times_ms: Mapping[Position, int]) -> dict[Position, OffsetReply]:
+        """What each shard answers to its time, in one round trip per node."""
+        calls = [
+            ShardCall(self.shard_ids[position], ListOffset(self.shard_ids[position], timestamp_ms))
+            for position, timestamp_ms in times_ms.items()
+        ]
+        answers = self.cluster.call_all(calls) if calls else []
+        return dict(zip(times_ms, (answer.body for answer in answers), strict=True))
 
     def _uncommitted(self, committed: dict[Position, Bounds]) -> dict[Position, Bounds]:
         calls = [
@@ -77,34 +157,61 @@ class Planner:
         ]
         replies: list[Fetched] = [answer.body for answer in self.cluster.call_all(calls)]
         return {
-            position: Bounds(committed[position].start, max(committed[position].end, reply.log_end))
+            position: committed[position]._replace(end=max(committed[position].end, reply.log_end))
             for position, reply in zip(self.shard_ids, replies, strict=True)
         }
 
+    # -- options to positions -------------------------------------------------------------------------------------
+
     def resolve(self, spec: OffsetSpec, bounds: dict[Position, Bounds]) -> Positions:
-        """Positions that `spec` stands for; only the chosen shards where it chooses. Raises UnknownShardError."""
+        """Positions that `spec` stands for; only the chosen shards where it chooses.
+
+        Raises UnknownShardError, and InvalidRequestError where a time is after the last record and that was to be an error.
+        """
         if spec.timestamp_ms is not None:
-            by_time = self._list_offsets(spec.timestamp_ms)
+            return self._at_times(dict.fromkeys(bounds, spec.timestamp_ms), bounds, spec)
+        if spec.chosen_ms:
+            times_ms = _flat(spec.chosen_ms)
+            self._check_known(times_ms, bounds)
+            return self._at_times(times_ms, bounds, spec)
+        if spec.chosen:
+            chosen = _flat(spec.chosen)
+            self._check_known(chosen, bounds)
+            return {
+                position: {
+                    EARLIEST: self.first(position, bounds[position]),
+                    LATEST: bounds[position].end,
+                }.get(offset, offset)
+                for position, offset in chosen.items()
+            }
+        return {
+            position: self.first(position, bound) if spec.default == EARLIEST else bound.end
+            for position, bound in bounds.items()
+        }
+
+    def _check_known(self, chosen: Mapping[Position, int], bounds: dict[Position, Bounds]) -> None:
+        for position in chosen:
+            if position not in bounds:
+                raise self._no_shard(*position)
+
+    def _at_times(
+        self, times_ms: Mapping[Position, int], bounds: dict[Position, Bounds], spec: OffsetSpec
+    ) -> Positions:
+        found: Positions = {}
+        for position, reply in self._list_offsets(times_ms).items():
+            bound, timestamp_ms = bounds[position], times_ms[position]
+            offset: int | None = reply.offset if reply.offset >= 0 else None
+            if bound.start < bound.log_start:
+                older = archived.archived_offset_at(self.cluster, *position, timestamp_ms, bound.log_start)
+                offset = offset if older is None else older
+            if offset is None and spec.is_strict:
+                raise InvalidRequestError(
+                    f"{position[0]} shard {position[1]} has no record as late as {timestamp_ms} ms since 1970; "
+                    "startingOffsetsByTimestampStrategy=latest takes the end then"
+                )
             # No record that late: such records, should they come, come after the end.
-            return {
-                position: reply.offset if reply.offset >= 0 else bounds[position].end
-                for position, reply in by_time.items()
-            }
-        if not spec.only_chosen:
-            return {
-                position: self.first(position, bound) if spec.default == EARLIEST else bound.end
-                for position, bound in bounds.items()
-            }
-        positions = {}
-        for topic, shards in spec.chosen.items():
-            for shard, offset in shards.items():
-                bound = bounds.get((topic, shard))
-                if bound is None:
-                    count = sum(name == topic for name, _ in bounds)
-                    raise UnknownShardError(f"{topic} has shards 0 to {count - 1}, not {shard}")
-                first = self.first((topic, shard), bound)
-                positions[topic, shard] = {EARLIEST: first, LATEST: bound.end}.get(offset, offset)
-        return positions
+            found[position] = bound.end if offset is None else min(offset, bound.end)
+        return found
 
     def first(self, position: Position, bound: Bounds) -> int:
         """Where a shard's own log begins: what stands before is in the log of the shard that it was split off, too."""
@@ -130,9 +237,6 @@ class Planner:
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}. To go on with what is there, set failOnDataLoss=false")
 
-    def shard_id(self, position: Position) -> int:
-        """Id of a shard that was looked up before."""
-        found = self.shard_ids.get(position)
-        if found is None:
-            raise InvalidRequestError(f"{position[0]} has no shard {position[1]} (any more)")
-        return found
+
+def _flat(by_shard: Mapping[str, Mapping[int, int]]) -> dict[Position, int]:
+    return {(topic, shard): number for topic, shards in by_shard.items() for shard, number in shards.items()}

@@ -1,5 +1,7 @@
 """Columns of what Antiphon gives to Spark, and the exact Arrow types that Spark insists on."""
 
+import difflib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
@@ -13,6 +15,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +73,80 @@ def table_schema() -> StructType:
         *_PLACE,
         ("timestamp", TimestampType()),
     )
+
+
+def cdf_schema() -> StructType:
+    """Columns of a table's changes as Delta's change data feed names them.
+
+    `_change_type` is insert, update_postimage or delete (then `value` is null); `_commit_version` is the change's offset in
+    its shard, the column `partition`; `_commit_timestamp` is when the change was made.
+    """
+    return _columns(
+        *_KEY_VALUE,
+        *_VERSION,
+        ("table", StringType()),
+        ("partition", IntegerType()),
+        ("_change_type", StringType()),
+        ("_commit_version", LongType()),
+        ("_commit_timestamp", TimestampType()),
+    )
+
+
+def debezium_schema() -> StructType:
+    """Columns of a table's changes as records that Debezium would write: `value` is its envelope in JSON."""
+    return _columns(
+        ("key", BinaryType()),
+        ("value", StringType()),
+        ("table", StringType()),
+        *_PLACE,
+        ("timestamp", TimestampType()),
+    )
+
+
+def chosen(schema: StructType, names: Sequence[str] | None) -> StructType:
+    """The columns that option `columns` names, in its order; all where it was not given. Raises InvalidRequestError."""
+    if names is None:
+        return schema
+    known = {column.name: column for column in schema}
+    found = []
+    for name in names:
+        column = known.get(name)
+        if column is None:
+            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+            if name == "headers":
+                hint = "set includeHeaders=true"
+            raise InvalidRequestError(f"option columns names {name!r}: {hint}")
+        found.append(column)
+    return StructType(found)
+
+
+def check_schema(asked: StructType, known: StructType, names: Sequence[str] | None) -> None:
+    """Refuse a schema that the user gave (`.schema(...)`) unless it is a choice of the columns with their types.
+
+    Raises InvalidRequestError that names the column.
+    """
+    offered = {column.name: column for column in known}
+    for column in asked:
+        if column.name not in offered:
+            near = difflib.get_close_matches(column.name, list(offered), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(offered)}"
+            raise InvalidRequestError(
+                f"the schema asks for a column {column.name!r}: {hint} Values come as they are; "
+                "take them apart with from_json, from_avro or from_protobuf"
+            )
+        own = offered[column.name].dataType
+        if column.dataType.simpleString() != own.simpleString():
+            raise InvalidRequestError(
+                f"the schema has column {column.name} as {column.dataType.simpleString()}, but it is "
+                f"{own.simpleString()}: cast it after reading"
+            )
+        if not column.nullable:
+            raise InvalidRequestError(f"the schema has column {column.name} as not null: leave that out")
+    if not len(asked):
+        raise InvalidRequestError("the schema has no columns: leave .schema(...) out to read all")
+    if names is not None and tuple(asked.names) != tuple(names):
+        raise InvalidRequestError("give either .schema(...) or option columns, not both")
 
 
 def arrow_schema(schema: Any) -> "pa.Schema":

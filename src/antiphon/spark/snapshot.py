@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from antiphon.errors import DataLossError
 from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import Change, decode_changes
 from antiphon.records.split_entries import Release, split_entry_of
@@ -21,7 +22,7 @@ from antiphon.spark import columns
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.fetching import FetchPlan, fetch_range
 from antiphon.spark.options import ReadOptions
-from antiphon.spark.planner import LIST_LATEST, DataLossError, Planner
+from antiphon.spark.planner import LIST_LATEST, Planner
 from antiphon.spark.schema import arrow_schema
 from antiphon.wire.metadata import key_hash
 from antiphon.wire.requests import ListOffset, Row, TableRows, TableScan, Version

@@ -1,16 +1,18 @@
 """`format("antiphon")`: the data source that Spark sees. Says what can be done with it and hands over to who does it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from antiphon.spark.formats import schema_of
 from antiphon.spark.log_reader import LogBatchReader, LogStreamReader
-from antiphon.spark.options import parse_read, parse_shape
-from antiphon.spark.schema import table_schema, topic_schema
-from antiphon.spark.sink import BatchSink, StreamSink
+from antiphon.spark.options import Shape, parse_read, parse_shape
+from antiphon.spark.schema import check_schema, chosen, topic_schema
 from antiphon.spark.snapshot import SnapshotReader
-from antiphon.spark.write_options import parse_write
+
+if TYPE_CHECKING:
+    from antiphon.spark.sink import BatchSink, StreamSink
 
 
 class AntiphonDataSource(DataSource):
@@ -34,23 +36,40 @@ class AntiphonDataSource(DataSource):
     def schema(self) -> StructType:
         """Columns that the options lead to. Spark asks before it says whether it will read at once or stream."""
         shape = parse_shape(self.options)
-        return table_schema() if shape.is_table else topic_schema(include_headers=shape.include_headers)
+        return chosen(_all_columns(shape), shape.columns)
 
     def reader(self, schema: StructType) -> Any:
         """A batch read."""
         options = parse_read(self.options, streaming=False)
+        self._check(schema)
         if options.mode == "snapshot":
             return SnapshotReader(options, schema)
         return LogBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
         """A streaming read."""
-        return LogStreamReader(parse_read(self.options, streaming=True), schema)
+        options = parse_read(self.options, streaming=True)
+        self._check(schema)
+        return LogStreamReader(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+    def _check(self, schema: StructType) -> None:
+        shape = parse_shape(self.options)
+        check_schema(schema, _all_columns(shape), shape.columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """A batch write."""
+        from antiphon.spark.sink import BatchSink
+        from antiphon.spark.write_options import parse_write
+
         return BatchSink(parse_write(self.options, streaming=False), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":  # noqa: N802 - Spark's name
         """A streaming write."""
+        from antiphon.spark.sink import StreamSink
+        from antiphon.spark.write_options import parse_write
+
         return StreamSink(parse_write(self.options, streaming=True), schema, overwrite=overwrite)
+
+
+def _all_columns(shape: Shape) -> StructType:
+    return schema_of(shape.format) if shape.is_table else topic_schema(include_headers=shape.include_headers)

@@ -1,11 +1,11 @@
-"""Options of a write with `format("antiphon")`; those of a read, and what both share, are in `options`."""
+"""Options of a write with `format("antiphon")`; what reads and writes share is in `option_values`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.options import COMMON, READ, WRITE, Options, Target, refuse
+from antiphon.spark.option_values import COMMON, READ, WRITE, Options, Target, refuse
 
 PROTOCOLS: Final = ("staged", "direct")
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")

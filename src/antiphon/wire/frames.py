@@ -78,7 +78,7 @@ class FrameDecoder:
         need = PREFIX.size
         while size - at >= PREFIX.size:
             length, header_bytes = PREFIX.unpack_from(data, at)
-            self._check(length, header_bytes)
+            check_prefix(length, header_bytes, self._limit_bytes)
             need = LENGTH_BYTES + length
             if size - at < need:
                 break
@@ -92,18 +92,20 @@ class FrameDecoder:
         self._need_bytes = need
         return frames
 
-    def _check(self, length: int, header_bytes: int) -> None:
-        if length > self._limit_bytes:
-            raise FrameTooLargeError(
-                f"the peer announced a frame of {length} bytes; {self._limit_bytes} is the most that is accepted",
-                size_bytes=length,
-                limit_bytes=self._limit_bytes,
-            )
-        if header_bytes > length - LENGTH_BYTES:
-            raise ProtocolViolationError(
-                f"a frame of {length} bytes cannot hold a header of {header_bytes} bytes: "
-                "is this Antiphon's native port, and the peer an Antiphon client?"
-            )
+
+def check_prefix(length: int, header_bytes: int, limit_bytes: int = FRAME_BYTES_MAX) -> None:
+    """Refuse a frame by its first eight bytes: raises FrameTooLargeError, ProtocolViolationError."""
+    if length > limit_bytes:
+        raise FrameTooLargeError(
+            f"the peer announced a frame of {length} bytes; {limit_bytes} is the most that is accepted",
+            size_bytes=length,
+            limit_bytes=limit_bytes,
+        )
+    if header_bytes > length - LENGTH_BYTES:
+        raise ProtocolViolationError(
+            f"a frame of {length} bytes cannot hold a header of {header_bytes} bytes: "
+            "is this Antiphon's native port, and the peer an Antiphon client?"
+        )
 
 
 _encoder = msgspec.msgpack.Encoder()
