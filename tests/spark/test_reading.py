@@ -272,6 +272,19 @@ def test_new_topics_and_shards_join_a_stream(server: NativeServer, source: Sourc
     assert moved(reader, start) == (start, [])
 
 
+def test_offsets_by_shard_are_positions_or_a_choice(server: NativeServer, source: Source) -> None:
+    for number, shard in enumerate(server.create("t", 2)):
+        fill(shard, 2, first=10 * number)
+    all_of_them = {"topic": "t", "startingOffsets": '{"t": {"0": -2, "1": -2}}'}
+    some = {"topic": "t", "startingOffsets": '{"t": {"1": -2}}'}
+    began = [source.stream(**options).initialOffset() for options in (all_of_them, some)]
+    fill(server.add_shard("t"), 2, first=20)
+    assert moved(source.stream(**all_of_them), began[0])[1] == [b"v0", b"v1", b"v10", b"v11", b"v20", b"v21"]
+    end, found = moved(source.stream(**some), began[1])
+    assert found == [b"v10", b"v11"]
+    assert end == {"t": {"1": 3, "id": f"{1:032x}", "only": True}}
+
+
 def test_a_pattern_that_matches_nothing_yet(server: NativeServer, source: Source) -> None:
     reader = source.stream(topicPattern="log-.*")
     start = reader.initialOffset()

@@ -25,7 +25,17 @@ from antiphon.errors import InvalidRequestError
 from antiphon.spark import columns
 from antiphon.spark.admission import Admitter
 from antiphon.spark.formats import formatted
-from antiphon.spark.offsets import Offsets, Positions, Span, ids_in, spans, split, to_offsets, to_positions
+from antiphon.spark.offsets import (
+    Offsets,
+    Positions,
+    Span,
+    ids_in,
+    narrowed_in,
+    spans,
+    split,
+    to_offsets,
+    to_positions,
+)
 from antiphon.spark.options import ReadOptions
 from antiphon.spark.planner import Bounds, Planner
 from antiphon.spark.ranges import Place, Range, connect, log_decoder, read_range
@@ -148,7 +158,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = planner.resolve(self.options.starting, bounds)
             for position, offset in start.items():
                 planner.checked(Span(*position, offset, offset), bounds[position])
-            return to_offsets(start, planner.ids)
+            # Offsets for all shards say where to begin; offsets for some of them are a choice.
+            narrowed = {topic for topic, _ in set(planner.shards) - set(start)}
+            return to_offsets(start, planner.ids, narrowed)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxOffsetsPerTrigger` or `maxBytesPerTrigger`, or all. With both, `latestOffset` goes by both."""
@@ -171,8 +183,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             end = {position: offset for position, offset in end.items() if position in self._target}
             end = {position: min(offset, self._target[position]) for position, offset in end.items()}
-        if self.options.starting.only_chosen:
-            end = {position: offset for position, offset in end.items() if position in positions}
+        narrowed = narrowed_in(start)
+        end = {p: offset for p, offset in end.items() if p[0] not in narrowed or p in positions}
         for position in end:
             begin.setdefault(position, planner.first(position, bounds[position]))
         self._newest = {**begin, **end}
@@ -185,7 +197,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_idle = True
             return start
         ids = {**ids_in(start), **planner.ids}
-        found = to_offsets(reached, {topic: ids[topic] for topic, _ in reached if topic in ids})
+        found = to_offsets(reached, ids, narrowed)
         self._is_idle = found == start
         return found
 

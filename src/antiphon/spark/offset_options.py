@@ -9,7 +9,9 @@ from antiphon.spark.option_values import Options, Target
 
 EARLIEST: Final = -2  # as in JSON offsets of Spark's Kafka source
 LATEST: Final = -1
-ID_KEY: Final = "id"  # beside a topic's shards in a stream's offsets: which topic of that name it was
+# Beside a topic's shards in a stream's offsets: which topic of that name it was; that other shards are not to be read.
+ID_KEY: Final = "id"
+ONLY_KEY: Final = "only"
 
 ByShard = dict[str, dict[int, int]]
 """Topic -> shard -> an offset or a time in ms."""
@@ -82,7 +84,7 @@ def parse_by_shard(name: str, text: str, target: Target, low: int, words: str) -
 
     `words` tells what the option may be.
 
-    The offsets in a stream's progress may be pasted as they are: the topic's `id` among them is passed over.
+    The offsets in a stream's progress may be pasted as they are: what else they hold is passed over.
     """
     wrong = InvalidRequestError(
         f'option {name} has to be {words} such as {{"{target.name}": {{"0": 23}}}}, not {text!r}'
@@ -90,7 +92,11 @@ def parse_by_shard(name: str, text: str, target: Target, low: int, words: str) -
     try:
         loaded: Any = json.loads(text)
         found = {
-            str(topic): {int(shard): _number(at, low) for shard, at in shards.items() if shard != ID_KEY}
+            str(topic): {
+                int(shard): _number(at, low)
+                for shard, at in shards.items()
+                if shard not in {ID_KEY, ONLY_KEY}
+            }
             for topic, shards in loaded.items()
         }
     except (ValueError, AttributeError, TypeError, RecursionError):

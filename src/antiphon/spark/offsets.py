@@ -2,14 +2,15 @@
 
 An `Offsets` is what Spark keeps in a query's checkpoint, JSON of the form of Spark's Kafka source with each topic's id
 beside its shards: `{"topic": {"0": 140, "1": 17, "id": "5f0c..."}}`, exclusive ends. The id tells a topic from an earlier
-one of the same name, whose offsets mean nothing here. A `Position` is (topic, shard index).
+one of the same name, whose offsets mean nothing here; `"only": true` says that the query began with a choice of the topic's
+shards and leaves the others out. A `Position` is (topic, shard index).
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from antiphon.spark.offset_options import ID_KEY
+from antiphon.spark.offset_options import ID_KEY, ONLY_KEY
 
 Offsets = dict[str, dict[str, Any]]
 Position = tuple[str, int]
@@ -36,7 +37,7 @@ def to_positions(offsets: Mapping[str, Any]) -> Positions:
         (topic, int(shard)): int(offset)
         for topic, shards in offsets.items()
         for shard, offset in shards.items()
-        if shard != ID_KEY
+        if shard not in {ID_KEY, ONLY_KEY}
     }
 
 
@@ -45,14 +46,26 @@ def ids_in(offsets: Mapping[str, Any]) -> dict[str, str]:
     return {topic: str(shards[ID_KEY]) for topic, shards in offsets.items() if ID_KEY in shards}
 
 
-def to_offsets(positions: Mapping[Position, int], ids: Mapping[str, str] | None = None) -> Offsets:
-    """The reverse of `to_positions` and `ids_in`, in a fixed order."""
+def narrowed_in(offsets: Mapping[str, Any]) -> set[str]:
+    """Topics of which only the shards that the query began with are read."""
+    return {topic for topic, shards in offsets.items() if shards.get(ONLY_KEY)}
+
+
+def to_offsets(
+    positions: Mapping[Position, int],
+    ids: Mapping[str, str] | None = None,
+    narrowed: Collection[str] = frozenset(),
+) -> Offsets:
+    """The reverse of `to_positions`, `ids_in` and `narrowed_in`, in a fixed order."""
     offsets: Offsets = {}
     for topic, shard in sorted(positions):
         offsets.setdefault(topic, {})[str(shard)] = positions[topic, shard]
     for topic, topic_id in (ids or {}).items():
         if topic in offsets:
             offsets[topic][ID_KEY] = topic_id
+    for topic in narrowed:
+        if topic in offsets:
+            offsets[topic][ONLY_KEY] = True
     return offsets
 
 
