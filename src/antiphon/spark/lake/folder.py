@@ -99,7 +99,7 @@ class Folder:
             fs.pipe_file(path, data, mode="create")
         except FileExistsError:
             return False
-        except (NotImplementedError, ValueError, TypeError):  # a file system without it: one writer at a time
+        except (RuntimeError, ValueError, TypeError):  # a file system without it: one writer at a time
             if fs.exists(path):
                 return False
             fs.pipe_file(path, data)
