@@ -323,7 +323,7 @@ def _end_of(payload: memoryview) -> int:
 def _take(scanner: BlockScanner, reply: Fetched, payload: memoryview) -> None:
     before, blocks = scanner.offset, len(scanner.done)
     scanner.feed(payload)
-    if scanner.offset > before or len(scanner.done) > blocks or scanner.is_done:
+    if scanner.offset > before or len(scanner.done) > blocks or scanner.is_done or scanner.is_torn:
         return
     said = f"it has {reply.log_start} to {reply.log_end}, committed up to {reply.high_watermark}"
     if payload:

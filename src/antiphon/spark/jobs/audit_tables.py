@@ -25,6 +25,7 @@ from antiphon.errors import AntiphonError, CorruptBatchError, UnavailableError, 
 from antiphon.records.batch import BatchHeader, iter_batches
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.decode import raw_records
+from antiphon.spark.jobs.audit_blocks import ReplicaLog
 from antiphon.spark.jobs.audit_judge import limited, odd_ones
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_model import DIFFERS, INCOMPLETE, NOWHERE, Finding, ShardPlan, ShardResult
@@ -125,7 +126,7 @@ class Buckets:
 
 
 def fold_range(
-    logs: Sequence[NodeLink], plan: ShardPlan, start: int, end: int, part: int
+    logs: Sequence[ReplicaLog], plan: ShardPlan, start: int, end: int, part: int
 ) -> Iterator[tuple[int, KeyChunk]]:
     """The last changes in a range of the log, by bucket; from the first of `logs` that gives it whole.
 
@@ -147,7 +148,7 @@ def fold_range(
     raise problem or UnavailableError("no replica holds this range of the log whole")
 
 
-def _fold(log: NodeLink, plan: ShardPlan, start: int, end: int) -> Folded:
+def _fold(log: ReplicaLog, plan: ShardPlan, start: int, end: int) -> Folded:
     folded: Folded = {}
     smallest = plan.conflict == FIRST_WRITER
     for records in _records(log, plan, start, end, below_cut=True):
@@ -180,7 +181,9 @@ def _stamp(version: bytes) -> bytes:
     return _STAMP.pack(modified_ms, number >> 17 & 31, number >> 22, number & 0x1FFFF)
 
 
-def _records(log: NodeLink, plan: ShardPlan, start: int, end: int, *, below_cut: bool) -> Iterator[list[Any]]:
+def _records(
+    log: ReplicaLog, plan: ShardPlan, start: int, end: int, *, below_cut: bool
+) -> Iterator[list[Any]]:
     """Records of the batches that begin in [start, end): those below the cut, or those beyond it.
 
     Raises CorruptBatchError for what is no batch, OffsetOutOfRangeError, UnavailableError where the log ends too early.
