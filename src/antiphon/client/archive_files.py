@@ -9,7 +9,7 @@ pyarrow and fsspec are loaded when a file is touched: who never meets an archive
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -208,7 +208,7 @@ class OpenFile:
 
 def rows_of(
     file: ArchivedFile, start: int, end: int, options: Options | None = None
-) -> "Iterator[pa.RecordBatch]":
+) -> "Generator[pa.RecordBatch, None, None]":
     """Rows of a file with start <= offset < end."""
     with OpenFile(file, options) as opened:
         yield from opened.rows(start, end)

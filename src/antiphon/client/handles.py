@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Generic, Self, TypeVar
 
+from antiphon.client.archive import archived_offset_at
 from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import EARLIEST, LATEST, list_offset
 from antiphon.errors import InvalidRequestError, UnknownShardError, UnknownTopicError, WrongKindError
@@ -102,6 +103,11 @@ class Handle:
             raise InvalidRequestError(f"a timestamp is ms since 1970, not {timestamp_ms}")
         meta = await self._resolved()
         found = await list_offset(self._cluster, self._shard_id(meta, shard), timestamp_ms, self._timeout_s)
+        archived = await archived_offset_at(
+            self._cluster, meta, shard, found.log_start, timestamp_ms, self._timeout_s
+        )
+        if archived is not None:
+            return archived
         return found.offset if found.offset >= 0 else found.high_watermark
 
     async def _start_of(self, shard_id: int, start: int) -> int:

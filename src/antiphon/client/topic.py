@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
+from antiphon.client.archive import archived_start, read_through
 from antiphon.client.cluster import Cluster
 from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
-from antiphon.client.log_reader import read_batches
+from antiphon.client.log_reader import EARLIEST
 from antiphon.client.pipeline import Item
 from antiphon.client.topic_writer import Append, Headers, Position, RecordInput, TopicWriter, now_ms
-from antiphon.errors import InvalidRequestError, WrongKindError
-from antiphon.records.decode import Record, decode_records
+from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError, WrongKindError
+from antiphon.records.decode import Record
 from antiphon.wire.metadata import Kind, TopicMeta
 
 RECORD_OVERHEAD_BYTES: Final = 24
@@ -177,7 +178,11 @@ class AsyncTopic(Handle):
         Without an isolation the topic's default holds: committed, but for topics with `isolation=uncommitted` and those of
         the `fluvio` profile. What is read uncommitted may vanish in a fail-over.
 
-        Raises OffsetOutOfRangeError when `start` is not in the log (any more), UnknownTopicError, UnknownShardError.
+        Records that were archived come from the archive, and -2 means the first of them; that needs the libraries of
+        `antiphon[archive]`, and access to the files (fsspec's options: ANTIPHON_ARCHIVE_OPTIONS, a JSON object).
+
+        Raises OffsetOutOfRangeError when `start` is neither in the log nor in the archive (any more), ArchiveError for a
+        file that is missing or damaged, UnknownTopicError, UnknownShardError.
         """
         async for records in self.read_chunks(
             shard, start, end, isolation=isolation, follow=follow, timeout_s=timeout_s
@@ -197,17 +202,19 @@ class AsyncTopic(Handle):
     ) -> AsyncIterator[Sequence[Record]]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        shard_id = self._shard_id(await self._resolved(), shard)
+        meta = await self._resolved()
+        shard_id = self._shard_id(meta, shard)
+        from_first = start == EARLIEST
         start = await self._start_of(shard_id, start)
         if end is None and not follow:
             end = await self._end_of(shard_id, isolation, start, timeout_s)
-        chunks = read_batches(self._cluster, shard_id, start, end, isolation=isolation, timeout_s=timeout_s)
-        async for chunk in chunks:
-            records = decode_records(chunk)
-            if records and (records[0].offset < start or (end is not None and records[-1].offset >= end)):
-                records = [r for r in records if r.offset >= start and (end is None or r.offset < end)]
-            if records:
-                yield records
+        if from_first:
+            start = await archived_start(self._cluster, meta, shard, start, timeout_s)
+        chunks = read_through(
+            self._cluster, meta, shard, start, end, isolation=isolation, timeout_s=timeout_s
+        )
+        async for records in chunks:
+            yield records
 
     async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
         from antiphon.client.log_reader import LATEST, fetch, list_offset
@@ -215,9 +222,15 @@ class AsyncTopic(Handle):
         if isolation != "uncommitted":
             latest = await list_offset(self._cluster, shard_id, LATEST, timeout_s)
             return max(latest.default_end, latest.high_watermark) if not isolation else latest.high_watermark
-        reply, _ = await fetch(
-            self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
-        )
+        try:
+            reply, _ = await fetch(
+                self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
+            )
+        except OffsetOutOfRangeError as error:
+            log_start = int(error.details.get("start", -1))
+            if not start < log_start:
+                raise
+            return await self._end_of(shard_id, isolation, log_start, timeout_s)  # `start` may be archived
         return reply.log_end
 
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 # Name -> module: each is loaded when it is first used, so that one job does not need the libraries of the others.
 _JOBS: Final[dict[str, str]] = {
+    "ArchiveReport": "archive_job",
+    "archive": "archive_job",
     "AuditReport": "audit_job",
     "audit": "audit_job",
 }
