@@ -1,5 +1,7 @@
 """Arrow columns against records decoded one by one."""
 
+import ctypes
+import mmap
 import random
 import struct
 from typing import Any
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import CorruptBatchError
+from antiphon.records.arrow import decode
 from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES
 from antiphon.records.builder import RecordInput, build_batch, build_term_start, seal
 from antiphon.records.decode import decode_records, to_arrow
@@ -75,7 +78,7 @@ def test_columns_equal_the_records(parts: list[tuple[Any, str, bool]], start: in
     assert rows_of(to_arrow(data, **place)) == expected
 
 
-def read_all(batch: bytes | bytearray, *, include_headers: bool = True) -> list[dict[str, Any]]:
+def read_all(batch: bytes | bytearray | memoryview, *, include_headers: bool = True) -> list[dict[str, Any]]:
     return rows_of(
         to_arrow([batch], start=0, end=2**62, topic="t", partition=0, include_headers=include_headers)
     )
@@ -159,3 +162,84 @@ def test_damaged_batches_are_refused(at: int) -> None:
     batch = build_batch([(b"key", b"value", (), 1)])
     with pytest.raises(CorruptBatchError):
         read_all(batch[:at] if at else batch + b"\0")
+
+
+def decoded_by_both(batch: bytearray) -> tuple[Any, Any]:
+    """Rows of the kernels and of the other decoder; None where it is refused. The kernels must not look beyond the batch."""
+    held = Guarded().hold(batch)
+    answers: list[Any] = []
+    for read in (
+        lambda: [
+            (row["key"], row["value"], row["offset"], [tuple(pair.values()) for pair in row["headers"]])
+            for row in read_all(held)
+        ],
+        lambda: [(r.key, r.value, r.offset, list(r.headers)) for r in decode_records(batch)],
+    ):
+        try:
+            answers.append(read())
+        except CorruptBatchError:
+            answers.append(None)
+    return answers[0], answers[1]
+
+
+class Guarded:
+    """Memory that ends where reading on ends the process."""
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        libc = ctypes.CDLL(None, use_errno=True)
+        forbidden = libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0)
+        assert forbidden == 0
+
+    def hold(self, data: bytes | bytearray) -> memoryview:
+        """The data, with its end at the edge."""
+        view = memoryview(self._map)[mmap.PAGESIZE - len(data) : mmap.PAGESIZE]
+        view[:] = data
+        return view
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(RECORD, min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4),
+    st.integers(0, 40),
+)
+def test_changed_and_cut_records_are_refused_without_looking_beyond_them(
+    records: list[RecordInput], changes: list[tuple[int, int]], cut: int
+) -> None:
+    batch = build_batch(records)
+    del batch[max(HEADER_BYTES + 7 * len(records), len(batch) - cut) :]
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    for place, byte in changes:
+        batch[HEADER_BYTES + place % (len(batch) - HEADER_BYTES)] = byte
+    seal(batch)
+    if len(batch) > mmap.PAGESIZE:
+        return
+    found, expected = decoded_by_both(batch)
+    assert found in (None, expected), "only ever stricter than record by record"
+    if not changes and batch == build_batch(records):
+        assert found is not None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=14, max_size=120), st.integers(1, 2))
+def test_any_bytes_as_records(noise: bytes, count: int) -> None:
+    batch = build_batch([(None, None, (), 0)] * count)
+    del batch[HEADER_BYTES:]
+    batch += noise
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    seal(batch)
+    found, expected = decoded_by_both(batch)
+    assert found in (None, expected)
+
+
+def test_only_the_columns_that_are_asked_for() -> None:
+    batch = build_batch([(b"k", b"v", [("h", b"x")], 1), (None, b"w", (), 2)])
+    found = decode([batch], start=1, end=9, columns=["offset", "value"])
+    assert found.rows == 1
+    assert {name: column.to_pylist() for name, column in found.columns.items()} == {
+        "offset": [1],
+        "value": [b"w"],
+    }
+    assert decode([batch], start=5, end=9, columns=["key"]).columns["key"].to_pylist() == []

@@ -20,7 +20,9 @@ from antiphon.records.compression import codec_number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from antiphon.records.arrow_kernels import BytesColumn, Ints
+    from antiphon.records.arrow_memory import BytesColumn
+
+    Ints = NDArray[np.int64]
 
 OPEN_BYTES_MAX: Final = 512 * 1024 * 1024  # over the batches of all shards that are not complete yet
 _BATCH_BYTES_MIN: Final = 4 * 1024
@@ -88,7 +90,7 @@ class BatchEncoder:
             InvalidRequestError: a column has another type, or a shard does not exist.
             BatchTooLargeError: a row of more than 2^31-1 bytes.
         """
-        from antiphon.records.arrow_kernels import group_rows
+        from antiphon.records.arrow_encode_kernels import group_rows
 
         shard_of_row = np.ascontiguousarray(shard_of_row, np.int32)
         if len(shard_of_row) != batch.num_rows:
@@ -112,7 +114,7 @@ class BatchEncoder:
     def _encode(
         self, shard: int, rows: "Ints", span: tuple[int, int], columns: "_Columns", made: list[Encoded]
     ) -> None:
-        from antiphon.records import arrow_kernels as kernels
+        from antiphon.records import arrow_encode_kernels as kernels
 
         at, end = span
         while at < end:
@@ -160,7 +162,7 @@ class _Open:
     __slots__ = ("_buffer", "_view", "address", "size", "state")
 
     def __init__(self, size_bytes: int) -> None:
-        from antiphon.records.arrow_kernels import STATE_FIELDS, USED
+        from antiphon.records.arrow_encode_kernels import STATE_FIELDS, USED
 
         self._use(bytearray(size_bytes))
         self.state = np.zeros(STATE_FIELDS, np.int64)
@@ -174,7 +176,7 @@ class _Open:
 
     def grow(self, bytes_max: int) -> None:
         """Make room for the row that did not fit; `bytes_max` is what a batch normally takes at most."""
-        from antiphon.records.arrow_kernels import NEEDED, USED
+        from antiphon.records.arrow_encode_kernels import NEEDED, USED
 
         larger = bytearray(max(int(self.state[NEEDED]), min(2 * self.size, bytes_max)))
         used = int(self.state[USED])
@@ -267,7 +269,7 @@ def shards_by_key(column: pa.Array, shards: int, *, table: bool) -> "NDArray[np.
 
     A table that was split has its own ranges: count the shards that it was made with. Raises InvalidRequestError.
     """
-    from antiphon.records.arrow_kernels import LONG_KEY, table_hashes, topic_hashes
+    from antiphon.records.arrow_hash_kernels import LONG_KEY, table_hashes, topic_hashes
 
     if shards < 1:
         raise InvalidRequestError(f"{shards} shards: there is at least 1")

@@ -1,21 +1,45 @@
-"""Memory as the kernels of `arrow_kernels` see it: addresses, and what stands there.
+"""What the kernels between Arrow and RecordBatches are made of: compiled by numba, for what is done once per record.
 
 numba counts references to every array that goes into a function, at a cost of hundreds of nanoseconds a record (measured:
-280 with arrays, 10 with addresses). So kernels take the addresses of buffers, and who calls them keeps the buffers alive and
-has checked their sizes. Numbers are in the machine's byte order, and need no alignment.
+280 with arrays, 10 with addresses). So kernels take the addresses of buffers; who calls them keeps the buffers alive and has
+checked their sizes. Numbers in memory are in the machine's byte order, and need no alignment.
+
+A column of bytes is the tuple `(offsets, wide, data, valid, first_bit)`: row n is the bytes from `offsets[n]` to
+`offsets[n + 1]` of `data`; offsets are int64 where `wide` is 1, else int32; `valid` is the bitmap of which the column's bits
+begin at `first_bit`, 0 where no row is null.
+
+Compiled code is kept on disk, in `__pycache__` or, where that cannot be written to, in the user's cache. numba looks only at
+a kernel's own file to see whether the kept code is of this source: after a change here, touch the files of kernels.
+Loading numba takes about a quarter of a second of a process, so it is loaded when there are rows to move.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+BytesColumn = tuple[int, int, int, int, int]
+Function = TypeVar("Function", bound=Callable[..., Any])
+_Built = tuple[Any, Callable[..., Any]]
 
-_Built = tuple[Any, "Callable[..., Any]"]
+
+def kernel(function: Function) -> Function:
+    """For what Python calls: compiled once and kept. It does not hold the interpreter's lock."""
+    try:
+        compiled: Function = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no place on disk to keep it: compile it in every process
+        compiled = numba.njit(nogil=True)(function)
+    return compiled
+
+
+def part(function: Function) -> Function:
+    """For what only kernels call: compiled into them."""
+    compiled: Function = numba.njit(nogil=True)(function)
+    return compiled
 
 
 def _pointer(builder: Any, address: Any, bits: int = 8) -> Any:
@@ -69,3 +93,24 @@ def _copy(_typing: Any, _target: Any, _source: Any, _count: Any) -> _Built:
 
 
 copy = intrinsic(_copy)
+
+
+@part
+def is_null(valid: int, bit: int) -> bool:
+    """Is the bit of a validity bitmap 0?"""
+    return valid != 0 and (byte_at(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0
+
+
+@part
+def _edge(offsets: int, wide: int, row: int) -> Any:
+    return int64_at(offsets + 8 * row) if wide else int32_at(offsets + 4 * row)
+
+
+@part
+def piece(column: BytesColumn, row: int) -> tuple[int, int]:
+    """Address and size of a row's bytes; size -1 for null."""
+    offsets, wide, data, valid, first_bit = column
+    if is_null(valid, first_bit + row):
+        return 0, -1
+    start = _edge(offsets, wide, row)
+    return data + start, _edge(offsets, wide, row + 1) - start

@@ -54,23 +54,29 @@ def plain_batch(header: BatchHeader, batch: Buffer) -> Buffer:
     The copy's CRC is not set. Raises CorruptBatchError where records cannot be decompressed, or are fewer bytes than their
     count needs.
     """
+    records = plain_records(header, batch)
     if header.codec == 0:
-        plain: Buffer = batch
-    else:
-        if header.codec >= len(CODEC_NAMES):
-            raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
-        records = decompress(header.codec, memoryview(batch)[HEADER_BYTES:])
-        unpacked = header._replace(
-            batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records),
-            attributes=header.attributes & ~0x07,
-        )
-        plain = HEADER_STRUCT.pack(*unpacked) + records
-    if header.record_count < 0 or header.record_count * RECORD_BYTES_MIN > len(plain) - HEADER_BYTES:
+        return batch
+    unpacked = header._replace(
+        batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records),
+        attributes=header.attributes & ~0x07,
+    )
+    return HEADER_STRUCT.pack(*unpacked) + bytes(records)
+
+
+def plain_records(header: BatchHeader, batch: Buffer) -> Buffer:
+    """What follows the header, decompressed. Raises CorruptBatchError as `plain_batch` does."""
+    records: Buffer = memoryview(batch)[HEADER_BYTES:]
+    if header.codec >= len(CODEC_NAMES):
+        raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
+    if header.codec:
+        records = decompress(header.codec, records)
+    if header.record_count < 0 or header.record_count * RECORD_BYTES_MIN > len(records):
         raise CorruptBatchError(
-            f"batch says {header.record_count} records in {len(plain) - HEADER_BYTES} bytes",
+            f"batch says {header.record_count} records in {len(records)} bytes",
             record_count=header.record_count,
         )
-    return plain
+    return records
 
 
 def decode_records(buf: Buffer, *, include_control: bool = False, check_crc: bool = True) -> list[Record]:

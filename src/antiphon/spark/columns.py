@@ -1,9 +1,9 @@
 """Turns what was read into Arrow record batches with exactly the columns of `antiphon.spark.schema`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.records.arrow import to_arrow
+from antiphon.records.arrow import TIMESTAMP_MS_MAX, constants, decode
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
 
 if TYPE_CHECKING:
@@ -28,12 +28,9 @@ def fitted(columns: dict[str, Any], schema: "pa.Schema") -> "pa.RecordBatch":
 def log_rows(
     batches: Iterable[memoryview], start: int, end: int, place: tuple[str, int], schema: "pa.Schema"
 ) -> "pa.RecordBatch":
-    """Records of a topic."""
-    with_headers = "headers" in schema.names
-    found = to_arrow(
-        batches, start=start, end=end, topic=place[0], partition=place[1], include_headers=with_headers
-    )
-    return fit_log_rows(found, schema)
+    """Records of a topic; `schema` is any choice of their columns."""
+    found = decode(batches, start=start, end=end, columns=schema.names)
+    return fitted(found.columns | constants(found.rows, *place), schema)
 
 
 def fit_log_rows(found: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
@@ -44,59 +41,75 @@ def fit_log_rows(found: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatc
 def change_rows(
     batches: Iterable[memoryview], start: int, end: int, place: tuple[str, int], schema: "pa.Schema"
 ) -> "pa.RecordBatch":
-    """Changes of a table: the records that carry a version, with it unpacked."""
-    found = to_arrow(batches, start=start, end=end, topic=place[0], partition=place[1], include_headers=True)
-    return fit_change_rows(found, schema)
+    """Changes of a table: the records that carry a version, with it unpacked; `schema` is any choice of their columns."""
+    names = {*schema.names, "value"} if "kind" in schema.names else schema.names
+    found = decode(batches, start=start, end=end, columns=names, changes=True)
+    topic, partition = constants(found.rows, *place).values()
+    columns = found.columns | {"table": topic, "partition": partition}
+    if "kind" in schema.names:
+        columns["kind"] = kinds(columns["value"], columns["modifications"])
+    return fitted(columns, schema)
 
 
 def fit_change_rows(found: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
     """Changes of a table, of records with headers that are Arrow columns already."""
+    import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    headers = found.column("headers")
-    rows = pc.list_parent_indices(headers)
-    pairs = pc.list_flatten(headers)
-    is_version = pc.and_kleene(
-        pc.equal(pc.struct_field(pairs, "key"), VERSION_HEADER),
-        pc.equal(pc.binary_length(pc.struct_field(pairs, "value")), VERSION.size),
+    pairs = pc.list_flatten(found.column("headers"))
+    is_named = np.asarray(pc.equal(pc.struct_field(pairs, "key"), VERSION_HEADER).fill_null(fill_value=False))
+    named = np.flatnonzero(is_named)
+    # Of several headers of this name the first one counts, as everywhere.
+    rows, first = np.unique(
+        np.asarray(pc.list_parent_indices(found.column("headers")))[named], return_index=True
     )
-    found = found.take(rows.filter(is_version))
-    packed = pc.struct_field(pairs, "value").filter(is_version)
+    packed = pc.struct_field(pairs, "value").take(pa.array(named[first]))
+    is_version = pc.equal(pc.binary_length(packed), VERSION.size).fill_null(fill_value=False)
+    found = found.take(pa.array(rows).filter(is_version))
+    numbers = np.frombuffer(_fixed(packed.filter(is_version)), ">i8").reshape(-1, 4)
     columns = {name: found.column(name) for name in ("key", "value", "partition", "offset", "timestamp")}
-    columns |= version_columns(list(VERSION.iter_unpack(b"".join(packed.to_pylist()))))
+    columns |= version_columns(numbers)
     columns["kind"] = kinds(columns["value"], columns["modifications"])
     columns["table"] = found.column("topic")
     return fitted(columns, schema)
 
 
+def _fixed(packed: Any) -> Any:
+    """The bytes of a column in which every value has the size of a version."""
+    import pyarrow as pa
+
+    fixed = packed.cast(pa.binary(VERSION.size))
+    return (
+        fixed.buffers()[1].slice(fixed.offset * VERSION.size, len(fixed) * VERSION.size)
+        if len(fixed)
+        else b""
+    )
+
+
 def kinds(value: Any, modifications: Any) -> Any:
     """Created, modified or deleted, from a change's columns."""
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    created, modified, deleted = (pa.scalar(kind, pa.string()) for kind in _KINDS)
-    kept = pc.if_else(pc.equal(modifications, 0), created, modified)
-    return pc.if_else(pc.is_null(value), deleted, kept)
+    is_deleted = np.asarray(value.is_null())
+    number = np.where(is_deleted, 2, np.asarray(modifications) != 0)
+    return pa.array(_KINDS).take(pa.array(number))
 
 
-def version_columns(versions: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+def version_columns(versions: Any) -> dict[str, Any]:
     """(version id, modifications, created ms, modified ms) per row, as columns."""
+    import numpy as np
     import pyarrow as pa
 
-    ids, modifications, created, modified = zip(*versions, strict=True) if versions else ((), (), (), ())
+    numbers = np.asarray(versions, np.int64).reshape(-1, 4)
+    times_us = np.clip(numbers[:, 2:], -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX) * 1000
     return {
-        "version": pa.array(ids, pa.int64()),
-        "modifications": pa.array(modifications, pa.int64()),
-        "created": timestamps(created),
-        "modified": timestamps(modified),
+        "version": pa.array(numbers[:, 0]),
+        "modifications": pa.array(numbers[:, 1]),
+        "created": pa.array(times_us[:, 0]).view(pa.timestamp("us", "UTC")),
+        "modified": pa.array(times_us[:, 1]).view(pa.timestamp("us", "UTC")),
     }
-
-
-def timestamps(values_ms: Sequence[int]) -> Any:
-    """Milliseconds since 1970 as Spark's timestamps."""
-    import pyarrow as pa
-
-    return pa.array(values_ms, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def sliced(batch: "pa.RecordBatch") -> "Iterable[pa.RecordBatch]":
