@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import (
+    archive_commands,
     audit_commands,
     bench,
     cluster_commands,
@@ -56,6 +57,7 @@ demo.mount(app)
 bench.mount(app)
 judge.mount(app)
 verify.mount(app)
+archive_commands.mount(app)
 audit_commands.mount(app)
 spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)

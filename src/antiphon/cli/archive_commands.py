@@ -1,0 +1,267 @@
+"""`antiphon archive`: old records to Parquet files, what is there, and whether it is still whole."""
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.spark_support import Master, spark_job
+
+if TYPE_CHECKING:
+    from antiphon.client.archive_format import ArchivedFile
+    from antiphon.spark.jobs.archive_job import ArchiveReport, ArchiveRun
+
+UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+TIMEOUT_MS: Final = 60_000
+RUN: Final = "run"
+
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        help="NAME=VALUE for the file system, as fsspec calls it; default: ANTIPHON_ARCHIVE_OPTIONS, a JSON object.",
+        show_default=False,
+    ),
+]
+
+
+class _RunByDefault(TyperGroup):
+    """`antiphon archive TOPIC ...` means `antiphon archive run TOPIC ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help"}:
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this module's commands to the command line."""
+    archive = typer.Typer(
+        cls=_RunByDefault,
+        no_args_is_help=True,
+        help="Move old records to Parquet files, on any file system; readers find them there.",
+        epilog="Example: antiphon archive flights --to s3://bucket/archive --older-than 7d",
+        rich_markup_mode=None,
+        subcommand_metavar="TOPIC --to URI | COMMAND ...",
+    )
+    archive.command(RUN, epilog="Example: antiphon archive flights --to /mnt/archive --older-than 7d")(run)
+    archive.command("list", epilog="Example: antiphon archive list flights --json")(list_files)
+    archive.command(epilog="Example: antiphon archive verify flights")(verify)
+    app.add_typer(archive, name="archive")
+
+
+@reports_errors
+def run(
+    topic: Annotated[str, typer.Argument(help="Topic or table.")],
+    to: Annotated[str, typer.Option("--to", help="Directory: a path, or a URI of any fsspec file system.")],
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Only records older than this: 7d, 36h, 90m, 10s.")
+    ] = None,
+    keep_bytes: Annotated[
+        int | None, typer.Option("--keep-bytes", help="Leave about so many bytes in each shard's log.")
+    ] = None,
+    up_to: Annotated[
+        list[str] | None,
+        typer.Option("--up-to", help="Only records before OFFSET, or SHARD=OFFSET (may be repeated)."),
+    ] = None,
+    trim: Annotated[
+        bool, typer.Option("--trim/--no-trim", help="Let the logs begin after what was archived.")
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    storage: StorageOption = None,
+    master: Master = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Move records to Parquet files, prove the files, then trim the log of every replica.
+
+    Without a limit all that is committed goes. Spark and the Python client see the archive too, Kafka's consumers do not.
+    """
+    from antiphon.spark.jobs.archive_job import ArchiveRun, addresses, with_spark
+    from antiphon.spark.jobs.archive_plan import Limits
+
+    limits = Limits(None if older_than is None else _duration_ms(older_than), keep_bytes, _up_to(up_to))
+    found = addresses(server_addresses(servers, directory))
+    job = ArchiveRun(found, topic, to, limits, options=_options(storage), timeout_ms=TIMEOUT_MS)
+    if dry_run:
+        _print_plan(job, as_json=as_json)
+        return
+    with progress("planning"):
+        wanted = job.plan()
+    if not any(one.spans for one in wanted):
+        report = job.run(lambda _: [], trim=trim)
+    else:
+        with spark_job("antiphon archive", master) as spark:
+            report = job.run(lambda tasks: with_spark(spark, tasks), trim=trim)
+    _print_report(report, as_json=as_json)
+
+
+def _print_plan(job: "ArchiveRun", *, as_json: bool) -> None:
+    rows = [
+        (one.shard.index, one.log_start, one.begin, one.cut, one.high_watermark, len(one.spans))
+        for one in job.plan()
+    ]
+    print_table(("SHARD", "LOG START", "FROM", "TO", "END", "FILES"), rows, as_json=as_json)
+
+
+def _print_report(report: "ArchiveReport", *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        rows = [
+            (
+                one.shard,
+                f"{one.archived[0]}-{one.archived[1]}",
+                one.files,
+                one.rows,
+                one.size_bytes,
+                one.log_starts,
+            )
+            for one in report.shards
+        ]
+        print_table(("SHARD", "ARCHIVED", "NEW FILES", "RECORDS", "BYTES", "LOG STARTS"), rows, as_json=False)
+    for one in report.shards:
+        for node, reason in one.behind.items():
+            typer.echo(
+                f"antiphon: node {node} still has the old records of shard {one.shard}; the next run trims them ({reason})",
+                err=True,
+            )
+        if one.lost:
+            typer.echo(
+                f"antiphon: {one.lost} offsets of shard {one.shard} were removed by retention before they were archived",
+                err=True,
+            )
+    for uri in report.orphans:
+        typer.echo(f"antiphon: removed {uri}, left by a run that did not end", err=True)
+
+
+@reports_errors
+def list_files(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic or table.")] = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """What is archived, a file a line."""
+    rows = [
+        (
+            file.topic,
+            file.shard,
+            file.start,
+            file.end,
+            file.rows,
+            file.size_bytes,
+            _time(file.latest_ms),
+            file.uri,
+        )
+        for file in _files(server_addresses(servers, directory), topic)
+    ]
+    print_table(
+        ("TOPIC", "SHARD", "START", "END", "RECORDS", "BYTES", "LATEST", "FILE"), rows, as_json=as_json
+    )
+
+
+@reports_errors
+def verify(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic or table.")] = None,
+    storage: StorageOption = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every archived file whole: its bytes against their checksum, its records against their digest.
+
+    Exit code 1 where a file is missing or damaged.
+    """
+    from antiphon.client import archive_files
+    from antiphon.errors import ArchiveError
+
+    options = _options(storage)
+    files = _files(server_addresses(servers, directory), topic)
+    problems: dict[str, str] = {}
+    began_s = time.monotonic()
+    for number, file in enumerate(files, 1):
+        with progress(f"file {number} of {len(files)}"):
+            try:
+                archive_files.verify(file, options)
+            except ArchiveError as error:
+                problems[file.uri] = error.message
+    size = sum(file.size_bytes for file in files)
+    seconds = round(time.monotonic() - began_s, 3)
+    if as_json:
+        print_json({"files": len(files), "bytes": size, "seconds": seconds, "problems": problems})
+    else:
+        for message in problems.values():
+            typer.echo(" ".join(message.split()))
+        typer.echo(
+            f"{len(files) - len(problems)} of {len(files)} files are whole ({size} bytes, {seconds} s)"
+        )
+    if problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
+    """The catalog, or its part for one topic."""
+    from antiphon.client.archive_format import topic_prefix
+    from antiphon.spark.archived import Catalog, topic_named
+    from antiphon.spark.connection import Cluster
+    from antiphon.spark.jobs.archive_job import addresses
+
+    with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
+        cluster.metadata()
+        prefix = b"" if topic is None else topic_prefix(topic_named(cluster, topic).topic_id)
+        found = Catalog(cluster).files(prefix)
+    return sorted(found, key=lambda file: (file.topic, file.topic_id, file.shard, file.start))
+
+
+# -- words ----------------------------------------------------------------------------------------------------------
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip())
+    if match is None or match.group(2) not in UNITS_MS:
+        usage(f"--older-than is a number with one of {', '.join(UNITS_MS)}, such as 7d, not {text!r}")
+    return int(match.group(1)) * UNITS_MS[match.group(2)]
+
+
+def _up_to(texts: list[str] | None) -> int | dict[int, int] | None:
+    if not texts:
+        return None
+    if len(texts) == 1 and texts[0].isascii() and texts[0].isdigit():
+        return int(texts[0])
+    found: dict[int, int] = {}
+    for text in texts:
+        match = re.fullmatch(r"(\d+)=(\d+)", text, re.ASCII)
+        if match is None:
+            usage(f"--up-to is one OFFSET, or SHARD=OFFSET for each shard that is meant, not {text!r}")
+        found[int(match.group(1))] = int(match.group(2))
+    return found
+
+
+def _options(texts: list[str] | None) -> dict[str, Any] | None:
+    if not texts:
+        return None
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            usage(f"--storage-option is NAME=VALUE, not {text!r}")
+        found[name] = value
+    return found
+
+
+def _time(time_ms: int) -> str | None:
+    if time_ms < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # a producer's clock may say anything
+        return str(time_ms)
