@@ -11,6 +11,14 @@ _JOBS: Final[dict[str, str]] = {
     "archive": "archive_job",
     "AuditReport": "audit_job",
     "audit": "audit_job",
+    "BulkLoaded": "bulk_load_job",
+    "Compared": "replay_compare",
+    "FoldRecord": "replay_frames",
+    "Replayed": "replay_job",
+    "bulk_load": "bulk_load_job",
+    "compare_table": "replay_compare",
+    "fold_topic": "replay_job",
+    "replay_table": "replay_job",
 }
 
 

@@ -101,7 +101,7 @@ def route(spec: LoadSpec, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.R
         keys, values = batch.column("key"), batch.column("value")
         if keys.null_count:
             raise InvalidRequestError(
-                f"{keys.null_count} of {batch.num_rows} rows have no key: filter them out, or give another key"
+                "there are rows without a key: filter them out, or give another key; nothing was written"
             )
         sizes = pc.add(pc.binary_length(keys), pc.fill_null(pc.binary_length(values), 0))
         largest = pc.max(sizes).as_py() if batch.num_rows else 0
