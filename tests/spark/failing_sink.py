@@ -1,17 +1,20 @@
 """The sink with failures planted by files, as a format of its own: `format("failing")`.
 
-A file DIR/kill-N makes the task of partition N kill its own process once, after its rows are appended; DIR/fail-commit makes
-`commit` fail once.
+A file in DIR strikes once: `kill-N` makes the task of partition N kill its own process after its rows are written (staged or
+appended); `fail-commit` makes `commit` fail before it does anything, `fail-apply` after the epoch is decided and before
+anything of it is in the target, `fail-end` after everything is done.
 """
 
 import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from antiphon.spark import staging_commit
 from antiphon.spark.sink import StreamSink, Written
 from antiphon.spark.source import AntiphonDataSource
 from antiphon.spark.write_options import parse_write
@@ -39,6 +42,13 @@ class FailingSink(StreamSink):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         if _strikes(self.faults, "fail-commit"):
+            raise RuntimeError("commit fails as planted")
+        if _strikes(self.faults, "fail-apply"):
+            failure = RuntimeError("commit fails as planted")
+            with mock.patch.object(staging_commit, "apply_epoch", side_effect=failure):
+                super().commit(messages, batchId)
+        super().commit(messages, batchId)
+        if _strikes(self.faults, "fail-end"):
             raise RuntimeError("commit fails as planted")
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+PROTOCOLS = ("staged", "direct")
+
 
 def _records(*shards: "MemoryShard") -> "list[Record]":
     return [record for shard in shards for _, batch in shard.batches for record in decode_records(batch)]
@@ -37,7 +39,8 @@ def _files(folder: Path, name: str, first: int, count: int) -> None:
     (folder / name).write_text("".join(f"{n}\n" for n in range(first, first + count)))
 
 
-def test_a_batch_write_to_a_topic(server: "NativeServer", antiphon_reader: "Reader") -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_batch_write_to_a_topic(server: "NativeServer", antiphon_reader: "Reader", protocol: str) -> None:
     shards = server.create("out", 3)
     frame = antiphon_reader.spark.range(0, 1000, numPartitions=4).selectExpr(
         "cast(id % 10 as string) as key",
@@ -45,7 +48,7 @@ def test_a_batch_write_to_a_topic(server: "NativeServer", antiphon_reader: "Read
         "array(named_struct('key', 'h', 'value', cast('x' as binary))) as headers",
         "timestamp_millis(1000000 + id) as timestamp",
     )
-    antiphon_reader.write(frame, topic="out", batchRows=50, compression="zstd")
+    antiphon_reader.write(frame, topic="out", batchRows=50, compression="zstd", protocol=protocol)
     assert _values(*shards) == _numbers(0, 1000)
     for shard in shards:
         for record in _records(shard):
@@ -64,26 +67,36 @@ def test_a_batch_write_with_a_name_is_written_once(server: "NativeServer", antip
         "cast(id as string) as value", "timestamp_millis(id) as timestamp"
     )
     for _ in range(2):
-        antiphon_reader.write(frame, topic="out", txnId="load-1")
+        antiphon_reader.write(frame, topic="out", txnId="load-1", protocol="direct")
     assert _values(*shards) == _numbers(0, 100)
+    other = frame.selectExpr("concat(value, '!') as value", "timestamp")
     with pytest.raises(PySparkException, match="not the one that an earlier run"):
-        antiphon_reader.write(
-            frame.selectExpr("concat(value, '!') as value", "timestamp"), topic="out", txnId="load-1"
-        )
-    antiphon_reader.write(frame, topic="out")
-    assert sum(_values(*shards).values()) == 200
+        antiphon_reader.write(other, topic="out", txnId="load-1", protocol="direct")
     with pytest.raises(PySparkException, match="give a column timestamp"):
-        antiphon_reader.write(frame.select("value"), topic="out", txnId="load-2")
+        antiphon_reader.write(frame.select("value"), topic="out", txnId="load-2", protocol="direct")
+    # Staged: what was written first under the name is what counts.
+    antiphon_reader.write(
+        frame.selectExpr("cast(value + 100 as string) as value"), topic="out", txnId="load-3"
+    )
+    antiphon_reader.write(other, topic="out", txnId="load-3")
+    assert _values(*shards) == _numbers(0, 200)
+    antiphon_reader.write(other, topic="out", txnId="load-3", txnVersion=1)
+    assert sum(_values(*shards).values()) == 300
+    with pytest.raises(PySparkException, match="written already"):
+        antiphon_reader.write(frame, topic="out", txnId="load-3")
+    antiphon_reader.write(frame, topic="out")
+    assert sum(_values(*shards).values()) == 400
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_lost_answers_and_changing_leaders_double_nothing(
-    server: "NativeServer", antiphon_reader: "Reader"
+    server: "NativeServer", antiphon_reader: "Reader", protocol: str
 ) -> None:
     shards = server.create("out", 2)
     server.faults.drop_after_append = 5
     server.faults.deny_leadership = 3
     frame = antiphon_reader.spark.range(0, 400, numPartitions=2).selectExpr("cast(id as string) as value")
-    antiphon_reader.write(frame, topic="out", batchRows=20)
+    antiphon_reader.write(frame, topic="out", batchRows=20, protocol=protocol)
     assert _values(*shards) == _numbers(0, 400)
 
 
@@ -132,11 +145,12 @@ def forget_commit(checkpoint: Path) -> None:
     (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_stream_survives_what_can_fail(
-    server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path
+    server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path, protocol: str
 ) -> None:
     shards = server.create("out", 2)
-    stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30)
+    stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30, protocol=protocol)
     _files(stream.input, "a", 0, 100)
     stream.run()
     assert _values(*shards) == _numbers(0, 100)
@@ -160,17 +174,17 @@ def test_a_stream_survives_what_can_fail(
     stream.run()
     assert _values(*shards) == _numbers(0, 300)
 
-    # Records without a time of their own have their epoch's, which is the time of day.
+    # Records without a time of their own have that of their epoch's last try, or of the epoch: a time of day.
     times = sorted({record.timestamp_ms for record in _records(*shards)})
     assert len(times) == 3
     assert times[0] > 1_600_000_000_000
 
 
-def test_an_epoch_that_comes_back_different_is_refused(
+def test_an_epoch_that_comes_back_different_is_refused_when_it_is_written_directly(
     server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path
 ) -> None:
     shards = server.create("out", 2)
-    stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30)
+    stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30, protocol="direct")
     _files(stream.input, "a", 0, 100)
     stream.plant("fail-commit")
     with pytest.raises(PySparkException, match="commit fails as planted"):
@@ -182,27 +196,88 @@ def test_an_epoch_that_comes_back_different_is_refused(
     assert _values(*shards) == _numbers(0, 100)
 
 
-def test_an_old_copy_of_the_checkpoint_is_refused(
+@pytest.mark.timeout(90)
+def test_an_epoch_that_comes_back_different_is_there_once_when_it_is_staged(
     server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path
 ) -> None:
+    shards = server.create("out", 2)
+    stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30)
+    for number, failure in enumerate(("fail-commit", "fail-apply", "fail-end")):
+        _files(stream.input, failure, 100 * number, 100)
+        stream.plant(failure)
+        stream.plant("kill-1")
+        with pytest.raises(PySparkException, match="commit fails as planted"):
+            stream.run(partitions=3)
+        done = number + (failure == "fail-end")
+        assert _values(*shards) == _numbers(0, 100 * done)
+        stream.run(partitions=2)
+        assert _values(*shards) == _numbers(0, 100 * (number + 1))
+
+
+def test_a_record_that_is_too_large_leaves_nothing(server: "NativeServer", antiphon_reader: "Reader") -> None:
+    shards = server.create("out", 2)
+    frame = antiphon_reader.spark.range(0, 100, numPartitions=2).selectExpr(
+        "if(id = 77, repeat('x', 2000000), cast(id as string)) as value"
+    )
+    with pytest.raises(
+        PySparkException, match=r"row 13 of those for shard \d takes 2000\d+ bytes, out takes 1048588"
+    ):
+        antiphon_reader.write(frame, topic="out")
+    assert not _values(*shards)
+
+
+def test_rows_that_expect_an_offset(server: "NativeServer", antiphon_reader: "Reader") -> None:
+    (shard,) = server.create("out")
+    frame = antiphon_reader.spark.range(0, 60, numPartitions=1).selectExpr(
+        "cast(id as string) as value", "id + 1 as expectedOffset", "timestamp_millis(id) as timestamp"
+    )
+    with pytest.raises(PySparkException, match="needs option"):
+        antiphon_reader.write(frame, topic="out")
+    direct = {"topic": "out", "protocol": "direct", "txnId": "x"}
+    for _ in range(2):  # the second run is recognised, though the log ends elsewhere by now
+        antiphon_reader.write(frame, **direct)
+    assert _values(shard) == _numbers(0, 60)
+    with pytest.raises(
+        PySparkException, match="expects offset 1 in shard 0, whose next offset is 61: nothing of"
+    ):
+        antiphon_reader.write(frame, **{**direct, "txnId": "y"})
+    assert _values(shard) == _numbers(0, 60)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_old_copy_of_the_checkpoint_is_refused(
+    server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path, protocol: str
+) -> None:
     shards = server.create("out")
-    stream = Stream(antiphon_reader, tmp_path, topic="out")
+    stream = Stream(antiphon_reader, tmp_path, topic="out", protocol=protocol)
     for number in range(3):
         _files(stream.input, f"{number}", 100 * number, 100)
         stream.run()
-    for folder in ("offsets", "commits", "sources/0"):
-        for file in (stream.checkpoint / folder).iterdir():
-            if file.name.strip(".").split(".")[0] in {"1", "2"}:
-                file.unlink()
+
+    def forget(*epochs: str) -> None:
+        for folder in ("offsets", "commits", "sources/0"):
+            for file in (stream.checkpoint / folder).iterdir():
+                if file.name.strip(".").split(".")[0] in epochs:
+                    file.unlink()
+
+    forget("2")
+    _files(stream.input, "3", 300, 100)
+    message = {"staged": "planned this epoch anew", "direct": "is not the one that an earlier run"}
+    with pytest.raises(PySparkException, match=message[protocol]):
+        stream.run()
+    forget("1", "2")
     with pytest.raises(PySparkException, match="went back to an old copy of its checkpoint"):
         stream.run()
     assert _values(*shards) == _numbers(0, 300)
 
 
-def test_a_stream_to_a_table(server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_stream_to_a_table(
+    server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path, protocol: str
+) -> None:
     shards = server.create("state", 2, Kind.TABLE)
     columns = ("concat('k', value % 10) as key", "if(value % 10 = 9, null, value) as value")
-    stream = Stream(antiphon_reader, tmp_path, *columns, table="state", batchRows=10)
+    stream = Stream(antiphon_reader, tmp_path, *columns, table="state", batchRows=10, protocol=protocol)
     _files(stream.input, "a", 0, 100)
     stream.plant("kill-0")
     stream.run()
@@ -225,7 +300,9 @@ def test_a_table_epoch_longer_than_the_leader_remembers(
     server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path
 ) -> None:
     (shard,) = server.create("state", 1, Kind.TABLE)
-    stream = Stream(antiphon_reader, tmp_path, "value as key", "value", table="state", batchRows=1)
+    stream = Stream(
+        antiphon_reader, tmp_path, "value as key", "value", table="state", batchRows=1, protocol="direct"
+    )
     _files(stream.input, "a", 0, 200)
     stream.run()
     stream.forget_commit()
@@ -241,6 +318,8 @@ REFUSED = [
     ({"topic": "out", "batchRow": "1"}, "value", "append", "did you mean batchRows"),
     ({"topic": "out"}, "value, shard", "append", "shards 0 to 0, a row asks for 7"),
     ({"table": "state"}, "nokey as key, value", "append", "without a key cannot be put"),
+    ({"table": "state", "protocol": "direct"}, "nokey as key, value", "append", "row 0 has no key"),
+    ({"topic": "out", "protocol": "quick"}, "value", "append", "there is staged, direct"),
 ]
 
 

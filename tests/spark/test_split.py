@@ -18,7 +18,7 @@ from tests.node.test_split import whole_log
 
 pytestmark = pytest.mark.cluster
 
-ROWS = [RowData(b"k%d" % number, b"%d" % number, (), None, None) for number in range(90)]
+ROWS = [RowData(b"k%d" % number, b"%d" % number) for number in range(90)]
 
 
 def connected(nodes: Nodes) -> Cluster:

@@ -12,9 +12,8 @@ only now and then never mistakes a later epoch for an earlier one.
 import hashlib
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError
 
@@ -71,6 +70,18 @@ def epoch_time(checkpoint: str | None) -> EpochTime:
         return EpochTime(-1, 0)
 
 
+def plan_of(checkpoint: str | None, epoch: int) -> bytes:
+    """A digest of what Spark noted about an epoch before it ran it: offsets, and the time; empty where it cannot be read.
+
+    A repeat of the epoch finds the same there. An epoch of the same number that was planned anew, after the query went back
+    to an old copy of its checkpoint, has another one.
+    """
+    if checkpoint is None:
+        return b""
+    text = _offsets_file(checkpoint, epoch)
+    return b"" if text is None else hashlib.sha256(text).digest()[:16]
+
+
 def record_time_ms(planned: EpochTime, job: Job) -> int:
     """The timestamp of records that bring none; raises InvalidRequestError where a replay could not find it again."""
     if planned.epoch is not None and planned.epoch != job.epoch:
@@ -83,24 +94,40 @@ def record_time_ms(planned: EpochTime, job: Job) -> int:
 
 
 def _newest_offsets_file(checkpoint: str) -> tuple[int, str] | None:
-    """(epoch, text) of the newest file in the checkpoint's `offsets`, on any file system that Arrow knows; None: none."""
+    """(epoch, text) of the newest file in the checkpoint's `offsets`; None: there is none that can be read."""
     from pyarrow import fs
 
     try:
-        if "://" in checkpoint:
-            files, path = fs.FileSystem.from_uri(checkpoint)
-        else:
-            local = checkpoint.removeprefix("file:")
-            files, path = fs.LocalFileSystem(), str(Path(local).absolute())
+        files, path = _file_system(checkpoint)
         found = files.get_file_info(fs.FileSelector(f"{path}/offsets", allow_not_found=True))
-        epochs = _numbers([entry.base_name for entry in found])
-        if not epochs:
-            return None
-        with files.open_input_stream(f"{path}/offsets/{max(epochs)}") as stream:
-            return max(epochs), stream.read().decode()
+        epochs = [int(entry.base_name) for entry in found if entry.base_name.isdigit()]
+    except (OSError, ValueError):
+        return None
+    if not epochs:
+        return None
+    text = _offsets_file(checkpoint, max(epochs))
+    try:
+        return None if text is None else (max(epochs), text.decode())
+    except ValueError:
+        return None
+
+
+def _offsets_file(checkpoint: str, epoch: int) -> bytes | None:
+    """What is in the checkpoint's `offsets` for an epoch; None where that cannot be read."""
+    try:
+        files, path = _file_system(checkpoint)
+        with files.open_input_stream(f"{path}/offsets/{epoch}") as stream:
+            text: bytes = stream.read()
+            return text
     except (OSError, ValueError):
         return None
 
 
-def _numbers(names: Sequence[str]) -> list[int]:
-    return [int(name) for name in names if name.isdigit()]
+def _file_system(checkpoint: str) -> tuple[Any, str]:
+    """The file system of a checkpoint, any that Arrow knows, and the path there; raises OSError, ValueError."""
+    from pyarrow import fs
+
+    if "://" in checkpoint:
+        files, path = fs.FileSystem.from_uri(checkpoint)
+        return files, path
+    return fs.LocalFileSystem(), str(Path(checkpoint.removeprefix("file:")).absolute())

@@ -1,32 +1,37 @@
-"""Sends a task's batches: one in flight per shard, all shards at once, in order, until each is answered.
+"""Sends a job's batches to the leaders of the target's shards, so that a leader recognises those that it has already.
 
-A table's shards may be split at any time, between two runs of one epoch too, and the second run must be known as a repeat by
-whatever shards there are then. So rows are cut into batches by the shards that the table was made with, which never change,
-and a batch is numbered and summed up as a whole; what is sent to a shard is its part of the batch, under the whole batch's
-sequence. A shard that was split off knows the sequences that its parent had taken.
+Topics take record batches, several of each shard on their way (`pipelined`). Tables take requests, one of each shard at a
+time, all shards at once: a table's sequences only rise, so a request must not overtake another.
+
+A table's shards may be split at any time, between two runs of one epoch too, and the second run must be known as a repeat
+by whatever shards there are then. So rows are cut into requests by the shards that the table was made with, which never
+change, and a request is numbered and summed up as a whole; what is sent to a shard is its part of the request, under the
+whole request's sequence. A shard that was split off knows the sequences that its parent had taken.
 """
 
 import struct
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from antiphon.errors import (
     AlreadyAppliedError,
     AntiphonError,
     InvalidRequestError,
+    OffsetMismatchError,
     OutOfOrderSequenceError,
     ProducerFencedError,
     ReplayConflictError,
     WrongShardError,
 )
-from antiphon.records.builder import build_batch
-from antiphon.spark.connection import Answer, Cluster, ShardCall
-from antiphon.spark.job import EpochTime, Job, record_time_ms
+from antiphon.spark.connection import Answer, Buffer, Cluster, ShardCall
+from antiphon.spark.job import Job
+from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.rows import RowData
 from antiphon.wire.metadata import KeyRanges, TopicMeta
 from antiphon.wire.requests import (
@@ -49,35 +54,165 @@ SPLIT_PAUSE_S: Final = 0.02  # a split is through within a moment of the refusal
 _LENGTHS: Final = struct.Struct(">qq")
 
 
-class _Waiting(NamedTuple):
-    call: ShardCall
-    shard: int
-    number: int  # of the batch within its shard
-    only_deletes: bool = False
+class Numbers:
+    """Numbers a task's batches by shard, up to as many as a leader recognises."""
 
-
-class ShardWriters(ABC):
-    """Batches on their way. Use: `write` any number of times, then `finish`."""
-
-    def __init__(self, cluster: Cluster, job: Job) -> None:
-        self._cluster = cluster
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._waiting: dict[int, deque[_Waiting]] = {}  # by shard id
-        self._count = 0
-        self._sent: dict[int, int] = {}
-        self.batches = 0
-        self.duplicates = 0
+        self._next: dict[int, int] = {}
 
-    def write(self, shard: int, rows: Sequence[RowData]) -> None:
-        """Take a batch for a shard; sends when enough of them wait."""
-        number = self._sent.get(shard, 0)
+    def take(self, shard: int) -> int:
+        """The number of the shard's next batch; raises InvalidRequestError when there are too many."""
+        number = self._next.get(shard, 0)
         if number >= JOB_BATCHES_MAX:
             raise InvalidRequestError(
                 f"{self._job} has more than {JOB_BATCHES_MAX} batches for shard {shard}: limit epochs with "
                 "maxOffsetsPerTrigger, or raise batchRows and batchBytes"
             )
-        self._sent[shard] = number + 1
-        for waiting in self._prepare(shard, number, rows):
+        self._next[shard] = number + 1
+        return number
+
+
+def explained(job: Job, shard: int, number: int, error: AntiphonError) -> AntiphonError:
+    """The error in the words of who wrote a DataFrame."""
+    if isinstance(error, ProducerFencedError):
+        return ProducerFencedError(
+            f"{job}: a later epoch of this query has written to shard {shard} already. Either this task is left over from "
+            f"an epoch that is done, or the query went back to an old copy of its checkpoint ({error.message})",
+            **error.details,
+        )
+    if isinstance(error, ReplayConflictError | OutOfOrderSequenceError):
+        return ReplayConflictError(
+            f"{job}: batch {number} for shard {shard} is not the one that an earlier run of this epoch sent. With "
+            "protocol=direct its rows have to come in the same order each time: sort within partitions after a shuffle, and "
+            "leave query and options as they were until the epoch is through; protocol=staged does without "
+            f"({error.message})",
+            **error.details,
+        )
+    if isinstance(error, OffsetMismatchError):
+        return OffsetMismatchError(
+            f"{job}: a row expects offset {error.expected} in shard {shard}, whose next offset is {error.actual}: nothing "
+            "of its batch was written",
+            shard=shard,
+            **error.details,
+        )
+    return error
+
+
+class TopicWriters:
+    """Appends record batches that carry their job's identity."""
+
+    def __init__(self, pipeline: Pipeline, topic: TopicMeta, timeout_ms: int) -> None:
+        self._pipeline = pipeline
+        self._shard_ids = {shard.index: shard.shard_id for shard in topic.shards}
+        self._name = topic.name
+        self._timeout_ms = timeout_ms
+        self.batches = 0
+        self.duplicates = 0
+
+    def write(self, job: Job, shard: int, number: int, batch: Buffer, expected: int | None = None) -> None:
+        """Send a batch; waits where too many are on their way. Raises what became of earlier ones, too.
+
+        Args:
+            job: whose batch it is.
+            shard: index of the shard.
+            number: of the batch among those of the job for the shard, for messages.
+            batch: the record batch.
+            expected: the offset where it has to land, or not at all.
+        """
+        shard_id = self._shard_ids.get(shard)
+        if shard_id is None:
+            raise InvalidRequestError(f"{job} has rows for shard {shard} of {self._name}, which is not there")
+        call = ShardCall(shard_id, AppendBatch(shard_id, expected, self._timeout_ms), [batch])
+        self.batches += 1
+        self._pipeline.submit(call, self._answered, partial(self._failed, job, shard, number))
+
+    def finish(self) -> None:
+        """Wait for the answers; afterwards all is committed."""
+        self._pipeline.drain()
+
+    def _answered(self, answer: Answer) -> None:
+        appended: Appended = answer.body
+        self.duplicates += appended.duplicate
+
+    def _failed(self, job: Job, shard: int, number: int, error: AntiphonError) -> None:
+        if isinstance(error, AlreadyAppliedError):
+            self.duplicates += 1
+            return
+        raise explained(job, shard, number, error) from error
+
+
+class TableRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Puts and deletes of one job for one of the shards that the table was made with.
+
+    A table's leader recognises a repeated request by its sequence alone. So the sequence holds the request's number and, in
+    its lower bits, a checksum of the content: a request with the number of an earlier one and other content is refused.
+    """
+
+    sequence: int
+    ops: tuple[TableOp, ...]
+
+    @property
+    def number(self) -> int:
+        """Of the request among those of the job for the shard."""
+        return self.sequence >> CONTENT_BITS
+
+
+def table_request(number: int, rows: Sequence[RowData]) -> TableRequest:
+    """Rows as a request; raises InvalidRequestError for one without a key."""
+    ops: list[TableOp] = []
+    checksum = 0
+    for row in rows:
+        key, value = row.key, row.value
+        if key is None:
+            raise InvalidRequestError("a row without a key cannot be put in a table")
+        if value is None:
+            ops.append(Delete(key))
+            checksum = crc32c(key, crc32c(_LENGTHS.pack(len(key), -1), checksum))
+        else:
+            ops.append(Put(key, value))
+            checksum = crc32c(_LENGTHS.pack(len(key), len(value)) + key + value, checksum)
+    sequence = number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
+    return TableRequest(sequence, tuple(ops))
+
+
+class Waiting(NamedTuple):
+    """A part of a request, for one of the shards that there are now."""
+
+    call: ShardCall
+    shard: int
+    number: int  # of the request within its shard
+    job: Job
+    only_deletes: bool = False
+
+
+class TableWriters:
+    """Requests of puts and deletes on their way. Use: `write` or `write_request` any number of times, then `finish`."""
+
+    def __init__(self, cluster: Cluster, table: TopicMeta, job: Job, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._table = table
+        self._job = job
+        self._ranges = KeyRanges(table.shards)
+        self._timeout_ms = timeout_ms
+        self._numbers = Numbers(job)
+        self._waiting: dict[int, deque[Waiting]] = {}  # by shard id
+        self._count = 0
+        self.batches = 0
+        self.duplicates = 0
+
+    @staticmethod
+    def shards(table: TopicMeta) -> int:
+        """How many shards the table was made with."""
+        return sum(not shard.own_start for shard in table.shards)
+
+    def write(self, shard: int, rows: Sequence[RowData]) -> None:
+        """Take rows for a shard that the table was made with; sends when enough of them wait."""
+        self.write_request(shard, table_request(self._numbers.take(shard), rows))
+
+    def write_request(self, shard: int, request: TableRequest, job: Job | None = None) -> None:
+        """Take a request, of another job than this object's where one is given; sends when enough of them wait."""
+        for waiting in self._parts(shard, request.number, request.sequence, request.ops, job):
             self._queue(waiting)
         if self._count >= WAITING_BATCHES_MAX:
             self._send()
@@ -87,12 +222,36 @@ class ShardWriters(ABC):
         while self._count:
             self._send()
 
-    def _queue(self, waiting: _Waiting) -> None:
+    def _parts(
+        self, shard: int, number: int, sequence: int, ops: Sequence[TableOp], job: Job | None = None
+    ) -> list[Waiting]:
+        """What each of the shards gets of a request, as far as is known."""
+        job = self._job if job is None else job
+        found: dict[int, list[TableOp]] = {}
+        for op in ops:
+            if isinstance(op, Put | Delete):
+                found.setdefault(self._ranges.shard_of(op.key).shard_id, []).append(op)
+        producer_id, epoch = job.producer_id(table=True), job.producer_epoch
+        return [
+            Waiting(
+                ShardCall(
+                    shard_id,
+                    TableWrite(shard_id, tuple(part), producer_id, epoch, sequence, self._timeout_ms),
+                ),
+                shard,
+                number,
+                job,
+                all(isinstance(op, Delete) for op in part),
+            )
+            for shard_id, part in found.items()
+        ]
+
+    def _queue(self, waiting: Waiting) -> None:
         self._waiting.setdefault(waiting.call.shard_id, deque()).append(waiting)
         self._count += 1
 
     def _send(self) -> None:
-        """One batch of every shard that has one."""
+        """One request of every shard that has one."""
         heads = [queue.popleft() for _, queue in sorted(self._waiting.items()) if queue]
         self._count -= len(heads)
         try:
@@ -104,154 +263,29 @@ class ShardWriters(ABC):
             self._answered(head, answer)
         self.batches += len(heads)
 
-    def _answers(self, heads: Sequence[_Waiting]) -> list[Answer | None]:
+    def _answers(self, heads: Sequence[Waiting]) -> list[Answer | None]:
         try:
             return list(self._cluster.call_all([head.call for head in heads]))
         except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError, AlreadyAppliedError):
             # One of them was refused: ask one by one, so that the message can say which and the others get through.
             return [self._single(head) for head in heads]
 
-    def _single(self, head: _Waiting) -> Answer | None:
+    def _single(self, head: Waiting) -> Answer | None:
         try:
             return self._cluster.call(head.call)
-        except ProducerFencedError as error:
-            raise ProducerFencedError(
-                f"{self._job}: a later epoch of this query has written to shard {head.shard} already. Either this task is "
-                "left over from an epoch that is done, or the query went back to an old copy of its checkpoint "
-                f"({error.message})",
-                **error.details,
-            ) from error
         except AlreadyAppliedError:
             return None  # a duplicate whose answer is no longer in the log; nobody needs it
-        except (ReplayConflictError, OutOfOrderSequenceError) as error:
-            if self._is_known(head, error):
+        except (ReplayConflictError, OutOfOrderSequenceError, ProducerFencedError) as error:
+            if head.only_deletes and isinstance(error, OutOfOrderSequenceError):
+                # Later requests are in the log, this one is not: it left no trace, for none of its keys was there.
                 return None
-            raise ReplayConflictError(
-                f"{self._job}: batch {head.number} for shard {head.shard} is not the one that an earlier run of this epoch "
-                "sent. Its rows have to come in the same order each time: sort within partitions after a shuffle, and leave "
-                f"query and options as they were until the epoch is through ({error.message})",
-                **error.details,
-            ) from error
+            raise explained(head.job, head.shard, head.number, error) from error
 
-    def _moved(self, heads: Sequence[_Waiting], error: WrongShardError) -> None:  # noqa: ARG002 - tables find out
-        """A shard was split: nothing of the batch that told so was carried out, and others may have been."""
-        raise error
+    def _moved(self, heads: Sequence[Waiting], error: WrongShardError) -> None:
+        """A shard was split: nothing of the request that told so was carried out, and others may have been.
 
-    @abstractmethod
-    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> Sequence[_Waiting]: ...
-
-    @abstractmethod
-    def _answered(self, head: _Waiting, answer: Answer | None) -> None: ...
-
-    def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:  # noqa: ARG002 - tables look at them
-        """Was the batch certainly written before, although the leader cannot tell any more?"""
-        return False
-
-
-class TopicWriters(ShardWriters):
-    """Record batches; the sequence is the row's place among the task's rows for the shard."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        shard_ids: Sequence[int],
-        job: Job,
-        timeout_ms: int,
-        compression: str,
-        planned: EpochTime,
-    ) -> None:
-        super().__init__(cluster, job)
-        self._shard_ids = shard_ids
-        self._timeout_ms = timeout_ms
-        self._compression = compression
-        self._planned = planned
-        self._producer_id = job.producer_id(table=False)
-        self._rows: dict[int, int] = {}
-
-    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> Sequence[_Waiting]:
-        first = self._rows.get(shard, 0)
-        self._rows[shard] = first + len(rows)
-        default_ms: int | None = None
-        records = []
-        for row in rows:
-            time_ms = row.timestamp_ms
-            if time_ms is None:
-                if default_ms is None:
-                    default_ms = record_time_ms(self._planned, self._job)
-                time_ms = default_ms
-            records.append((row.key, row.value, row.headers, time_ms))
-        batch = build_batch(
-            records,
-            producer_id=self._producer_id,
-            producer_epoch=self._job.producer_epoch,
-            base_sequence=first,
-            compression=self._compression,
-        )
-        shard_id = self._shard_ids[shard]
-        call = ShardCall(shard_id, AppendBatch(shard_id, None, self._timeout_ms), [batch])
-        return [_Waiting(call, shard, number)]
-
-    def _answered(self, head: _Waiting, answer: Answer | None) -> None:  # noqa: ARG002 - the base class's signature
-        appended: Any = answer.body if answer is not None else None
-        if isinstance(appended, Appended) and appended.duplicate:
-            self.duplicates += 1
-
-
-class TableWriters(ShardWriters):
-    """Requests of puts and deletes.
-
-    A table's leader recognises a repeated request by its sequence alone. So the sequence holds the request's number and, in
-    its lower bits, a checksum of the content: a request with the number of an earlier one and other content is refused.
-    """
-
-    def __init__(self, cluster: Cluster, table: TopicMeta, job: Job, timeout_ms: int) -> None:
-        super().__init__(cluster, job)
-        self._table = table
-        self._ranges = KeyRanges(table.shards)
-        self._timeout_ms = timeout_ms
-        self._producer_id = job.producer_id(table=True)
-
-    @staticmethod
-    def shards(table: TopicMeta) -> int:
-        """How many shards the table was made with."""
-        return sum(not shard.own_start for shard in table.shards)
-
-    def _prepare(self, shard: int, number: int, rows: Sequence[RowData]) -> Sequence[_Waiting]:
-        ops: list[TableOp] = []
-        checksum = 0
-        for row in rows:
-            if row.key is None:
-                raise InvalidRequestError("a row without a key cannot be put in a table")
-            ops.append(Delete(row.key) if row.value is None else Put(row.key, row.value))
-            value_bytes = -1 if row.value is None else len(row.value)
-            checksum = crc32c(
-                _LENGTHS.pack(len(row.key), value_bytes) + row.key + (row.value or b""), checksum
-            )
-        sequence = number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
-        return self._parts(shard, number, sequence, ops)
-
-    def _parts(self, shard: int, number: int, sequence: int, ops: Sequence[TableOp]) -> list[_Waiting]:
-        """What each of the shards gets of a batch, as far as is known."""
-        found: dict[int, list[TableOp]] = {}
-        for op in ops:
-            if isinstance(op, Put | Delete):
-                found.setdefault(self._ranges.shard_of(op.key).shard_id, []).append(op)
-        job = self._job.producer_epoch
-        return [
-            _Waiting(
-                ShardCall(
-                    shard_id,
-                    TableWrite(shard_id, tuple(part), self._producer_id, job, sequence, self._timeout_ms),
-                ),
-                shard,
-                number,
-                all(isinstance(op, Delete) for op in part),
-            )
-            for shard_id, part in found.items()
-        ]
-
-    def _moved(self, heads: Sequence[_Waiting], error: WrongShardError) -> None:
-        """Send everything that waits to the shards that there are now; what was carried out is recognised there."""
+        Send everything that waits to the shards that there are now; what was carried out is recognised there.
+        """
         waiting = [*heads, *(one for queue in self._waiting.values() for one in queue)]
         deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
@@ -265,20 +299,17 @@ class TableWriters(ShardWriters):
         self._waiting, self._count = {}, 0
         for one in sorted(waiting, key=lambda one: one.number):
             request: TableWrite = one.call.body
-            for part in self._parts(one.shard, one.number, request.sequence, request.ops):
+            for part in self._parts(one.shard, one.number, request.sequence, request.ops, one.job):
                 self._queue(part)
 
-    def _answered(self, head: _Waiting, answer: Answer | None) -> None:
+    def _answered(self, head: Waiting, answer: Answer | None) -> None:
         if answer is None:
             self.duplicates += 1
             return
         written: TableWritten = answer.body
-        for result in written.results:
+        results = written.results
+        for result in results:
             if result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND}:
                 raise InvalidRequestError(
-                    f"{self._job}: shard {head.shard} refused an operation with status {result.status}"
+                    f"{head.job}: shard {head.shard} refused an operation with status {result.status}"
                 )
-
-    def _is_known(self, head: _Waiting, error: AntiphonError) -> bool:
-        """Later requests are in the log, this one is not: it left no trace, for none of its keys was there to be deleted."""
-        return head.only_deletes and isinstance(error, OutOfOrderSequenceError)
