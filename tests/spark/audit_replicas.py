@@ -1,12 +1,17 @@
 """Replicas made of lists of batches, and an audit of them without Spark: the same reading and judging, span by span."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
 
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError
 from antiphon.records.batch import read_header, stamp
 from antiphon.records.builder import build_batch
 from antiphon.spark.jobs.audit_blocks import BlockScanner, scan_replica
+from antiphon.spark.jobs.audit_job import look_again
 from antiphon.spark.jobs.audit_judge import judge_shard
 from antiphon.spark.jobs.audit_locate import locate
 from antiphon.spark.jobs.audit_model import (
@@ -17,8 +22,17 @@ from antiphon.spark.jobs.audit_model import (
     ShardResult,
     encode,
 )
-from antiphon.spark.jobs.audit_plan import _bounds
+from antiphon.spark.jobs.audit_plan import Scope, _bounds, plan_audit
 from antiphon.spark.jobs.audit_report import AuditReport, build_report
+from antiphon.spark.jobs.audit_source import (
+    Work,
+    judge_keys,
+    judge_logs,
+    log_works,
+    run_work,
+    table_works,
+)
+from antiphon.spark.option_values import parse_servers
 from antiphon.wire.requests import Fetched
 
 SHARD = 7
@@ -162,3 +176,28 @@ def audit_fakes(
 def places(report: AuditReport) -> set[tuple[str, int | None, int | None]]:
     """(kind, node, offset) of every problem."""
     return {(problem.kind, problem.node, problem.offset) for problem in report.problems}
+
+
+def audit_without_spark(servers: str, scope: Scope | None = None, **options: Any) -> AuditReport:
+    """The whole audit of a cluster, its tasks one after the other in this process."""
+    plan = plan_audit(parse_servers(servers), scope or Scope(), **options)
+    results = _joined(plan, log_works(plan, 2), judge_logs)
+    located = look_again(plan, results)
+    results += _joined(plan, table_works(plan), judge_keys)
+    return build_report(plan, results, located)
+
+
+def _joined(
+    plan: AuditPlan, works: Iterable[Work], judge: Callable[[AuditPlan, Any], Any]
+) -> list[ShardResult]:
+    groups: dict[tuple[int, int], list[bytes]] = {}
+    for work in works:
+        travelled = msgspec.msgpack.decode(encode(work), type=Work)
+        for shard_id, part, body in run_work(travelled):
+            groups.setdefault((shard_id, part), []).append(body)
+    results = []
+    for (shard_id, part), bodies in groups.items():
+        columns = {"shard_id": [shard_id] * len(bodies), "part": [part] * len(bodies), "body": bodies}
+        (body,) = judge(plan, pa.table(columns)).column("body").to_pylist()
+        results.append(msgspec.msgpack.decode(body, type=ShardResult))
+    return results

@@ -202,8 +202,13 @@ class _Wanted:
         self.origins = tuple(max(clock[i] if i < len(clock) else 0 for clock in clocks) for i in range(width))
 
     def late(self, statuses: Statuses) -> list[int]:
-        """Nodes whose replica works and is not there yet."""
-        return [node for node, status in self._working(statuses).items() if not self._is_there(status)]
+        """Nodes whose replica works and is not there yet, or is still to be opened or to catch up."""
+        found = [node for node, status in self._working(statuses).items() if not self._is_there(status)]
+        for node in self.members:
+            status = statuses[node].get(self.shard_id) if node in statuses else None
+            if node in statuses and (status is None or status.state == "joining"):
+                found.append(node)
+        return found
 
     def _is_there(self, status: ReplicaStatus) -> bool:
         if self.is_table and status.applied < min(status.high_watermark, self.target):
