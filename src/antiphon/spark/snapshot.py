@@ -3,55 +3,72 @@
 Now: each shard is scanned in key order. Writes go on meanwhile, so a scan alone would show some keys older than others; the
 changes that were committed during the scan are read too and replace what they touch. The result is exactly the state at one
 offset per shard, the committed end when its scan was through. The rows wait in a temporary file, so memory holds only the
-changed ones.
+changed ones. A shard that is split meanwhile is scanned anew, by the shards that have its keys then.
 
-As of an offset or a time: the changes from the beginning of the log up to there are folded, which needs a log that is whole.
+As of an offset or a time: the changes from the beginning of the log up to there are folded, which needs a log that is whole,
+in the cluster or in the archive. The state has to fit into the task's memory.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from antiphon.errors import DataLossError
-from antiphon.records.batch import Buffer, iter_batches
-from antiphon.records.changes import Change, decode_changes
+from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
+from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Release, split_entry_of
-from antiphon.spark import columns
+from antiphon.spark import archived, columns
 from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.spark.fetching import FetchPlan, fetch_range
+from antiphon.spark.offset_options import OffsetSpec
 from antiphon.spark.options import ReadOptions
 from antiphon.spark.planner import LIST_LATEST, Planner
-from antiphon.spark.schema import arrow_schema
-from antiphon.wire.metadata import key_hash
-from antiphon.wire.requests import ListOffset, Row, TableRows, TableScan, Version
+from antiphon.spark.ranges import Decoder, Place, Range, change_decoder, connect, read_range
+from antiphon.spark.schema import arrow_schema, table_schema
+from antiphon.spark.table_cut import Hashes, answering
+from antiphon.wire.metadata import KeyRanges
+from antiphon.wire.requests import ListOffset, OffsetReply, Row, TableRows, TableScan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SCAN_ROWS: Final = 10_000
+SPLITS_MAX: Final = 10  # of the keys of one partition while it is read
 
 
-class _Found(NamedTuple):
-    key: bytes
-    value: bytes
-    version: Version
-    offset: int | None
+class Holder(NamedTuple):
+    """A shard and the hashes of the keys that it is asked for; none: all, of a table that was never split."""
+
+    shard: int
+    shard_id: int
+    hashes: tuple[int, ...]
 
 
 class SnapshotPartition(InputPartition):
-    """One shard of the table. `until` is the exclusive offset that is asked for; None: now.
+    """The keys of one shard of the table. `until` is the exclusive offset that is asked for; None: now.
 
-    `hashes`: the key hashes that the shard holds now, where the table was ever split.
+    `hashes`: the ranges of hashes that the shard answers for. `is_split`: was the table ever split?  `unreached`: ids of
+    shards that the cut names before they were split off.
     """
 
-    def __init__(self, shard: int, shard_id: int, until: int | None, hashes: tuple[int, ...] = ()) -> None:
-        super().__init__((shard, shard_id, until, hashes))
-        self.shard = shard
-        self.hashes = hashes
-        self.shard_id = shard_id
+    def __init__(
+        self,
+        place: tuple[int, int],
+        until: int | None,
+        hashes: tuple[Hashes, ...],
+        *,
+        is_split: bool,
+        drops_released: bool = False,
+        unreached: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__((*place, until, hashes))
+        self.shard, self.shard_id = place
         self.until = until
+        self.hashes = hashes
+        self.is_split = is_split
+        self.drops_released = drops_released
+        self.unreached = unreached
 
 
 class _Task(NamedTuple):
@@ -71,148 +88,234 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One per shard."""
         planner = Planner(self.options)
-        as_of = self.options.as_of
         with planner.cluster:
             planner.refresh()
-            if as_of is None:
-                return [
-                    SnapshotPartition(index, shard.shard_id, None, shard.hashes)
-                    for (_, index), shard in planner.shards.items()
-                ]
-            bounds = planner.bounds()
-            # "As of t" includes what happened at t.
-            if as_of.timestamp_ms is not None:
-                as_of = type(as_of)(as_of.default, as_of.timestamp_ms + 1)
-            found: list[InputPartition] = []
-            for (name, shard), until in planner.resolve(as_of, bounds).items():
-                bound = bounds[name, shard]
-                if bound.start > 0:
-                    raise DataLossError(
-                        f"table {name} shard {shard} has its changes from offset {bound.start} on only: "
-                        "its past cannot be rebuilt"
-                    )
-                if until > bound.end:
-                    raise DataLossError(
-                        f"table {name} shard {shard} ends at offset {bound.end}, before {until}"
-                    )
-                known = planner.shards[name, shard]
-                if until > known.own_start or not known.own_start:  # before, its keys were another shard's
-                    found.append(SnapshotPartition(shard, known.shard_id, until, known.hashes))
-            return found
+            if self.options.as_of is not None:
+                return _partitions_as_of(planner, self.options.as_of)
+            ranges = KeyRanges(planner.topics[self.options.target.name].shards)
+            return [
+                SnapshotPartition(
+                    (index, shard.shard_id), None, (ranges.range_of(shard),), is_split=ranges.is_split
+                )
+                for (_, index), shard in planner.shards.items()
+            ]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one shard."""
         if not isinstance(partition, SnapshotPartition):
             return
-        with Cluster(self.options.target.servers, self.options.target.timeout_ms) as cluster:
+        with connect(self.options) as cluster:
             task = _Task(cluster, self.options, partition, arrow_schema(self.schema))
-            if partition.until is None:
-                yield from _now(task)
-            else:
-                folded = _fold(task, 0, partition.until, as_of=True)
-                yield from _rows(task, _kept(folded))
+            rows = _now(task) if partition.until is None else _as_of(task, partition.until)
+            for batch in rows:
+                yield from columns.sliced(batch)
+
+
+# -- as of ----------------------------------------------------------------------------------------------------------
+
+
+def _partitions_as_of(planner: Planner, as_of: OffsetSpec) -> list[InputPartition]:
+    name = planner.options.target.name
+    shards = planner.topics[name].shards
+    bounds = planner.bounds()
+    if as_of.is_number and len(shards) > 1:
+        raise InvalidRequestError(
+            f"table {name} has {len(shards)} shards, each with offsets of its own: give asOfOffset as "
+            f'{{"{name}": {{"0": 23, ...}}}}'
+        )
+    is_time = as_of.timestamp_ms is not None
+    if as_of.timestamp_ms is not None:  # "as of t" includes what happened at t
+        as_of = OffsetSpec(as_of.default, as_of.timestamp_ms + 1)
+    until = {shard: offset for (_, shard), offset in planner.resolve(as_of, bounds).items()}
+    known = {shard.index: shard for shard in shards}
+    unreached = tuple(known[index].shard_id for index, end in until.items() if end < known[index].own_start)
+    is_split = any(shard.hashes for shard in shards)
+    found: list[InputPartition] = []
+    for index, hashes in answering(shards, until).items():
+        bound = bounds[name, index]
+        if bound.start > 0:
+            raise DataLossError(
+                f"table {name} shard {index} has its changes from offset {bound.start} on only: its past cannot be rebuilt"
+            )
+        if until[index] > bound.end:
+            raise DataLossError(
+                f"table {name} shard {index} ends at offset {bound.end}, before {until[index]}"
+            )
+        found.append(
+            SnapshotPartition(
+                (index, known[index].shard_id),
+                until[index],
+                hashes,
+                is_split=is_split,
+                drops_released=not is_time,
+                unreached=unreached,
+            )
+        )
+    return found
+
+
+def _as_of(task: _Task, until: int) -> "Iterator[pa.RecordBatch]":
+    from antiphon.spark import table_fold
+
+    partition = task.partition
+    place = Place(task.options.target.name, partition.shard, partition.shard_id)
+    folded, released = _fold(task, Range(place, 0, until), drop_deleted=True)
+    hashes: Sequence[Hashes] = partition.hashes
+    if partition.drops_released:
+        for release in released:
+            if release.child in partition.unreached:
+                raise InvalidRequestError(
+                    f"table {place.topic}: asOfOffset asks for shard {place.shard} as of offset {until}, when it had handed "
+                    "keys over to another shard, and for that one before it had them. Ask for it as of its own start "
+                    f"({release.start}) or later, or for shard {place.shard} as of an earlier offset"
+                )
+            hashes = [(first, min(last, release.first - 1)) for first, last in hashes]
+    for rows in table_fold.joined(folded, columns.ROWS_MAX):
+        yield _fitted(task, table_fold.within(rows, hashes) if partition.is_split else rows)
+
+
+def _fold(task: _Task, wanted: Range, *, drop_deleted: bool) -> "tuple[list[pa.RecordBatch], list[Release]]":
+    """The last change of every key that changed in a range, and the keys that were handed over there."""
+    from antiphon.spark.table_fold import Fold
+
+    schema = arrow_schema(table_schema())
+    decoder = change_decoder(schema)
+    fold = Fold(drop_deleted=drop_deleted)
+    released: list[Release] = []
+    lowest = wanted.end  # of the log, where the rest is archived
+
+    def from_log(
+        batches: Sequence[memoryview], start: int, end: int, place: tuple[str, int]
+    ) -> "pa.RecordBatch":
+        nonlocal lowest
+        for piece in batches:
+            for header, batch in iter_batches(piece):
+                lowest = min(lowest, header.base_offset)
+                if header.is_control and header.base_offset < end:
+                    _note(batch, released)
+        return decoder.from_log(batches, start, end, place)
+
+    if wanted.end > wanted.start:
+        for changes in read_range(
+            task.cluster, task.options, wanted, Decoder(from_log, decoder.from_archive)
+        ):
+            fold.add(changes)
+    if lowest > wanted.start and task.partition.is_split:
+        for entry in archived.archived_split_entries(
+            task.cluster, wanted.place.topic, wanted.place.shard, wanted.start, lowest
+        ):
+            _note(memoryview(entry), released)
+    return fold.result(), released
+
+
+def _note(batch: memoryview, released: list[Release]) -> None:
+    entry = split_entry_of(batch)
+    if isinstance(entry, Release):
+        released.append(entry)
+
+
+# -- now ------------------------------------------------------------------------------------------------------------
 
 
 def _now(task: _Task) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    before = _committed(task)
-    with tempfile.TemporaryFile() as spool:
-        with pa.ipc.new_stream(spool, task.schema) as writer:
-            for batch in _rows(task, _scan(task)):
-                writer.write_batch(batch)
-        changed = _fold(task, before, _committed(task))
-        keys = pa.array(list(changed), pa.binary())
-        spool.seek(0)
-        with pa.ipc.open_stream(spool) as reader:
-            for batch in reader:
-                fresh = batch.filter(pc.invert(pc.is_in(batch.column("key"), keys))) if changed else batch
-                yield from columns.sliced(fresh)
-        yield from _rows(task, _kept(changed))
+    from antiphon.spark import table_fold
 
-
-def _committed(task: _Task) -> int:
-    shard_id = task.partition.shard_id
-    reply = task.cluster.call(ShardCall(shard_id, ListOffset(shard_id, LIST_LATEST))).body
-    return int(reply.high_watermark)
-
-
-def _scan(task: _Task) -> Iterator[_Found]:
-    shard_id, start = task.partition.shard_id, b""
-    while True:
-        reply: TableRows = task.cluster.call(
-            ShardCall(shard_id, TableScan(shard_id, start, b"", SCAN_ROWS, hashes=task.partition.hashes))
-        ).body
-        last: Row | None = None
-        for last in reply.rows:
-            if last is not None:
-                yield _Found(last.key, last.value or b"", last.version, None)
-        if not reply.more or last is None:
+    partition = task.partition
+    asked = partition.hashes[0] if partition.is_split else ()
+    holders = [Holder(partition.shard, partition.shard_id, asked)]
+    for _ in range(SPLITS_MAX):
+        with tempfile.TemporaryFile() as spool:
+            try:
+                changed = _scan_all(task, holders, spool)
+            except WrongShardError:  # split meanwhile; nothing of it was handed on yet
+                holders = _holders(task)
+                continue
+            spool.seek(0)
+            with pa.ipc.open_stream(spool) as reader:
+                for batch in reader:
+                    yield table_fold.without_keys(batch, changed)
+            for rows in table_fold.joined(changed, columns.ROWS_MAX):
+                yield _fitted(task, rows.filter(rows.column("value").is_valid()))
             return
-        start = last.key + b"\0"  # the smallest key after it
-
-
-def _fold(task: _Task, start: int, end: int, *, as_of: bool = False) -> dict[bytes, Change]:
-    """The last change of every key that changed in offsets [start, end); `as_of`: without keys that were released there."""
-    last: dict[bytes, Change] = {}
-    if end <= start:
-        return last
-    options = task.options
-    plan = FetchPlan(
-        task.partition.shard_id, start, end, options.fetch_bytes, "committed", log_start_moves=False
+    raise UnavailableError(
+        f"table {task.options.target.name} was split {SPLITS_MAX} times while it was read; read it again"
     )
-    for batches in fetch_range(task.cluster, plan, options.target.timeout_ms):
-        for change in decode_changes(batches, start):
-            if change.offset < end:
-                last[change.key] = change
-        if as_of and task.partition.hashes:
-            for first in _released(batches, end):
-                last = {key: change for key, change in last.items() if key_hash(key) < first}
-    return last
 
 
-def _released(batches: "Iterable[Buffer]", end: int) -> Iterator[int]:
-    """First hashes of the keys that went to another shard by entries in these batches, before offset `end`.
-
-    No change of such a key follows its release, so it does not matter that it is looked at after all changes.
-    """
-    for batch in batches:
-        for header, one in iter_batches(batch):
-            if header.is_control and header.base_offset < end:
-                entry = split_entry_of(one)
-                if isinstance(entry, Release):
-                    yield entry.first
-
-
-def _kept(folded: dict[bytes, Change]) -> Iterator[_Found]:
-    for change in folded.values():
-        if change.value is not None:
-            version = Version(change.version_id, change.modifications, change.created_ms, change.modified_ms)
-            yield _Found(change.key, change.value, version, change.offset)
+def _holders(task: _Task) -> list[Holder]:
+    """The shards that hold the partition's keys now."""
+    topic = task.cluster.topic(task.options.target.name, table=True)
+    ranges = KeyRanges(topic.shards)
+    first, last = task.partition.hashes[0]
+    found = []
+    for shard in ranges.within(first, last):
+        low, high = ranges.range_of(shard)
+        found.append(Holder(shard.index, shard.shard_id, (max(low, first), min(high, last))))
+    return found
 
 
-def _rows(task: _Task, found: Iterator[_Found]) -> "Iterator[pa.RecordBatch]":
-    rows: list[_Found] = []
-    for row in found:
-        rows.append(row)
-        if len(rows) == SCAN_ROWS:
-            yield _batch(task, rows)
-            rows = []
-    if rows:
-        yield _batch(task, rows)
-
-
-def _batch(task: _Task, rows: list[_Found]) -> "pa.RecordBatch":
+def _scan_all(task: _Task, holders: Sequence[Holder], spool: IO[bytes]) -> "list[pa.RecordBatch]":
+    """Scan all holders into the spool; returns what changed meanwhile: the last change of each key that did."""
     import pyarrow as pa
 
-    keys, values, versions, offsets = zip(*rows, strict=True)
+    changed: list[pa.RecordBatch] = []
+    with pa.ipc.new_stream(spool, task.schema) as writer:
+        for holder in holders:
+            before = _committed(task, holder)
+            for rows in _scan(task, holder):
+                writer.write_batch(_scanned(task, holder, rows))
+            place = Place(task.options.target.name, holder.shard, holder.shard_id)
+            changed += _fold(task, Range(place, before, _committed(task, holder)), drop_deleted=False)[0]
+    return changed
+
+
+def _committed(task: _Task, holder: Holder) -> int:
+    reply: OffsetReply = task.cluster.call(
+        ShardCall(holder.shard_id, ListOffset(holder.shard_id, LIST_LATEST))
+    ).body
+    return reply.high_watermark
+
+
+def _scan(task: _Task, holder: Holder) -> Iterator[Sequence[Row]]:
+    """Pages of rows; the next one is on its way while one is made into columns."""
+
+    def page(start: bytes) -> TableRows:
+        request = TableScan(holder.shard_id, start, b"", SCAN_ROWS, hashes=holder.hashes)
+        reply: TableRows = task.cluster.call(ShardCall(holder.shard_id, request)).body
+        return reply
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-scan") as ahead:
+        waiting = ahead.submit(page, b"")
+        while True:
+            reply = waiting.result()
+            rows = [row for row in reply.rows if row is not None]
+            if not reply.more or not rows:
+                if rows:
+                    yield rows
+                return
+            waiting = ahead.submit(page, rows[-1].key + b"\0")  # from the smallest key after it
+            yield rows
+
+
+def _scanned(task: _Task, holder: Holder, rows: Sequence[Row]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    versions = [row.version for row in rows]
     made = columns.version_columns([(v.id, v.modifications, v.created_ms, v.modified_ms) for v in versions])
-    made["key"] = pa.array(keys, pa.binary())
-    made["value"] = pa.array(values, pa.binary())
+    made["key"] = pa.array([row.key for row in rows], pa.binary())
+    made["value"] = pa.array([row.value or b"" for row in rows], pa.binary())
     made["kind"] = columns.kinds(made["value"], made["modifications"])
-    made["table"] = pa.array([task.options.target.name] * len(rows), pa.string())
-    made["partition"] = pa.array([task.partition.shard] * len(rows), pa.int32())
-    made["offset"] = pa.array(offsets, pa.int64())
+    made["table"] = pa.repeat(pa.scalar(task.options.target.name, pa.string()), len(rows))
+    made["partition"] = pa.repeat(pa.scalar(holder.shard, pa.int32()), len(rows))
+    made["offset"] = pa.nulls(len(rows), pa.int64())
+    made["timestamp"] = made["modified"]
+    return columns.fitted(made, task.schema)
+
+
+def _fitted(task: _Task, rows: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Changes as rows of the state."""
+    made = {name: rows.column(name) for name in rows.schema.names}
     made["timestamp"] = made["modified"]
     return columns.fitted(made, task.schema)

@@ -1,0 +1,93 @@
+"""The last change of every key, of changes in Arrow columns, without a Python object per change."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from antiphon.spark.table_cut import Hashes
+from antiphon.wire.metadata import key_hash
+
+ROWS_MIN: Final = 100_000  # that are gathered before the first look for keys that changed twice
+
+
+class Fold:
+    """Takes changes in the order of their offsets; memory holds about twice the keys that changed.
+
+    `drop_deleted`: forget keys whose last change removed them. Right when the changes begin with the table itself.
+    """
+
+    def __init__(self, *, drop_deleted: bool) -> None:
+        self._drop_deleted = drop_deleted
+        self._parts: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._kept = 0
+
+    def add(self, changes: pa.RecordBatch) -> None:
+        """The next changes, with at least the columns key and value."""
+        if changes.num_rows:
+            self._parts.append(changes)
+            self._rows += changes.num_rows
+            if self._rows > max(2 * self._kept, ROWS_MIN):
+                self._compact()
+
+    def _compact(self) -> None:
+        self._parts = _last_of_each(self._parts, drop_deleted=self._drop_deleted)
+        self._rows = self._kept = sum(part.num_rows for part in self._parts)
+
+    def result(self) -> list[pa.RecordBatch]:
+        """The last change of every key."""
+        if self._parts:
+            self._compact()
+        return self._parts
+
+
+def _last_of_each(parts: Sequence[pa.RecordBatch], *, drop_deleted: bool) -> list[pa.RecordBatch]:
+    keys = pa.chunked_array([part.column("key") for part in parts])
+    numbered = pa.table({"key": keys, "row": pa.array(np.arange(len(keys)))})
+    last = numbered.group_by("key").aggregate([("row", "max")]).column("row_max").to_numpy()
+    mask = np.zeros(len(keys), bool)
+    mask[last] = True
+    found, at = [], 0
+    for part in parts:
+        chosen = pa.array(mask[at : at + part.num_rows])
+        at += part.num_rows
+        if drop_deleted:
+            chosen = pc.and_(chosen, pc.is_valid(part.column("value")))
+        kept = part.filter(chosen)
+        if kept.num_rows:
+            found.append(kept)
+    return found
+
+
+def within(rows: pa.RecordBatch, ranges: Sequence[Hashes]) -> pa.RecordBatch:
+    """The rows whose key's hash is in one of the ranges."""
+    hashes = np.fromiter(map(key_hash, rows.column("key").to_pylist()), np.int64, rows.num_rows)
+    mask = np.zeros(rows.num_rows, bool)
+    for first, last in ranges:
+        mask |= (hashes >= first) & (hashes <= last)
+    return rows.filter(pa.array(mask))
+
+
+def without_keys(rows: pa.RecordBatch, gone: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows whose key is in none of `gone`."""
+    if not gone:
+        return rows
+    keys = pa.chunked_array([part.column("key") for part in gone])
+    return rows.filter(pc.invert(pc.is_in(rows.column("key"), keys)))
+
+
+def joined(parts: Sequence[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of up to about `rows_max` rows, so that many small ones do not cost much each."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for part in parts:
+        waiting.append(part)
+        rows += part.num_rows
+        if rows >= rows_max:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
