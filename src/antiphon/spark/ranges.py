@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from antiphon.errors import CorruptBatchError, DataLossError, OffsetOutOfRangeError
-from antiphon.records.batch import iter_batches, read_header
+from antiphon.records.batch import iter_batches
 from antiphon.spark import archived, columns
 from antiphon.spark.connection import Cluster
 from antiphon.spark.fetching import FetchPlan, fetch_range
@@ -76,19 +76,21 @@ def read_range(
         plan = FetchPlan(
             place.shard_id, at, end, options.fetch_bytes, options.isolation, log_start_moves=False
         )
+        seen: Sequence[memoryview] = ()
         try:
             for batches in fetch_range(source, plan, options.target.timeout_ms):
                 yield _decoded(batches, at, wanted, decoder)
-                at = max(at, read_header(batches[-1]).next_offset)
+                seen = batches
             return
         except OffsetOutOfRangeError as error:
+            at = _end_of(seen, at)
             log_start = int(error.details.get("start", -1))
             if log_start <= at:
                 raise DataLossError(
                     f"{place.topic} shard {place.shard}: {error.message}; offsets {at} to {end} were to be read"
                 ) from error
         except CorruptBatchError as error:
-            raise _named(error, place, f"at or after offset {at}") from error
+            raise _named(error, place, f"at or after offset {_end_of(seen, at)}") from error
         at = yield from _read_archive(cluster, options, wanted._replace(start=at), log_start, decoder)
 
 
@@ -104,6 +106,14 @@ def _decoded(batches: Sequence[memoryview], at: int, wanted: Range, decoder: Dec
                 except CorruptBatchError as found:
                     raise _named(found, wanted.place, f"the batch at offset {header.base_offset}") from error
         raise _named(error, wanted.place, f"at or after offset {at}") from error
+
+
+def _end_of(batches: Sequence[memoryview], start: int) -> int:
+    """The offset after the last of these batches; `start` where there are none."""
+    end = start
+    for header, _ in iter_batches(batches[-1]) if batches else ():
+        end = max(end, header.next_offset)
+    return end
 
 
 def _named(error: CorruptBatchError, place: Place, where: str) -> CorruptBatchError:
