@@ -44,7 +44,13 @@ def write_config(config: NodeConfig, directory: Path) -> None:
 
 def warm_up() -> None:
     """Import what a node needs, once, before the forks."""
-    for name in ("antiphon.node.node", "antiphon.kafka.door", "antiphon.http.door", "antiphon.table.state"):
+    for name in (
+        "antiphon.node.node",
+        "antiphon.kafka.door",
+        "antiphon.http.door",
+        "antiphon.table.state",
+        "antiphon.spark.staging_housekeeper",
+    ):
         importlib.import_module(name)
 
 
@@ -52,6 +58,7 @@ def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> 
     """Serve until SIGTERM; `ready` is called once with whether the node has joined its cluster."""
     from antiphon.node.process import run_node
 
+    _look_after_staging(config)
     run_node(config, sockets=sockets, ready=ready)
 
 
@@ -61,4 +68,14 @@ def run_from_file(path: Path, *, bootstrap: bool) -> None:
 
     config = load_config(path)
     config.bootstrap = bootstrap
+    _look_after_staging(config)
     run_node(config)
+
+
+def _look_after_staging(config: NodeConfig) -> None:
+    """Have a thread of this process finish what Spark's drivers leave undone (`antiphon.spark.staging_housekeeper`)."""
+    from antiphon.spark import staging_housekeeper
+
+    host = "127.0.0.1" if config.listen_host in {"", "0.0.0.0", "::"} else config.listen_host  # noqa: S104 - compared
+    if config.ports.native:
+        staging_housekeeper.start(config.node_id, (host, config.ports.native))

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -189,6 +189,8 @@ class Waiting(NamedTuple):
 class TableWriters:
     """Requests of puts and deletes on their way. Use: `write` or `write_request` any number of times, then `finish`."""
 
+    ACCEPTED: ClassVar[frozenset[int]] = frozenset({OpStatus.OK, OpStatus.KEY_NOT_FOUND})
+
     def __init__(self, cluster: Cluster, table: TopicMeta, job: Job, timeout_ms: int) -> None:
         self._cluster = cluster
         self._table = table
@@ -309,7 +311,7 @@ class TableWriters:
         written: TableWritten = answer.body
         results = written.results
         for result in results:
-            if result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND}:
+            if result.status not in self.ACCEPTED:
                 raise InvalidRequestError(
                     f"{head.job}: shard {head.shard} refused an operation with status {result.status}"
                 )

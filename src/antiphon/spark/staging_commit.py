@@ -21,7 +21,7 @@ from antiphon.errors import (
 from antiphon.spark.connection import Address, Cluster, ShardCall
 from antiphon.spark.job import Job
 from antiphon.spark.pipelined import Pipeline
-from antiphon.spark.shard_writers import TableRequest, TableWriters, TopicWriters
+from antiphon.spark.shard_writers import TableRequest, TopicWriters
 from antiphon.spark.staging import (
     EPOCHS_TABLE,
     STAGED_TOPIC,
@@ -30,6 +30,7 @@ from antiphon.spark.staging import (
     encode_blob,
     read_blobs,
 )
+from antiphon.spark.staging_deletes import EpochTableWriters
 from antiphon.spark.staging_epochs import (
     ROW_BYTES_MAX,
     Epoch,
@@ -160,8 +161,12 @@ def finish_epoch(place: Place, cluster: Cluster, epochs: Epochs, stored: Stored)
             last_said_s = time.monotonic()
             epochs.working(epoch.target_id, epoch.query)
 
+    def check_open() -> None:
+        if _is_over(epochs, epoch):
+            raise ProducerFencedError(f"{epoch} was applied by somebody else")
+
     try:
-        apply_epoch(place, cluster, epoch, working)
+        apply_epoch(place, cluster, epoch, Watch(working, check_open))
     except (ProducerFencedError, OffsetOutOfRangeError, CorruptBatchError):
         if _is_over(epochs, epoch):
             return  # another one applied it meanwhile, and later epochs came, or what was staged was trimmed
@@ -175,15 +180,25 @@ def _is_over(epochs: Epochs, epoch: Epoch) -> bool:
     return now is None or now.epoch.number > epoch.number or now.epoch.is_applied
 
 
-def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, working: Callable[[], None]) -> None:
-    """Append an epoch's staged rows to its target; `working` is called now and then."""
+class Watch(NamedTuple):
+    """How whoever applies an epoch keeps in touch with the others.
+
+    `working` is to be called now and then; `check_open` raises ProducerFencedError when there is nothing left to do.
+    """
+
+    working: Callable[[], None]
+    check_open: Callable[[], None]
+
+
+def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, watch: Watch) -> None:
+    """Append an epoch's staged rows to its target."""
     with (
         Cluster(place.servers, place.timeout_ms) as reader,
         Pipeline(place.servers, place.timeout_ms) as pipeline,
     ):
         target = target_of(cluster, epoch)
         write, finish = (
-            _to_table(cluster, target, epoch, place)
+            _to_table(cluster, target, epoch, place, watch.check_open)
             if epoch.is_table
             else _to_topic(pipeline, target, epoch, place)
         )
@@ -192,7 +207,7 @@ def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, working: Callable[
         for at, blob in read_blobs(reader, wanted):
             for shard, data in blob.parts():
                 write(parts[at].partition, shard, data)
-            working()
+            watch.working()
         finish()
 
 
@@ -226,9 +241,10 @@ def _to_topic(
 
 
 def _to_table(
-    cluster: Cluster, target: TopicMeta, epoch: Epoch, place: Place
+    cluster: Cluster, target: TopicMeta, epoch: Epoch, place: Place, check_open: Callable[[], None]
 ) -> tuple[_Write, Callable[[], None]]:
-    writers = TableWriters(cluster, target, Job(epoch.query, epoch.number, 0), place.timeout_ms)
+    job = Job(epoch.query, epoch.number, 0)
+    writers = EpochTableWriters(cluster, target, job, place.timeout_ms, check_open)
 
     def write(partition: int, shard: int, data: memoryview) -> None:
         try:
