@@ -178,6 +178,8 @@ class ShardHost:
                 f"the replica of shard {self.shard_id} on node {self.services.node_id} stopped: {self.failed.message}",
                 leader=None,
                 shard_id=self.shard_id,
+                failed=self.failed.code,  # for good: who asks for this very replica need not wait
+                offset=self.failed.details.get("offset"),
             )
         leader = None if self.is_leader else self.replica.leader
         return NotLeaderError(

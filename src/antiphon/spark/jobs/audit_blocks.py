@@ -284,7 +284,8 @@ def scan_replica(scanner: BlockScanner, log: ReplicaLog) -> Iterator[Block]:
         except OffsetOutOfRangeError as error:
             _out_of_range(scanner, error)
         except DamagedLogError as error:
-            at = int(error.details.get("offset", before))
+            said = error.details.get("offset")
+            at = said if isinstance(said, int) else before
             scanner.found(DIFFERS, "damaged", at, f"the node found damage itself: {error.message}")
             scanner.skip(UNREAD)
             failures += 1

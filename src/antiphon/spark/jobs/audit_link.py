@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError
+from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError, from_wire
 from antiphon.spark.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Link
 from antiphon.wire.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
 
@@ -70,6 +70,8 @@ class NodeLink:
             except AntiphonError as error:
                 if not error.retriable:
                     raise
+                if error.details.get("failed"):
+                    raise _stopped(error) from error
                 problem = error
             if time.monotonic() + pause_s >= deadline:
                 raise UnreachableError(
@@ -114,6 +116,11 @@ class NodeLink:
                 f"node {self.node} answered with {type(reply).__name__}, not its status"
             )
         return {replica.shard_id: replica for replica in reply.replicas}
+
+
+def _stopped(error: AntiphonError) -> AntiphonError:
+    """What stopped a replica for good, out of the refusal that says that it did."""
+    return from_wire(str(error.details["failed"]), error.message, {"offset": error.details.get("offset")})
 
 
 def _fetch(shard_id: int, offset: int) -> Fetch:
