@@ -14,6 +14,7 @@ from antiphon.cli import (
     judge,
     kv_commands,
     membership_commands,
+    replay_commands,
     simulate,
     spark_support,
     topic_commands,
@@ -59,6 +60,7 @@ judge.mount(app)
 verify.mount(app)
 archive_commands.mount(app)
 audit_commands.mount(app)
+replay_commands.mount(app)
 spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 

@@ -39,9 +39,14 @@ from antiphon.spark.spark_errors import our_error
 from antiphon.wire.requests import TableScan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from antiphon.wire.metadata import TopicMeta
+
+    Writer = Callable[[LoadSpec, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 BATCH_ROWS: Final = 500
 BATCH_BYTES: Final = 64 * 1024
@@ -170,8 +175,8 @@ def bulk_load(
     return _summed(spec, results, digest, time.monotonic() - started, verified=verify)
 
 
-def run_load(chosen: "DataFrame", spec: LoadSpec) -> list[TaskResult]:
-    """Shuffle, sort and write; `chosen` has columns key and value, and perhaps `_order`."""
+def run_load(chosen: "DataFrame", spec: LoadSpec, write: "Writer" = write_partition) -> list[TaskResult]:
+    """Shuffle, sort and have tasks `write`; `chosen` has columns key and value, and perhaps `_order`."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as sf
     from pyspark.sql.types import IntegerType, StructField, StructType
@@ -186,7 +191,7 @@ def run_load(chosen: "DataFrame", spec: LoadSpec) -> list[TaskResult]:
         cores = max(1, chosen.sparkSession.sparkContext.defaultParallelism)
         spec = msgspec.structs.replace(spec, rate=max(1, spec.rate // min(cores, spec.tasks)))
     try:
-        rows = sorted_rows.mapInArrow(partial(write_partition, spec), "result string").collect()
+        rows = sorted_rows.mapInArrow(partial(write, spec), "result string").collect()
     except PySparkException as error:
         raise plain_error(error) from error
     return sorted(

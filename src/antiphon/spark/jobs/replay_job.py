@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.spark.connection import Cluster
-from antiphon.spark.jobs.replay_cut import AsOfOffset, Cut, find_cut
+from antiphon.spark.jobs.replay_cut import AsOfOffset, Cut, find_cut, parse_offsets
 from antiphon.spark.jobs.replay_frames import (
     LAST_PER_KEY,
     Fold,
@@ -92,7 +92,7 @@ def replay_table(
             spark,
             cluster,
             source,
-            {"job": "replay_table", "as_of": _as_of(as_of_offset, as_of_timestamp_ms)},
+            {"job": "replay_table", "as_of": _as_of(source, as_of_offset, as_of_timestamp_ms)},
             lambda: find_cut(cluster, source, as_of_offset, as_of_timestamp_ms),
             lambda cut: state_frame(spark, servers, cut, timeout_ms),
             output,
@@ -165,7 +165,7 @@ def fold_topic(
             return frame(cut())
         wanted = {
             "job": "fold_topic",
-            "as_of": _as_of(as_of_offset, as_of_timestamp_ms),
+            "as_of": _as_of(source, as_of_offset, as_of_timestamp_ms),
             "fold": name_of(fold),
             "by": by,
         }
@@ -191,8 +191,10 @@ def any_topic(cluster: Cluster, name: str) -> "TopicMeta":
     raise UnknownTopicError(f"there is no topic or table {name!r}; create it first", name=name)
 
 
-def _as_of(offset: AsOfOffset, timestamp_ms: int | None) -> str:
-    """As the plan has it."""
+def _as_of(source: "TopicMeta", offset: AsOfOffset, timestamp_ms: int | None) -> str:
+    """As the plan has it, however it was written."""
     if timestamp_ms is not None:
         return f"time {timestamp_ms}"
-    return "now" if offset is None else f"offset {offset}"
+    if offset is None:
+        return "now"
+    return f"offset {dict(sorted(parse_offsets(source.name, offset, len(source.shards)).items()))}"
