@@ -356,8 +356,8 @@ class Cluster:
 
     def followers_of(self, shard_id: int) -> list[int]:
         """Nodes that hold a full member's replica of the shard, the leader left out, as far as is known here."""
-        leader = self._leaders.get(shard_id, ABSENT_NODE)
         alive = {node.node_id for node in self.metadata(refresh=False).nodes if node.alive and node.native}
+        leader = self._leaders.get(shard_id, ABSENT_NODE)
         shard = self._shard(shard_id)
         return [node for node in shard.ensemble if node != leader and node in alive] if shard else []
 
