@@ -28,6 +28,25 @@ def last_changes(changes: pa.Table) -> pa.Table:
     return changes.take(ranked.filter(first))
 
 
+def last_rows(rows: pa.Table) -> pa.Table:
+    """Of a table's changes as they are read (columns key and offset, of one shard or several): the last of each key.
+
+    Offsets tell the order within a shard; a key that was in two shards, around a split, is left to `last_changes`.
+    """
+    if rows.num_rows < 2:
+        return rows
+    by = ("key", "partition", "offset")
+    ranked = pc.sort_indices(rows.select(by), sort_keys=[(name, "ascending") for name in by])
+    keys, shards = (rows.column(name).combine_chunks().take(ranked) for name in by[:2])
+    count = len(keys)
+    differs = pc.or_kleene(
+        pc.not_equal(keys.slice(1), keys.slice(0, count - 1)),
+        pc.not_equal(shards.slice(1), shards.slice(0, count - 1)),
+    )
+    last = pa.concat_arrays([differs, pa.array([True])])
+    return rows.take(ranked.filter(last))
+
+
 def newer_than(changes: pa.Table, known: pa.Table) -> pa.Table:
     """The changes, one a key, that are still to be applied to a table with rows `known` (columns KEY and VERSION)."""
     rows = pc.index_in(changes.column(KEY), known.column(KEY).combine_chunks())

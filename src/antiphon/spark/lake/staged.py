@@ -14,6 +14,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.spark.lake.folder import Folder
 
 COMPRESSION: Final = "zstd"
+GROUP_BYTES: Final = 32 * 1024 * 1024  # in memory, before they become a row group
 REPORT: Final = "report string"  # the one column of what a staging task tells the driver, as JSON
 
 
@@ -53,6 +54,8 @@ class PartWriter:
         self._writer: Any = None
         self._meta: list[Any] = []
         self._rows = 0
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -72,12 +75,20 @@ class PartWriter:
             self._writer = pq.ParquetWriter(
                 self._stream, self._schema, compression=COMPRESSION, metadata_collector=self._meta
             )
-        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        self._writer.write_table(table)
+        self._waiting.append(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
+        self._waiting_bytes += rows.nbytes
         self._rows += rows.num_rows
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
 
     def discard(self) -> None:
         """Close and remove what was written."""
+        self._waiting, self._waiting_bytes = [], 0
         if self._writer is not None:
             self._writer.close()
             self._stream.close()
@@ -88,6 +99,7 @@ class PartWriter:
     def _close(self) -> None:
         if self._writer is None:
             return
+        self._flush()
         self._writer.close()
         self._writer = None
         size_bytes = self._stream.tell()

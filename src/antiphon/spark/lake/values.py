@@ -154,10 +154,9 @@ def _decode(decoder: Decoder, values: pa.Array, places: list[int], out: _Out) ->
     try:
         parts.append(decoder.table(values))
     except DECODE_ERRORS as error:
-        if len(values) == 1:
-            bad.append((places[0], reason(error)))
-            return
         known = decoder.screen(values)
+        if not known and len(values) == 1:
+            known = [(0, reason(error))]
         if known:
             bad += [(places[index], why) for index, why in known]
             out_of_it = {index for index, _ in known}

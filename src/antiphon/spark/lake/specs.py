@@ -1,0 +1,183 @@
+"""How values are to be read, from what users give: checked whole before anything is started."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from antiphon.errors import InvalidRequestError
+from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.lake.json_values import infer_columns
+from antiphon.spark.lake.mirror import Source
+from antiphon.spark.lake.staged import lake_schema
+from antiphon.spark.lake.values import FORMATS, NEW_FIELDS, ValueSpec, check_choice
+from antiphon.spark.option_values import parse_servers
+from antiphon.wire.requests import ListOffset
+
+SAMPLE_OFFSETS: Final = 5_000  # from each end of the log, over all shards
+FRAMINGS: Final = ("none", "confluent")
+LIST_LATEST: Final = -1
+
+
+@dataclass(frozen=True)
+class ValueOptions:
+    """What a job is told of its values.
+
+    `format`: raw, text, json, avro or protobuf. `schema`: of JSON columns as DDL (`id bigint, name string`), a StructType or
+    an Arrow schema, or None to learn them from a sample; of Avro the schema's JSON or a file of it; of Protobuf a file that
+    `protoc --include_imports --descriptor_set_out` made, or its bytes. `message`: the Protobuf message's full name.
+    `framing`: `confluent` where values begin with a schema id. `writers`: Avro schemas by that id. `new_fields`: what
+    becomes of JSON fields without a column: `add` one (default without a schema), `rest` (default with one: kept as JSON in
+    `_rest`), `drop`, or `reject` the record.
+    """
+
+    format: str = "raw"
+    schema: Any = None
+    message: str | None = None
+    framing: str = "none"
+    writers: Mapping[Any, str] = field(default_factory=dict, hash=False)
+    new_fields: str | None = None
+
+
+def value_spec(options: ValueOptions) -> ValueSpec:
+    """The checked form. Raises InvalidRequestError naming the option."""
+    check_choice("format", options.format, FORMATS)
+    confluent = check_choice("framing", options.framing, FRAMINGS) == "confluent"
+    _check_applies(options)
+    spec = ValueSpec(options.format, confluent=confluent)
+    if options.format == "json":
+        default = "add" if options.schema is None else "rest"
+        new_fields = check_choice("new_fields", options.new_fields or default, NEW_FIELDS)
+        columns = None if options.schema is None else lake_schema(_columns(options.schema))
+        spec = ValueSpec("json", columns, new_fields=new_fields)
+        spec.decoder(columns or pa.schema([]))  # refuses types that JSON has not
+    elif options.format == "avro":
+        writers = {_schema_id(number): _text(one, "writers") for number, one in options.writers.items()}
+        spec = ValueSpec("avro", avsc=_text(options.schema, "schema"), writers=writers, confluent=confluent)
+    elif options.format == "protobuf":
+        spec = ValueSpec(
+            "protobuf", descriptors=_bytes(options.schema), message=options.message, confluent=confluent
+        )
+    columns = spec.fixed_columns()
+    if columns is not None:
+        lake_schema(columns)
+    return spec
+
+
+def _check_applies(options: ValueOptions) -> None:
+    given = {
+        "schema": (options.schema, ("json", "avro", "protobuf")),
+        "message": (options.message, ("protobuf",)),
+        "writers": (options.writers or None, ("avro",)),
+        "new_fields": (options.new_fields, ("json",)),
+        "framing": (None if options.framing == "none" else options.framing, ("avro", "protobuf")),
+    }
+    for name, (value, formats) in given.items():
+        if value is not None and options.format not in formats:
+            raise InvalidRequestError(
+                f"{name} is for format {' or '.join(formats)}, not for {options.format}"
+            )
+    if options.format in {"avro", "protobuf"} and options.schema is None:
+        raise InvalidRequestError(f"format {options.format} needs a schema")
+    if options.format == "protobuf" and not options.message:
+        raise InvalidRequestError("format protobuf needs message, the full name of the values' message type")
+
+
+def _columns(schema: Any) -> pa.Schema:
+    if isinstance(schema, pa.Schema):
+        return schema
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, str):
+        try:
+            schema = StructType.fromDDL(schema)
+        except Exception as error:  # the parser's own, from the JVM
+            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InvalidRequestError(f"schema is not a list of columns and types: {line}") from error
+    if not isinstance(schema, StructType):
+        raise InvalidRequestError(
+            f"schema of JSON values has to be DDL, a StructType or an Arrow schema, not {type(schema).__name__}"
+        )
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _schema_id(number: Any) -> int:
+    try:
+        return int(number)
+    except (TypeError, ValueError):
+        raise InvalidRequestError(f"writers are named by their schema id, a number, not {number!r}") from None
+
+
+def _text(given: Any, what: str) -> str:
+    """JSON text, or a file of it."""
+    if isinstance(given, Mapping | list):
+        import json
+
+        return json.dumps(given)
+    text = str(given)
+    if text.lstrip()[:1] in {"{", "[", '"'}:
+        return text
+    return _file(text, what).decode("utf-8", "replace")
+
+
+def _bytes(given: Any) -> bytes:
+    return given if isinstance(given, bytes) else _file(str(given), "schema")
+
+
+def _file(path: str, what: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(f"{what}: the file {path} cannot be read: {error.strerror}") from error
+
+
+# -- looking at the cluster -------------------------------------------------------------------------------------------
+
+
+def shard_ends(source: Source, timeout_ms: int) -> dict[int, tuple[int, int]]:
+    """First offset and committed end of every shard, now."""
+    with Cluster(parse_servers(source.servers), timeout_ms) as cluster:
+        shards = cluster.topic(source.name, table=source.is_table).shards
+        calls = [ShardCall(shard.shard_id, ListOffset(shard.shard_id, LIST_LATEST)) for shard in shards]
+        replies = [answer.body for answer in cluster.call_all(calls)]
+    return {
+        shard.index: (int(reply.log_start), int(reply.high_watermark))
+        for shard, reply in zip(shards, replies, strict=True)
+    }
+
+
+def sampled_columns(spark: Any, source: Source, timeout_ms: int) -> pa.Schema:
+    """Columns of JSON values as the oldest and the newest records have them; none where there are no records."""
+    ends = shard_ends(source, timeout_ms)
+    each = max(1, SAMPLE_OFFSETS // max(1, len(ends)))
+    ranges = [
+        {shard: (start, min(end, start + each)) for shard, (start, end) in ends.items()},
+        {shard: (max(start + each, end - each), end) for shard, (start, end) in ends.items()},
+    ]
+    values: list[bytes | None] = []
+    for span in ranges:
+        chosen = {shard: (start, end) for shard, (start, end) in span.items() if end > start}
+        if chosen:
+            values += _values(spark, source, chosen, timeout_ms)
+    return infer_columns(values)
+
+
+def _values(
+    spark: Any, source: Source, span: Mapping[int, tuple[int, int]], timeout_ms: int
+) -> list[bytes | None]:
+    import json
+
+    kind = {"table": source.name, "mode": "changes"} if source.is_table else {"topic": source.name}
+    bounds = {
+        name: json.dumps({source.name: {str(shard): pair[at] for shard, pair in span.items()}})
+        for at, name in enumerate(("startingOffsets", "endingOffsets"))
+    }
+    frame = (
+        spark.read.format("antiphon")
+        .options(servers=source.servers, columns="value", timeoutMs=str(timeout_ms), **kind, **bounds)
+        .load()
+    )
+    return [None if row["value"] is None else bytes(row["value"]) for row in frame.collect()]
