@@ -42,7 +42,7 @@ async def archived_files(
     """The archived files of a shard in the order of their offsets. Raises ArchiveError."""
     table = None if cluster.meta is None else catalog_of(cluster.meta)
     if table is None:
-        await cluster.refresh()  # the catalog may be newer than what is known here
+        await cluster.refresh_from_all()  # the catalog may be newer than what is known here
         table = None if cluster.meta is None else catalog_of(cluster.meta)
     found: list[ArchivedFile] = []
     for part in table.shards if table is not None else ():

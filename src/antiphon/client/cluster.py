@@ -136,6 +136,19 @@ class Cluster:
                 return
         raise UnavailableError(problem.message) from problem
 
+    async def refresh_from_all(self) -> None:
+        """Ask every node that answers soon: for what must not be overlooked because one of them lags."""
+        question = GetMetadata()
+        for address in self._places(None):
+            try:
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    connection = await self.connection(address)
+                    reply, _ = await connection.request(question)
+            except (AntiphonError, TimeoutError):
+                continue
+            if isinstance(reply, MetadataReply):
+                self._adopt(reply.cluster)
+
     def _places(self, avoid: str | None) -> list[str]:
         """Addresses to ask: connected ones first, the one to avoid last."""
         others = [address for address in self._addresses.values() if address not in self._connections]

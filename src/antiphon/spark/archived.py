@@ -14,7 +14,6 @@ from antiphon.client.archive_format import (
     ARCHIVE_TABLE,
     FILES_MAX,
     ArchivedFile,
-    archived_until,
     catalog_of,
     decode_row,
     encode_row,
@@ -70,13 +69,17 @@ class Catalog:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def exists(self, *, refresh: bool = False) -> bool:
-        """Was anything ever archived, as far as the metadata at hand knows?"""
-        return catalog_of(self._cluster.metadata(refresh=refresh)) is not None
+    def exists(self) -> bool:
+        """Was anything ever archived? Where the metadata at hand does not know the catalog, all nodes are asked."""
+        return self._table() is not None
+
+    def _table(self) -> TopicMeta | None:
+        found = catalog_of(self._cluster.metadata(refresh=False))
+        return found if found is not None else catalog_of(self._cluster.newest_metadata())
 
     def files(self, prefix: bytes = b"") -> list[ArchivedFile]:
         """The files whose keys begin so, in order of topic id, shard and offset. Raises ArchiveError."""
-        table = catalog_of(self._cluster.metadata(refresh=False))
+        table = self._table()
         found: list[ArchivedFile] = []
         for shard in table.shards if table is not None else ():
             after = b""
@@ -115,10 +118,10 @@ class Catalog:
         return decode_row(row)
 
     def _shard_id(self) -> int:
-        table = catalog_of(self._cluster.metadata(refresh=False))
+        table = self._table()
         if table is None:
             self._create()
-            table = catalog_of(self._cluster.metadata(refresh=False))
+            table = self._table()
         if table is None or len(table.shards) != 1:
             raise ArchiveError(f"table {ARCHIVE_TABLE} is not the catalog: it has more than one shard")
         return table.shards[0].shard_id
@@ -135,7 +138,7 @@ class Catalog:
                 problem = error
                 continue
             for _ in range(CREATED_TRIES):  # nodes hear of it one after the other
-                if self.exists(refresh=True):
+                if self.exists():
                     return
         raise problem
 
@@ -154,7 +157,7 @@ def archived_start(cluster: Cluster, topic: str, shard: int, log_start: int) -> 
     That is `log_start` where nothing is archived. The answer is kept as long as `log_start` stays, so that a planner may
     ask at every turn.
     """
-    if log_start <= 0 or not Catalog(cluster).exists():
+    if log_start <= 0:
         return log_start
     meta = topic_named(cluster, topic)
     known = _known.setdefault(cluster, {})
@@ -235,9 +238,6 @@ def _opened(
         return
     meta = topic_named(cluster, topic)
     files = Catalog(cluster).of_shard(meta, shard)
-    if archived_until(files, at) < end:  # was the catalog made since the metadata was read?
-        cluster.metadata()
-        files = Catalog(cluster).of_shard(meta, shard)
     while at < end:
         file = holder(files, at)
         if file is None:

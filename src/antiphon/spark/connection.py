@@ -285,6 +285,18 @@ class Cluster:
                 return None
         return problem
 
+    def newest_metadata(self) -> ClusterMeta:
+        """The newest metadata of all nodes that answer soon: for what must not be overlooked because one of them lags."""
+        for address in self._addresses():
+            try:
+                reply = self._link(address).call(GetMetadata(), CONNECT_TIMEOUT_S).body
+            except (OSError, AntiphonError):
+                self._drop(address)
+                continue
+            if isinstance(reply, MetadataReply):
+                self._adopt(reply.cluster)
+        return self.metadata(refresh=False)
+
     def _adopt(self, meta: ClusterMeta) -> None:
         if self._meta is not None and meta.version <= self._meta.version:
             return  # nothing new, or from a node that lags; hints of leaders stay

@@ -71,7 +71,6 @@ def plan(cluster: Cluster, topic: TopicMeta, limits: Limits, file_bytes: int, no
         by_age = _offsets(cluster, topic, max(0, now_ms - limits.older_than_ms))
     sizes = _sizes(cluster, topic)
     catalog = Catalog(cluster)
-    catalog.exists(refresh=True)
     found = []
     for shard in sorted(topic.shards, key=lambda shard: shard.index):
         end, aged = ends[shard.shard_id], by_age[shard.shard_id]
