@@ -23,7 +23,7 @@ from antiphon.records.batch import (
     MAGIC,
     UNCHECKED_BYTES,
 )
-from antiphon.spark.jobs.audit_markers import marker_problem
+from antiphon.spark.jobs.audit_markers import JOB_ID_MIN, marker_problem
 from antiphon.spark.jobs.audit_model import (
     DIFFERS,
     INCOMPLETE,
@@ -43,6 +43,8 @@ from antiphon.wire.requests import Fetched
 FINDINGS_PER_BLOCK: Final = 20
 FAILURES_MAX: Final = 3  # of one range; then the rest of it is left unread
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
+_CODEC_OR_CONTROL: Final = CODEC_MASK | CONTROL_BIT
+CODEC_MAX: Final = len(CODEC_NAMES) - 1
 
 
 class ReplicaLog(Protocol):
@@ -57,6 +59,29 @@ class ReplicaLog(Protocol):
     def fetch_ahead(self, shard_id: int, offset: int) -> None:
         """The same fetch is about to be made."""
         ...
+
+
+class _Markers:
+    """One producer's first batch in a block, and its newest so far."""
+
+    __slots__ = ("epoch", "first", "last", "offset", "oldest")
+
+    def __init__(self, marker: Marker) -> None:
+        self.oldest = marker
+        self.go_on(marker)
+
+    def go_on(self, marker: Marker) -> None:
+        """Take `marker` for the newest."""
+        self.epoch, self.first, self.last, self.offset = (
+            marker.epoch,
+            marker.first,
+            marker.last,
+            marker.offset,
+        )
+
+    def newest(self) -> Marker:
+        """The newest one."""
+        return Marker(self.epoch, self.first, self.last, self.offset)
 
 
 class BlockScanner:
@@ -105,11 +130,11 @@ class BlockScanner:
         self._entry = self.offset
         self._next = NOWHERE
         self._terms = (-1, -1)
-        self._markers: dict[int, tuple[Marker, Marker]] = {}
+        self._markers: dict[int, _Markers] = {}
         self._findings: list[Finding] = []
 
     def _close(self) -> None:
-        markers = tuple(MarkerSpan(who, first, last) for who, (first, last) in self._markers.items())
+        markers = tuple(MarkerSpan(who, seen.oldest, seen.newest()) for who, seen in self._markers.items())
         self.done.append(
             Block(
                 self.shard_id,
@@ -157,44 +182,75 @@ class BlockScanner:
 
     def feed(self, payload: memoryview) -> None:
         """Look at whole batches that continue the log at `offset`. The outermost may lie outside of the range."""
-        at, size_left, hashed_from = 0, len(payload), -1
-        bound = self._bounds[self._at + 1]
-        unpack = HEADER_STRUCT.unpack_from
-        while size_left > 0 and not self.is_done:
+        at = 0
+        while not self.is_done:
+            at = self._run(payload, at)
+            size_left = len(payload) - at
+            if size_left == 0:
+                break
             if size_left < HEADER_BYTES:
                 self._torn(f"{size_left} bytes stand where a batch has to begin")
                 break
-            header = unpack(payload, at)
+            header = HEADER_STRUCT.unpack_from(payload, at)
             base, size = header[0], header[1] + LENGTH_PREFIX_BYTES
             if header[3] != MAGIC or not HEADER_BYTES <= size <= size_left:
                 self._torn(f"no whole batch stands there: magic {header[3]}, {size} bytes of {size_left}")
                 break
             if base >= self.end:
-                self._hash_up(payload, hashed_from, at)
                 self._reached(base)
                 return
             if self._is_first and base < self.offset:
                 # The batch that holds the first offset belongs to the range before, which looks at it.
                 self._straddles(header)
             else:
-                if base >= bound:
-                    self._hash_up(payload, hashed_from, at)
-                    hashed_from = -1
+                if base >= self._bounds[self._at + 1]:
                     self._reached(base)
-                    bound = self._bounds[self._at + 1]
-                if hashed_from < 0:
-                    hashed_from = at
                 self._look(header, payload[at : at + size])
             at += size
-            size_left -= size
-        if not self.is_done:
-            self._hash_up(payload, hashed_from, at)
-            if self.offset >= self.end:
-                self.finish()
+        if not self.is_done and self.offset >= self.end:
+            self.finish()
 
-    def _hash_up(self, payload: memoryview, start: int, end: int) -> None:
-        if 0 <= start < end:
-            self._hash.update(payload[start:end])
+    def _run(self, payload: memoryview, at: int) -> int:
+        """Take in the batches from byte `at` on that nothing is wrong with, within this block; returns where they end.
+
+        All that is out of the ordinary, a producer's first batch in a block for one, is left to `_look`.
+        """
+        if self._origins is not None:
+            return at
+        unpack, known_of, end = HEADER_STRUCT.unpack_from, self._markers.get, len(payload)
+        offset, bound, term = self.offset, self._bounds[self._at + 1], self._term
+        dense, began, batches, first_term = not self._is_table, at, 0, -1
+        while end - at >= HEADER_BYTES and offset < bound:
+            base, length, own, magic, crc, attributes, delta, _, _, producer, epoch, sequence, count = unpack(
+                payload, at
+            )
+            after = at + length + LENGTH_PREFIX_BYTES
+            if base != offset or magic != MAGIC or own < term or count != delta + 1 or count < 1:
+                break
+            if attributes & _CODEC_OR_CONTROL > CODEC_MAX or not at + HEADER_BYTES <= after <= end:
+                break
+            if crc32c(payload[at + UNCHECKED_BYTES : after]) != crc:
+                break
+            if producer >= 0:
+                known = known_of(producer)
+                if known is None or known.epoch != epoch:
+                    break
+                if sequence != known.last + 1 if dense else sequence <= known.first or producer >= JOB_ID_MIN:
+                    break
+                known.first, known.offset = sequence, offset
+                known.last = (sequence + delta) & _SEQUENCE_MASK
+            if batches == 0:
+                first_term = own
+            batches += 1
+            term, offset, at = own, offset + count, after
+        if batches:
+            self._hash.update(payload[began:at])
+            self._is_first = False
+            self._term, self.offset, self._next = term, offset, offset
+            self._terms = (first_term if self._terms[0] < 0 else self._terms[0], term)
+            self._batches += batches
+            self._bytes += at - began
+        return at
 
     def _torn(self, what: str) -> None:
         self.found(DIFFERS, "not_a_batch", self.offset, what)
@@ -226,6 +282,7 @@ class BlockScanner:
     def _look(self, header: tuple[int, ...], batch: memoryview) -> None:
         (base, _, term, _, crc, attributes, delta, _, _, producer, epoch, sequence, count) = header
         self._is_first = False
+        self._hash.update(batch)
         if base != self.offset:
             if base > self.offset:
                 self._gap(base)
@@ -262,12 +319,12 @@ class BlockScanner:
     def _mark(self, producer: int, marker: Marker) -> None:
         known = self._markers.get(producer)
         if known is None:
-            self._markers[producer] = (marker, marker)
+            self._markers[producer] = _Markers(marker)
             return
-        problem = marker_problem(producer, known[1], marker, is_table=self._is_table)
+        problem = marker_problem(producer, known.newest(), marker, is_table=self._is_table)
         if problem is not None:
             self.found(DIFFERS, problem.kind, marker.offset, problem.what)
-        self._markers[producer] = (known[0], marker)
+        known.go_on(marker)
 
 
 def scan_replica(scanner: BlockScanner, log: ReplicaLog) -> Iterator[Block]:
