@@ -3,6 +3,7 @@
 import pickle
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -408,3 +409,34 @@ def test_an_answer_to_a_decision_that_is_lost(server: NativeServer, epochs: Epoc
     newest = epochs.newest(b"id", "q")
     assert newest is not None
     assert newest.epoch.is_applied
+
+
+def test_a_delete_that_comes_late_deletes_nothing(
+    server: NativeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shard,) = server.create("state", 1, Kind.TABLE)
+    options = options_for(server, table="state")
+
+    def change(value: bytes | None) -> pa.RecordBatch:
+        return pa.record_batch(
+            {"key": pa.array([b"k"], pa.binary()), "value": pa.array([value], pa.binary())}
+        )
+
+    applied: list[tuple[Any, ...]] = []
+    apply_epoch = staging_commit.apply_epoch
+
+    def noted(*args: Any) -> None:
+        applied.append(args)
+        apply_epoch(*args)
+
+    monkeypatch.setattr(staging_commit, "apply_epoch", noted)
+    commit_results(options, epoch_of(options, 0, change(None)), b"")
+    # The next epoch puts the key, from another partition: nothing of the first one's producer is in the log.
+    nothing = change(None).slice(0, 0)
+    commit_results(options, epoch_of(options, 1, nothing, change(b"later")), b"")
+    place, _, epoch, _ = applied[0]
+    with Cluster(place.servers, 3_000) as cluster:
+        table = ensure_internal(cluster, 1)[1]
+        # Somebody who was slow applies the first one again: what it has to delete is there now.
+        staging_commit.finish_epoch(place, cluster, Epochs(cluster, table), Stored(epoch, 0))
+    assert {key: value for key, (value, _) in shard.rows.items()} == {b"k": b"later"}
