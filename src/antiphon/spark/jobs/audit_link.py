@@ -10,8 +10,14 @@ from antiphon.spark.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answe
 from antiphon.wire.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
+SILENT_S: Final = 60.0  # for so long a node that did not answer is hardly waited for: a task has many pieces
+SILENT_TIMEOUT_S: Final = 0.5
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
+
+
+# Address -> until when. A worker process carries out many tasks, one after the other.
+_silent: dict[tuple[str, int], float] = {}
 
 
 class _Sent(NamedTuple):
@@ -23,14 +29,17 @@ class _Sent(NamedTuple):
 class NodeLink:
     """One connection to one node. Every call is repeated until it is answered or `timeout_ms` are over.
 
+    With `learns`, a node that was silent is hardly waited for by the other links of this process, for a while.
+
     What a node refuses for good is raised as it is; all else ends as UnreachableError.
     """
 
-    def __init__(self, node: int, address: str, timeout_ms: int) -> None:
+    def __init__(self, node: int, address: str, timeout_ms: int, *, learns: bool = False) -> None:
         host, _, port = address.rpartition(":")
         self.node = node
         self._address = (host.strip("[]"), int(port))
         self._timeout_s = timeout_ms / 1000
+        self._learns = learns
         self._link: Link | None = None
         self._sent: _Sent | None = None
 
@@ -59,11 +68,16 @@ class NodeLink:
 
     def ask(self, body: Any) -> Answer:
         """The answer to a request."""
-        deadline = time.monotonic() + self._timeout_s
+        timeout_s = self._timeout_s
+        if self._learns and _silent.get(self._address, 0.0) > time.monotonic():
+            timeout_s = min(timeout_s, SILENT_TIMEOUT_S)
+        deadline = time.monotonic() + timeout_s
         pause_s = PAUSE_S_MIN
         while True:
             try:
-                return self._once(body, max(0.05, min(ANSWER_TIMEOUT_S, deadline - time.monotonic())))
+                answer = self._once(body, max(0.05, min(ANSWER_TIMEOUT_S, deadline - time.monotonic())))
+                _silent.pop(self._address, None)
+                return answer
             except (OSError, ProtocolViolationError) as error:
                 self.close()
                 problem: Exception = error
@@ -74,9 +88,10 @@ class NodeLink:
                     raise _stopped(error) from error
                 problem = error
             if time.monotonic() + pause_s >= deadline:
+                _silent[self._address] = time.monotonic() + SILENT_S
                 raise UnreachableError(
                     f"node {self.node} at {self._address[0]}:{self._address[1]} gave no answer within "
-                    f"{self._timeout_s:.1f} s: {problem}"
+                    f"{timeout_s:.1f} s: {problem}"
                 ) from problem
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)

@@ -5,7 +5,7 @@ The plan, with its cut, is made once in the driver and travels in the option `pl
 chunks of keys. A row is (shard_id, part, body): what belongs together has the same first two, and `body` is msgpack.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
@@ -67,12 +67,17 @@ class FoldPiece(msgspec.Struct, frozen=True, array_like=True, tag=1):
     end: int
     part: int
     nodes: tuple[int, ...]
+    size_bytes: int
 
 
 class StorePiece(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A table's store on one replica."""
+    """A table's store on one replica. `size_bytes` is its log's, for want of the store's own."""
 
     plan: ShardPlan
+    size_bytes: int
+
+
+Piece = LogPiece | FoldPiece | StorePiece
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):
@@ -81,7 +86,7 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     node: int
     nodes: dict[int, str]
     timeout_ms: int
-    pieces: tuple[LogPiece | FoldPiece | StorePiece, ...]
+    pieces: tuple[Piece, ...]
 
 
 class AuditPartition(InputPartition):
@@ -104,11 +109,7 @@ def log_works(plan: AuditPlan, parallelism: int) -> list[Work]:
             bounds = shard.bounds_of(replica.node)
             if len(bounds) > 1:
                 by_node[replica.node] += _pieces(shard, bounds, replica.size_bytes, wanted)
-    lists = [
-        [Work(node, plan.nodes, plan.timeout_ms, tuple(group)) for group in _grouped(pieces, wanted)]
-        for node, pieces in by_node.items()
-    ]
-    return [work for turn in zip_longest(*lists) for work in turn if work is not None]
+    return _in_turns(plan, by_node, wanted)
 
 
 def _pieces(shard: ShardPlan, bounds: Sequence[int], size_bytes: int, wanted: int) -> Iterator[LogPiece]:
@@ -127,8 +128,8 @@ def _pieces(shard: ShardPlan, bounds: Sequence[int], size_bytes: int, wanted: in
         )
 
 
-def _grouped(pieces: Iterable[LogPiece], wanted: int) -> Iterator[list[LogPiece]]:
-    group: list[LogPiece] = []
+def _grouped(pieces: Iterable[Piece], wanted: int) -> Iterator[list[Piece]]:
+    group: list[Piece] = []
     size = 0
     for piece in pieces:
         if group and size + piece.size_bytes > wanted:
@@ -152,26 +153,34 @@ def fold_ranges(shard: ShardPlan) -> list[tuple[int, int]]:
 
 
 def table_works(plan: AuditPlan) -> list[Work]:
-    """The tasks that read tables: stores first, for they take longest."""
-    stores: list[Work] = []
-    folds: list[Work] = []
+    """The tasks that read tables: stores first, for they take longest; small ones of a node together."""
+    stores: dict[int, list[StorePiece]] = {node: [] for node in plan.nodes}
+    folds: dict[int, list[FoldPiece]] = {node: [] for node in plan.nodes}
     for shard in plan.shards:
         if not shard.is_table or not shard.replicas:
             continue
         small = msgspec.structs.replace(shard, bounds=(), own_bounds=())  # tasks need no borders
-        stores += [
-            Work(replica.node, plan.nodes, plan.timeout_ms, (StorePiece(small),))
-            for replica in shard.replicas
-            if shard.every_replica_writes or replica.end == shard.cut
-        ]
-        for part, (start, end) in enumerate(fold_ranges(shard)):
+        for replica in shard.replicas:
+            if shard.every_replica_writes or replica.end == shard.cut:
+                stores[replica.node].append(StorePiece(small, replica.size_bytes))
+        ranges = fold_ranges(shard)
+        size = max(replica.size_bytes for replica in shard.replicas) // max(1, len(ranges))
+        for part, (start, end) in enumerate(ranges):
             having = {r.node for r in shard.replicas if r.start <= start and end <= r.end}
             nodes = (shard.reference, *sorted(having - {shard.reference}))
             if shard.every_replica_writes:
                 nodes = (shard.reference,)  # offsets are its own
-            piece = FoldPiece(small, start, end, part, nodes)
-            folds.append(Work(shard.reference, plan.nodes, plan.timeout_ms, (piece,)))
-    return stores + folds
+            folds[shard.reference].append(FoldPiece(small, start, end, part, nodes, size))
+    return _in_turns(plan, stores, PIECE_BYTES_MIN) + _in_turns(plan, folds, PIECE_BYTES_MIN)
+
+
+def _in_turns(plan: AuditPlan, by_node: Mapping[int, Sequence[Piece]], wanted: int) -> list[Work]:
+    """Pieces of each node in groups of about so many bytes, those of different nodes in turns."""
+    lists = [
+        [Work(node, plan.nodes, plan.timeout_ms, tuple(group)) for group in _grouped(pieces, wanted)]
+        for node, pieces in by_node.items()
+    ]
+    return [work for turn in zip_longest(*lists) for work in turn if work is not None]
 
 
 # -- what tasks do -------------------------------------------------------------------------------------------------------
@@ -184,7 +193,9 @@ def run_work(work: Work) -> Iterator[tuple[int, int, bytes]]:
 
         def link(node: int) -> NodeLink:
             if node not in links:
-                links[node] = stack.enter_context(NodeLink(node, work.nodes[node], work.timeout_ms))
+                links[node] = stack.enter_context(
+                    NodeLink(node, work.nodes[node], work.timeout_ms, learns=True)
+                )
             return links[node]
 
         for piece in work.pieces:

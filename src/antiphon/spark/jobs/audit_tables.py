@@ -21,7 +21,13 @@ from typing import Any, Final
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from antiphon.errors import AntiphonError, CorruptBatchError, UnavailableError, WrongShardError
+from antiphon.errors import (
+    AntiphonError,
+    CorruptBatchError,
+    ProtocolViolationError,
+    UnavailableError,
+    WrongShardError,
+)
 from antiphon.records.batch import BatchHeader, iter_batches
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.decode import raw_records
@@ -235,6 +241,10 @@ def scan_store(link: NodeLink, plan: ShardPlan) -> Iterator[tuple[int, KeyChunk]
         for row in reply.rows:
             if row is None:
                 continue
+            if row.key < start:
+                raise ProtocolViolationError(
+                    f"node {link.node} gave key {row.key!r} to a scan from {start!r}"
+                )
             last, version = row.key, row.version
             packed = VERSION.pack(version.id, version.modifications, version.created_ms, version.modified_ms)
             gathered.add(last, row_of(packed, row.value or b""))
