@@ -99,6 +99,7 @@ def write_table(
         header = producer_header(
             request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
         )
+        _check_inherited(table, header)  # first: to this log alone, what came before the split is out of order
         duplicate = host.log.producers.check(header, table=True)
         if duplicate is not None:
             host.services.metrics.duplicates += 1
@@ -118,7 +119,6 @@ def write_table(
 
             clients.when_committed(end, timeout_s, answer_again, done)
             return
-        _check_inherited(table, header)
     owned = evaluator.owned
     if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
         # It is certain only when the entry that released the keys is: from then on no leader will carry this out.
