@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.bench_modes import measure_fleet, measure_loss, measure_modes
+from antiphon.cli.bench_spark import measure_spark
 from antiphon.cli.local_cluster import LocalCluster
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
 
@@ -36,7 +37,9 @@ def mount(app: typer.Typer) -> None:
 def bench(
     suites: Annotated[
         list[str] | None,
-        typer.Argument(help="kafka, table, failover, ready, idle, modes, loss, fleet; none: all of them."),
+        typer.Argument(
+            help="kafka, table, failover, ready, idle, modes, loss, fleet, spark; none: all of them."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long each measurement runs.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
@@ -283,4 +286,5 @@ SUITES: dict[str, Callable[[float], Rows]] = {
     "modes": measure_modes,
     "loss": measure_loss,
     "fleet": measure_fleet,
+    "spark": measure_spark,
 }
