@@ -77,7 +77,7 @@ def _changes(rows: list[tuple[str, str | None]]) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("drop_deleted", [True, False])
 def test_a_fold_keeps_the_last_change(monkeypatch: pytest.MonkeyPatch, drop_deleted: bool) -> None:
-    monkeypatch.setattr("antiphon.spark.table_fold.ROWS_MIN", 20)
+    monkeypatch.setattr("antiphon.spark.table_fold.BYTES_MIN", 400)
     random, expected = Random(3), dict[str, str | None]()
     fold = Fold(drop_deleted=drop_deleted)
     for number in range(60):

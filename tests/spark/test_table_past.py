@@ -64,13 +64,18 @@ class Story:
 
     def read(self, **options: Any) -> dict[str, str]:
         """The state by Spark's reader; blocks, so it is called in a thread."""
+        reader = self.reader(**options)
+        return self.rows(reader, reader.partitions())
+
+    def reader(self, **options: Any) -> Any:
         raw = {"servers": self.nodes.members[0].native, "table": "t", "timeoutms": "10000"}
         raw |= {name.lower(): str(value) for name, value in options.items()}
         source = AntiphonDataSource(raw)
-        reader = source.reader(source.schema())
-        rows = [
-            row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()
-        ]
+        return source.reader(source.schema())
+
+    @staticmethod
+    def rows(reader: Any, partitions: list[Any]) -> dict[str, str]:
+        rows = [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
         found = {row["key"].decode(): row["value"].decode() for row in rows}
         assert len(found) == len(rows), "a key is there twice"
         return found
@@ -117,6 +122,7 @@ def test_the_past_of_a_table_that_was_split(tmp_path: Path) -> None:
 
 def test_a_shard_is_split_while_it_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "SCAN_ROWS", 5)
+    monkeypatch.setattr(snapshot, "FOLD_BYTES_MAX", -1)
 
     async def test() -> None:
         async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
@@ -136,6 +142,57 @@ def test_a_shard_is_split_while_it_is_scanned(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setattr(snapshot, "_scanned", splitting)
             assert await story.state_at() == story.state
             assert not splits
+
+    run(test())
+
+
+@pytest.mark.parametrize("fold_bytes_max", [-1, 1 << 30])
+def test_a_shard_is_written_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_bytes_max: int
+) -> None:
+    monkeypatch.setattr(snapshot, "SCAN_ROWS", 5)
+    monkeypatch.setattr(snapshot, "FOLD_BYTES_MAX", fold_bytes_max)
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            await db.create_table("t", shards=1)
+            story = Story(nodes, db)
+            await story.write(100)
+            states = [dict(story.state)]
+            lock = asyncio.Lock()
+
+            async def writing() -> None:
+                while True:
+                    async with lock:
+                        await story.write(1)
+                        states.append(dict(story.state))
+                    await asyncio.sleep(0)
+
+            writer = asyncio.create_task(writing())
+            for _ in range(5):
+                found = await story.state_at()
+                async with lock:
+                    # One of the states that there were, whole: never some keys of one and some of another.
+                    assert found in states
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            assert len(states) > 5
+
+    run(test())
+
+
+def test_a_log_that_is_trimmed_before_it_is_folded(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            await db.create_table("t", shards=1)
+            story = Story(nodes, db)
+            await story.write(100)
+            reader = await asyncio.to_thread(story.reader)
+            (part,) = await asyncio.to_thread(reader.partitions)
+            shard_id = nodes.nodes[0].topic("t").shards[0].shard_id
+            await nodes.nodes[0].trim(shard_id, 50, 10.0)
+            assert await asyncio.to_thread(story.rows, reader, [part]) == story.state
+            assert await story.state_at() == story.state
 
     run(test())
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from antiphon.errors import AntiphonError
 from antiphon.records.batch import iter_batches
-from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.connection import ShardCall
 from antiphon.spark.offsets import Position, Positions, advance, within_bytes
 from antiphon.spark.options import Admission
 from antiphon.spark.planner import Planner
-from antiphon.wire.requests import Fetch, GetStatus, StatusReply
+from antiphon.wire.requests import Fetch
 
 SIZES_AGE_S: Final = 5.0
 PROBE_BYTES: Final = 64 * 1024
@@ -68,24 +68,10 @@ class Admitter:
         """Bytes per offset in the leader's log of each shard."""
         now = time.monotonic()
         if self._sized_at is None or now - self._sized_at > SIZES_AGE_S:
-            leaders = {planner.shards[position].leader for position in planner.shards}
-            for node in sorted(leaders):
-                self._sizes.update(_sizes_on(planner.cluster, node))
+            for shard_id, status in planner.statuses().items():
+                self._sizes[shard_id] = status.size_bytes / max(1, status.log_end - status.log_start)
             self._sized_at = now
         return {position: self._sizes.get(planner.shard_ids[position], 0.0) for position in positions}
-
-
-def _sizes_on(cluster: Cluster, node: int) -> dict[int, float]:
-    try:
-        status = cluster.ask(node, GetStatus()).body
-    except AntiphonError:
-        return {}  # a node that is gone leads nothing for long; the batches that wait tell their sizes
-    if not isinstance(status, StatusReply):
-        return {}
-    return {
-        replica.shard_id: replica.size_bytes / max(1, replica.log_end - replica.log_start)
-        for replica in status.replicas
-    }
 
 
 def _probe(planner: Planner, begin: Positions) -> dict[Position, float]:

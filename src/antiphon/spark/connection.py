@@ -371,7 +371,9 @@ class Cluster:
         alive = {node.node_id for node in self.metadata(refresh=False).nodes if node.alive and node.native}
         leader = self._leaders.get(shard_id, ABSENT_NODE)
         shard = self._shard(shard_id)
-        return [node for node in shard.ensemble if node != leader and node in alive] if shard else []
+        if shard is None or shard.origins:  # where every replica writes, each has an order of its own
+            return []
+        return [node for node in shard.ensemble if node != leader and node in alive]
 
     def _shard(self, shard_id: int) -> ShardMeta | None:
         for topic in self._meta.topics if self._meta is not None else ():

@@ -37,7 +37,7 @@ from antiphon.spark.offsets import (
     to_positions,
 )
 from antiphon.spark.options import ReadOptions
-from antiphon.spark.planner import Bounds, Planner
+from antiphon.spark.planner import Bounds, Planner, is_multi
 from antiphon.spark.ranges import Place, Range, connect, log_decoder, read_range
 from antiphon.spark.schema import arrow_schema
 
@@ -155,6 +155,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = Planner(self.options)  # a topic that is not there is a mistake now, and a loss later
         with planner.cluster:
             bounds = planner.bounds()
+            for name, topic in planner.topics.items():
+                if is_multi(topic) and self.options.fail_on_data_loss:
+                    raise InvalidRequestError(
+                        f"every replica of {name} takes writes, so offsets are one node's own: when that node is gone, a "
+                        "stream that goes on at another one may miss records or see them again. To accept that, set "
+                        "failOnDataLoss=false"
+                    )
             start = planner.resolve(self.options.starting, bounds)
             for position, offset in start.items():
                 planner.checked(Span(*position, offset, offset), bounds[position])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import (
+    AntiphonError,
     DataLossError,
     InvalidRequestError,
     UnknownShardError,
@@ -17,7 +18,15 @@ from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
 from antiphon.spark.offsets import Position, Positions, Span
 from antiphon.spark.options import ReadOptions
 from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import Fetch, Fetched, ListOffset, OffsetReply
+from antiphon.wire.requests import (
+    Fetch,
+    Fetched,
+    GetStatus,
+    ListOffset,
+    OffsetReply,
+    ReplicaStatus,
+    StatusReply,
+)
 
 if TYPE_CHECKING:
     from antiphon.wire.metadata import ShardMeta
@@ -35,6 +44,11 @@ class Bounds(NamedTuple):
     start: int
     end: int
     log_start: int
+
+
+def is_multi(topic: TopicMeta) -> bool:
+    """Does every replica write? Then each has a log of an order of its own, and offsets of its own."""
+    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
 
 
 class Planner:
@@ -160,6 +174,19 @@ class Planner:
             position: committed[position]._replace(end=max(committed[position].end, reply.log_end))
             for position, reply in zip(self.shard_ids, replies, strict=True)
         }
+
+    def statuses(self) -> dict[int, ReplicaStatus]:
+        """Shard id -> what its leader says of its replica, as far as leaders can be asked now."""
+        found: dict[int, ReplicaStatus] = {}
+        leaders = {shard.shard_id: shard.leader for shard in self.shards.values()}
+        for node in sorted(set(leaders.values())):
+            try:
+                status = self.cluster.ask(node, GetStatus()).body
+            except AntiphonError:
+                continue  # a node that is gone leads nothing for long
+            replicas = status.replicas if isinstance(status, StatusReply) else ()
+            found.update({one.shard_id: one for one in replicas if leaders.get(one.shard_id) == node})
+        return found
 
     # -- options to positions -------------------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from antiphon.spark.table_cut import Hashes
 from antiphon.wire.metadata import key_hash
 
-ROWS_MIN: Final = 100_000  # that are gathered before the first look for keys that changed twice
+BYTES_MIN: Final = 128 * 1024 * 1024  # that are gathered before the first look for keys that changed twice
 
 
 class Fold:
-    """Takes changes in the order of their offsets; memory holds about twice the keys that changed.
+    """Takes changes in the order of their offsets; memory holds about twice the keys that changed, or `BYTES_MIN`.
 
     `drop_deleted`: forget keys whose last change removed them. Right when the changes begin with the table itself.
     """
@@ -22,20 +22,20 @@ class Fold:
     def __init__(self, *, drop_deleted: bool) -> None:
         self._drop_deleted = drop_deleted
         self._parts: list[pa.RecordBatch] = []
-        self._rows = 0
-        self._kept = 0
+        self._bytes = 0
+        self._kept_bytes = 0
 
     def add(self, changes: pa.RecordBatch) -> None:
         """The next changes, with at least the columns key and value."""
         if changes.num_rows:
             self._parts.append(changes)
-            self._rows += changes.num_rows
-            if self._rows > max(2 * self._kept, ROWS_MIN):
+            self._bytes += changes.nbytes
+            if self._bytes > max(2 * self._kept_bytes, BYTES_MIN):
                 self._compact()
 
     def _compact(self) -> None:
         self._parts = _last_of_each(self._parts, drop_deleted=self._drop_deleted)
-        self._rows = self._kept = sum(part.num_rows for part in self._parts)
+        self._bytes = self._kept_bytes = sum(part.nbytes for part in self._parts)
 
     def result(self) -> list[pa.RecordBatch]:
         """The last change of every key."""
