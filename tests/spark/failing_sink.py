@@ -2,7 +2,8 @@
 
 A file in DIR strikes once: `kill-N` makes the task of partition N kill its own process after its rows are written (staged or
 appended); `fail-commit` makes `commit` fail before it does anything, `fail-apply` after the epoch is decided and before
-anything of it is in the target, `fail-end` after everything is done.
+anything of it is in the target, `fail-end` after everything is done. `die-apply` kills the driver with all its processes at
+the same place as `fail-apply`; its process group is in the environment as DRIVER_GROUP.
 """
 
 import os
@@ -29,6 +30,11 @@ def _strikes(folder: str, name: str) -> bool:
     return True
 
 
+def _kill_driver(*_: object) -> None:
+    os.killpg(int(os.environ["DRIVER_GROUP"]), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class FailingSink(StreamSink):
     faults: str = ""
 
@@ -46,6 +52,9 @@ class FailingSink(StreamSink):
         if _strikes(self.faults, "fail-apply"):
             failure = RuntimeError("commit fails as planted")
             with mock.patch.object(staging_commit, "apply_epoch", side_effect=failure):
+                super().commit(messages, batchId)
+        if _strikes(self.faults, "die-apply"):
+            with mock.patch.object(staging_commit, "apply_epoch", side_effect=_kill_driver):
                 super().commit(messages, batchId)
         super().commit(messages, batchId)
         if _strikes(self.faults, "fail-end"):
