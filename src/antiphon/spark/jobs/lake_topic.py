@@ -42,44 +42,26 @@ def mirror_topic(
 
         tally = mirror_topic(spark, servers, "flights", "delta:/lake/flights", format="json").tally
 
-    Rows have `_key`, the columns of the value (see `format`), `_partition`, `_offset`, `_timestamp`, and with `headers`
-    `_headers`. A record without a value (a tombstone) has null in the value's columns.
+    Rows have `_key`, the columns of the value, `_partition`, `_offset`, `_timestamp`, and with `headers` `_headers`; a
+    record without a value has null in the value's columns. How far the mirror is, is kept in the lake table: run it again
+    and it goes on from there, with or without a checkpoint.
 
-    How far the mirror is, is kept in the lake table: run it again and it goes on from there, with or without a checkpoint.
+    - `target`: `KIND:PATH` or a mapping, see `antiphon.spark.lake.targets.open_target`.
+    - `checkpoint`: a folder that the driver can read, for Spark's own account of epochs; None: a temporary one.
+    - `format`, `schema`, `message`, `framing`, `writers`, `new_fields`: what values are, see
+      `antiphon.spark.lake.specs.ValueOptions`. `key`: raw (binary) or text. `headers`: take the records' headers along.
+    - `dead_letters`: a topic for records that cannot be decoded, as they were, with reason and place in headers. Without it
+      such a record ends the mirror, and nothing of its epoch is written.
+    - `starting`: where a table that has nothing of the topic begins: earliest, latest or JSON, as in `startingOffsets`.
+    - `every`: None: mirror what is there now, then return. Otherwise, such as `10 seconds`: return at once; epochs go on
+      until the result is stopped.
+    - `max_offsets`: an epoch's most. `partitions`: tasks per epoch, at least; default: one a core.
+    - `fail_on_data_loss`: fail when records were removed before they were mirrored.
+    - `timeout_ms`: how long a request to the cluster may take. `on_epoch`: called after each epoch.
 
-    Args:
-        spark: any session.
-        servers: native addresses, `host:port[,host:port...]`.
-        topic: the topic's name.
-        target: `KIND:PATH`, or a mapping; see `antiphon.spark.lake.targets.open_target`.
-        checkpoint: a folder that the driver can read, for Spark's own account of its epochs; None: a temporary one.
-        format: raw (column `value`, binary), text (a string), json, avro or protobuf.
-        schema: of the values; see `ValueOptions`. JSON without one: learnt from a sample, and from new fields.
-        message: full name of the Protobuf message.
-        framing: `confluent` where Avro or Protobuf values begin with a schema id.
-        writers: Avro schemas by schema id, each resolved to `schema`.
-        new_fields: what becomes of JSON fields that have no column: add, rest, drop or reject.
-        key: raw (binary) or text.
-        headers: take the records' headers along.
-        dead_letters: a topic for records that cannot be decoded: key and value as they were, the reason and where they were
-            in headers. Without it such a record ends the mirror, and nothing of its epoch is written.
-        starting: where a table that has nothing of the topic begins: earliest, latest or JSON, as in `startingOffsets`.
-        every: None: mirror what is there now and return when it is through. Otherwise, such as `10 seconds`: return at once;
-            epochs go on until the result is stopped.
-        max_offsets: an epoch's most.
-        partitions: tasks per epoch, at least; default: one a core.
-        fail_on_data_loss: fail when records were removed before they were mirrored.
-        timeout_ms: how long a request to the cluster may take.
-        on_epoch: called after each epoch.
-
-    Returns:
-        The mirror: `.tally`, `.wait()`, `.stop()`.
-
-    Raises:
-        InvalidRequestError: an argument is wrong; it says which.
-        BadRecordError: names the first record that cannot be decoded, without `dead_letters`.
-        DataLossError: the records to go on with are gone, or the checkpoint is ahead of the table.
-        TargetConflictError: another mirror of this topic writes to the table.
+    Returns the mirror, with `.tally`, `.wait()` and `.stop()`. Raises InvalidRequestError that names the argument;
+    BadRecordError that names the first bad record, without `dead_letters`; DataLossError where the records to go on with are
+    gone, or the checkpoint is ahead of the table; TargetConflictError where another mirror of the topic writes to the table.
     """
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
     pace = Pace(

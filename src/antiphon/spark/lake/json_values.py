@@ -39,6 +39,7 @@ class JsonDecoder(Decoder):
         self._parsed = pa.schema([pa.field(one.name, _as_parsed(one.type)) for one in self._known])
         self._new_fields = new_fields
         self._blocked = blocked
+        self._needs_rest = False  # there are fields that get no column
         self._lower = {name.lower() for name in columns.names}
 
     def table(self, values: pa.Array) -> pa.Table:
@@ -61,8 +62,8 @@ class JsonDecoder(Decoder):
         rest = self._rest(values) if more else pa.nulls(len(values), pa.string())
         if REST in self.columns.names:
             arrays.insert(self.columns.get_field_index(REST), rest)
-        elif rest.null_count < len(rest):
-            self.found.setdefault(REST, pa.string())
+        elif self._needs_rest or self.mixed:
+            self.found[REST] = pa.string()
         table = pa.Table.from_arrays(arrays, schema=self.columns)
         table.validate(full=True)
         return table
@@ -91,6 +92,7 @@ class JsonDecoder(Decoder):
             fields = leftover(msgspec.json.decode(value), self._known)
             if self._new_fields == "add" and fields:
                 self._note(fields)
+            self._needs_rest |= any(name not in self.found for name in fields)
             left.append(msgspec.json.encode(fields).decode() if fields else None)
         return pa.array(left, pa.string())
 
