@@ -365,6 +365,18 @@ def test_records_that_were_trimmed(server: NativeServer, source: Source) -> None
     assert len(read(lenient, planned)) == len(read(lenient, lenient.partitions(start, end))) == 20
 
 
+def test_committed_records_that_are_gone(server: NativeServer, source: Source) -> None:
+    (shard,) = server.create("t")
+    fill(shard, 10)
+    with pytest.raises(DataLossError, match="t shard 0 ends at offset 11, and this query has read up to 40"):
+        source.stream(topic="t").latestOffset({"t": {"0": 40}}, ALL)
+    lenient = source.stream(topic="t", failOnDataLoss=False)
+    start, found = moved(lenient, {"t": {"0": 40}})
+    assert (start["t"]["0"], found) == (11, [])
+    fill(shard, 2, first=10)
+    assert moved(lenient, start)[1] == values(range(10, 12))
+
+
 def test_a_corrupt_batch_is_named(server: NativeServer, source: Source) -> None:
     (shard,) = server.create("t")
     fill(shard, 30)

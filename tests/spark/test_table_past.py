@@ -80,6 +80,10 @@ class Story:
         assert len(found) == len(rows), "a key is there twice"
         return found
 
+    def rows_of_changes(self) -> int:
+        reader = self.reader(mode="changes")
+        return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+
     async def state_at(self, **options: Any) -> dict[str, str]:
         return await asyncio.to_thread(self.read, **options)
 
@@ -219,5 +223,55 @@ def test_changes_before_and_after_a_split_are_there_once(tmp_path: Path) -> None
             for row in sorted(rows, key=lambda row: (row["version"], row["kind"] == "deleted")):
                 found[row["key"].decode()] = row["value"].decode() if row["value"] is not None else ""
             assert {key: value for key, value in found.items() if value} == story.state
+
+    run(test())
+
+
+@pytest.mark.parametrize("limit", ["3", "1000"])
+def test_a_stream_gives_the_changes_of_a_key_in_order(tmp_path: Path, limit: str) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            await db.create_table("t", shards=1)
+            story = Story(nodes, db)
+            raw = {
+                "servers": nodes.members[0].native,
+                "table": "t",
+                "startingoffsets": "earliest",
+                "maxoffsetspertrigger": limit,
+            }
+            source = AntiphonDataSource(raw)
+            stream = source.streamReader(source.schema())
+
+            def batch(start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+                stream.planner.refresh(at_once=True)
+                end = stream.latestOffset(start, stream.getDefaultReadLimit())
+                parts = stream.partitions(start, end) if end != start else []
+                return end, [row for part in parts for rows in stream.read(part) for row in rows.to_pylist()]
+
+            await story.write(30)
+            start = await asyncio.to_thread(stream.initialOffset)
+            batches = []
+            for shard in (0, 1, None):
+                for _ in range(3):
+                    start, rows = await asyncio.to_thread(batch, start)
+                    batches.append(rows)
+                if shard is not None:
+                    await db.split_shard("t", shard)
+                    await story.write(30)
+            while True:
+                end, rows = await asyncio.to_thread(batch, start)
+                if end == start:
+                    break
+                batches.append(rows)
+                start = end
+            stream.stop()
+            seen: dict[bytes, int] = {}
+            for rows in batches:
+                for row in rows:
+                    assert row["version"] >= seen.get(row["key"], -1), "a change after a later one of its key"
+                for row in rows:
+                    seen[row["key"]] = max(seen.get(row["key"], -1), row["version"])
+            log = await asyncio.to_thread(story.rows_of_changes)
+            assert sum(map(len, batches)) == log
 
     run(test())

@@ -40,6 +40,7 @@ from antiphon.spark.options import ReadOptions
 from antiphon.spark.planner import Bounds, Planner, is_multi
 from antiphon.spark.ranges import Place, Range, connect, log_decoder, read_range
 from antiphon.spark.schema import arrow_schema
+from antiphon.spark.split_order import SplitOrder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +133,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self._planner: Planner | None = None
         self._admitter = Admitter(options.admission)
+        self._order = SplitOrder()
         self._target: Positions | None = None  # where trigger(availableNow=True) stops
         self._newest: Positions = {}
         self._is_idle = False
@@ -186,15 +188,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner, positions = self.planner, to_positions(start)
         bounds = planner.bounds()
         begin = self._living(start, positions)
+        self._check_ends(begin, bounds)
         end = {position: bound.end for position, bound in bounds.items()}
         if self._target is not None:
             end = {position: offset for position, offset in end.items() if position in self._target}
             end = {position: min(offset, self._target[position]) for position, offset in end.items()}
         narrowed = narrowed_in(start)
         end = {p: offset for p, offset in end.items() if p[0] not in narrowed or p in positions}
+        self._newest = {**begin, **end}
+        for position in self._order.waiting(planner, begin, bounds):
+            end.pop(position, None)
         for position in end:
             begin.setdefault(position, planner.first(position, bounds[position]))
-        self._newest = {**begin, **end}
         # Spark asks without a limit where all is to be one batch (Trigger.Once).
         is_limited = not isinstance(limit, ReadAllAvailable) or self.options.admission.offsets_min is not None
         reached = self._admitter.admit(
@@ -229,6 +234,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 stale.add(topic)
         return {position: offset for position, offset in positions.items() if position[0] not in stale}
+
+    def _check_ends(self, begin: Positions, bounds: "Mapping[Position, Bounds]") -> None:
+        for position, offset in begin.items():
+            end = bounds[position].end if position in bounds else offset
+            if offset > end:
+                self.planner.lost(
+                    f"{position[0]} shard {position[1]} ends at offset {end}, and this query has read up to {offset}: "
+                    "records that were committed are gone"
+                )
+                begin[position] = end
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Ends as of the last look, for the query's progress: `latestOffset - endOffset` is the lag."""
