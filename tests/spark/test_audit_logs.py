@@ -371,6 +371,24 @@ def test_a_missing_and_a_doubled_entry() -> None:
     assert ("doubled_entry", 2, 6) in places(report)
 
 
+def test_logs_that_were_trimmed_to_different_entries() -> None:
+    mine = [(1 + lsn % 2, 1 + lsn // 2) for lsn in range(1_400)]
+    theirs = [(1, lsn) for lsn in range(1, 701)] + [(2, lsn) for lsn in range(1, 701)]
+    replicas = orders(mine, theirs, mine)
+    for replica, kept in zip(replicas, (200, 0, 150), strict=True):
+        replica.batches, replica.places = replica.batches[kept:], replica.places[kept:]
+        replica.log_start = 2 * kept
+        replica.answer_bytes = 1 << 20
+    plan = shard_plan(replicas, step=500, origins=(0, 700, 700))
+    assert audit_fakes(replicas, plan).verdict == "agree"
+    place = 650 - 150
+    replicas[2].batches[place] = entry(*mine[650], 2 * 650, b"other")
+    report = audit_fakes(replicas, plan)
+    assert {(kind, node) for kind, node, _ in places(report)} == {("other_entries", 2)}
+    replicas[2].batches[place] = replicas[2].batches[place - 2]
+    assert ("doubled_entry", 2) in {(kind, node) for kind, node, _ in places(audit_fakes(replicas, plan))}
+
+
 def test_an_entry_with_other_content() -> None:
     replicas = orders(ONE, OTHER, OTHER)
     replicas[2].batches[3] = entry(1, 2, 6, b"w")

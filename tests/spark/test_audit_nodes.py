@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 import antiphon.aio
+from antiphon.cli.main import app
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import InvalidRequestError, UnknownTopicError, UnreachableError, WrongKindError
 from antiphon.node.table_shard import TableShard
@@ -222,3 +224,19 @@ def test_names_that_are_not_there_are_refused(tmp_path: Path) -> None:
 def test_no_node_at_all() -> None:
     with pytest.raises(UnreachableError):
         plan_audit([("127.0.0.1", 1)], Scope(), timeout_ms=100)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--replica-timeout", "0"], 2, "more than 0 seconds"),
+        (["--servers", "nowhere"], 1, "is not HOST:PORT"),
+        (["--servers", "127.0.0.1:1", "--replica-timeout", "0.1"], 1, "is the cluster up"),
+    ],
+)
+def test_the_command_says_what_is_wrong_before_it_starts_spark(
+    words: list[str], code: int, said: str
+) -> None:
+    done = CliRunner().invoke(app, ["audit", *words])
+    assert done.exit_code == code
+    assert said in done.stderr

@@ -5,8 +5,10 @@ from typing import Annotated, Final
 import typer
 
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import EXIT_FAILED, print_json, reports_errors, usage
+from antiphon.cli.output import EXIT_FAILED, print_json, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
+from antiphon.spark.jobs.audit_plan import Scope, plan_audit
+from antiphon.spark.option_values import parse_servers
 
 REPLICA_TIMEOUT_S: Final = 10.0
 
@@ -43,21 +45,16 @@ def audit(
     """
     if replica_timeout <= 0:
         usage(f"--replica-timeout is more than 0 seconds, not {replica_timeout}")
-    addresses = server_addresses(servers, directory)
+    addresses = parse_servers(server_addresses(servers, directory))
+    scope = Scope(_names(topics), _names(tables), internal=internal)
+    with progress("fixing the cut"):  # before Spark starts: a wrong name is refused at once
+        plan = plan_audit(addresses, scope, timeout_ms=max(1, int(replica_timeout * 1000)))
     with spark_job("antiphon audit", master) as spark:
-        from antiphon.spark.jobs.audit_job import audit as run
-        from antiphon.spark.progress import job_progress
+        from antiphon.spark import job_progress
+        from antiphon.spark.jobs.audit_job import run_plan
 
-        with job_progress(spark, "auditing") as progress:
-            report = run(
-                spark,
-                addresses,
-                topics=_names(topics),
-                tables=_names(tables),
-                internal=internal,
-                replica_timeout_s=replica_timeout,
-                tell=progress.describe,
-            )
+        with job_progress(spark, "auditing") as bar:
+            report = run_plan(spark, plan, bar.describe)
     if as_json:
         print_json(report.as_dict())
     else:

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from antiphon.spark.jobs.audit_model import DIFFERS, OriginSpan
 
-PART_LSNS: Final = 4096
+PART_LSNS: Final = 256  # where logs were trimmed to different entries, no more than this is left out
 ORIGINS_MAX: Final = 31
 _MASK: Final = (1 << 64) - 1
 
