@@ -14,6 +14,7 @@ from antiphon.cli import (
     judge,
     kv_commands,
     membership_commands,
+    pipeline_commands,
     replay_commands,
     simulate,
     spark_support,
@@ -61,6 +62,7 @@ verify.mount(app)
 archive_commands.mount(app)
 audit_commands.mount(app)
 replay_commands.mount(app)
+pipeline_commands.mount(app)
 spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 

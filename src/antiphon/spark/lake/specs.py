@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.lake.ddl import parse_columns
 from antiphon.spark.lake.json_values import infer_columns
 from antiphon.spark.lake.mirror import Source
 from antiphon.spark.lake.staged import lake_schema
@@ -86,17 +87,13 @@ def _check_applies(options: ValueOptions) -> None:
 
 
 def _columns(schema: Any) -> pa.Schema:
+    if isinstance(schema, str):
+        return parse_columns(schema)
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    if isinstance(schema, str):
-        try:
-            schema = StructType.fromDDL(schema)
-        except Exception as error:  # the parser's own, from the JVM
-            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise InvalidRequestError(f"schema is not a list of columns and types: {line}") from error
     if not isinstance(schema, StructType):
         raise InvalidRequestError(
             f"schema of JSON values has to be DDL, a StructType or an Arrow schema, not {type(schema).__name__}"

@@ -1,0 +1,124 @@
+"""`antiphon pipeline`: lake jobs from a TOML file."""
+
+import dataclasses
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.spark_support import Master, spark_job
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from antiphon.spark.jobs.lake_pipeline import Outcome, PipelineJob
+
+pipeline_app = typer.Typer(
+    no_args_is_help=True,
+    help="Keep lake tables equal to topics and tables, as a short TOML file says.",
+    epilog="Start with: antiphon pipeline example > pipeline.toml",
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline, in TOML.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of a table.")]
+
+
+@pipeline_app.command("check", epilog="Example: antiphon pipeline check pipeline.toml")
+@reports_errors
+def check(file: File, *, json: Json = False) -> None:
+    """Say what a file's jobs would do, or which key is wrong. Starts nothing."""
+    jobs = _read(file)
+    rows = [(job.name, job.kind, job.source, _where(job), job.every) for job in jobs]
+    print_table(["JOB", "KIND", "SOURCE", "TARGET", "EVERY"], rows, as_json=json)
+
+
+@pipeline_app.command("run", epilog="Example: antiphon pipeline run pipeline.toml --once")
+@reports_errors
+def run(
+    file: File,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Take what is there now, then end; default: go on until ctrl-C.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--job", help="Run this job only; may be given several times.", show_default=False),
+    ] = None,
+    master: Master = None,
+    json: Json = False,
+) -> None:
+    """Run a file's jobs. Each row and each dead letter is written once, whatever is killed: run it again and it goes on."""
+    from antiphon.spark.jobs.lake_pipeline import run_pipeline
+
+    jobs = _chosen(_read(file), only)
+    with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
+        found = run_pipeline(spark, jobs, once=once, told=_tell if sys.stderr.isatty() else None)
+    if json:
+        print_json([dataclasses.asdict(one) for one in found])
+        return
+    rows = [(one.job, one.kind, one.rows, one.files, one.dead_letters, one.epochs) for one in found]
+    print_table(["JOB", "KIND", "ROWS", "FILES", "DEAD LETTERS", "EPOCHS"], rows, as_json=False)
+
+
+@pipeline_app.command("example", epilog="Example: antiphon pipeline example > pipeline.toml")
+@reports_errors
+def example() -> None:
+    """Print a file with every key and what it is for."""
+    typer.echo(resources.files("antiphon.cli").joinpath("pipeline_example.toml").read_text("utf-8"), nl=False)
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(pipeline_app, name="pipeline")
+
+
+def _read(file: Path) -> "list[PipelineJob]":
+    from antiphon.spark.jobs.lake_pipeline import read_pipeline
+
+    if not file.is_file():
+        usage(f"there is no file {file}; antiphon pipeline example prints one to start from")
+    return read_pipeline(file)
+
+
+def _chosen(jobs: "list[PipelineJob]", only: list[str] | None) -> "list[PipelineJob]":
+    if not only:
+        return jobs
+    names = [job.name for job in jobs]
+    for name in only:
+        if name not in names:
+            usage(f"there is no job {name!r} in the file; there is {', '.join(names)}")
+    return [job for job in jobs if job.name in only]
+
+
+def _where(job: "PipelineJob") -> str:
+    place = " ".join(str(job.target[name]) for name in ("path", "table") if job.target.get(name))
+    return f"{job.target['kind']}:{place}"
+
+
+def _tell(outcome: "Outcome") -> None:
+    if outcome.kind == "mirror":
+        dead = f", {outcome.dead_letters:,} dead letters" if outcome.dead_letters else ""
+        typer.echo(f"{outcome.job}: {outcome.rows:,} rows in {outcome.epochs:,} epochs{dead}", err=True)
+    else:
+        typer.echo(f"{outcome.job}: {outcome.files:,} files replaced or removed", err=True)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends a pipeline as ctrl-C does."""
+
+    def end(_signal: int, _frame: "FrameType | None") -> Any:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
