@@ -51,7 +51,7 @@ def shell(live: LiveNodes, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 def test_a_topic_is_archived_listed_checked_and_read(live: LiveNodes, shell: Shell, tmp_path: Path) -> None:
     with antiphon.connect(live.servers) as db:
-        db.create_topic("flights", shards=2)
+        db.create_topic("flights", shards=2, config={"retention.ms": "-1"})
         flights = db.topic("flights")
         for number in range(20):
             flights.append_batch([b"x" * 50] * 10, shard=number % 2, timestamp_ms=1_000_000)

@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 import antiphon
@@ -49,7 +50,7 @@ class Topic:
     def __init__(self, live: LiveNodes, db: antiphon.Client, root: Path, batches: int = 30) -> None:
         self.live, self.db, self.root = live, db, root
         self.name = f"history{next(_names)}"
-        db.create_topic(self.name, shards=1)
+        db.create_topic(self.name, shards=1, config={"retention.ms": "-1"})  # their records are of 1970
         self.log = db.topic(self.name)
         self.appended = 0
         self.append(batches // 2)
@@ -349,6 +350,15 @@ def test_times_are_found_in_the_archive(topic: Topic) -> None:
         found = archived_offset_at(topic.cluster, topic.name, 0, wanted - 999, log_start)
         assert found == (first if first < log_start else None)
     assert topic.log.offset_at(1 << 41) == topic.end
+
+
+def test_a_node_with_old_metadata_does_not_hide_the_archive(topic: Topic) -> None:
+    """One that was just started may know neither the catalog nor the newest topics for a moment."""
+    topic.run(up_to=100)
+    now = topic.cluster.metadata()
+    others = tuple(one for one in now.topics if one.name != "__archive")
+    topic.cluster._meta = msgspec.structs.replace(now, version=now.version - 1, topics=others)
+    assert archived_start(topic.cluster, topic.name, 0, 100) == 0
 
 
 def test_what_is_neither_in_the_log_nor_in_the_archive_is_told(topic: Topic) -> None:

@@ -1,0 +1,143 @@
+"""Archiving with Spark on real node processes: a leader dies in the middle, and then it is one topic to every reader."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import antiphon
+from antiphon.cli.local_cluster import LocalCluster
+from antiphon.client.archive_format import ArchivedFile
+from antiphon.spark import jobs
+from antiphon.spark.jobs import archive_job
+from antiphon.spark.jobs.archive_tasks import ArchiveTask
+from tests.spark.conftest import Reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]
+
+EVENTS = 6000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster.start(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
+    with antiphon.connect(cluster.native) as db:
+        yield db
+
+
+@pytest.fixture
+def reader(spark: "SparkSession", cluster: LocalCluster) -> Reader:
+    return Reader(spark, cluster.native)
+
+
+def test_a_leader_dies_while_a_topic_is_archived(
+    cluster: LocalCluster,
+    db: antiphon.Client,
+    reader: Reader,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = db.create_topic("events", shards=2, config={"retention.ms": "-1"})
+    for at in range(0, EVENTS, 100):
+        messages = [(str(n), str(n)) for n in range(at, at + 100)]
+        log.append_batch(messages, timestamp_ms=1_000_000 + at)
+    killed: list[int] = []
+    real = archive_job.with_spark
+
+    def with_a_kill(spark: Any, tasks: Sequence[ArchiveTask]) -> Iterator[ArchivedFile | None]:
+        if not killed:
+            (meta,) = [topic for topic in db.metadata().topics if topic.name == "events"]
+            killed.append(meta.shards[0].leader)
+            cluster.kill(killed[0])  # the tasks know only the leader of before
+        return real(spark, tasks)
+
+    monkeypatch.setattr(archive_job, "with_spark", with_a_kill)
+    up_to = {0: 2500, 1: 2500}
+    to = str(tmp_path / "archive")
+    report = jobs.archive(reader.spark, cluster.native, "events", to, up_to=up_to, file_bytes=10_000)
+    assert [shard.archived for shard in report.shards] == [(0, 2500)] * 2
+    assert report.files > 4
+    assert {node for shard in report.shards for node in shard.behind} == set(killed)
+    cluster.start_node(killed[0])
+    _check_topic(db, reader, tmp_path)
+    again = jobs.archive(reader.spark, cluster.native, "events", to, up_to=up_to)
+    assert again.files == 0
+    assert all(shard.behind == {} and len(shard.log_starts) == 3 for shard in again.shards)
+    assert all(log.offsets(shard)[0] > 2000 for shard in (0, 1))
+    _check_topic(db, reader, tmp_path / "again")
+
+
+def _check_topic(db: antiphon.Client, reader: Reader, directory: Path) -> None:
+    """Every event once, for batch, stream and the Python client; and times are found."""
+    everything = Counter(range(EVENTS))
+    log = db.topic("events")
+    assert (
+        Counter(int(r.value or b"") for shard in (0, 1) for r in log.read(shard=shard, start=-2))
+        == everything
+    )
+    number = "cast(cast(value as string) as int) as n"
+    rows = reader.batch(topic="events", minPartitions=6).selectExpr(number).collect()
+    assert Counter(row["n"] for row in rows) == everything
+    stream = reader.stream(topic="events", startingOffsets="earliest", maxOffsetsPerTrigger=2000)
+    query = (
+        stream.selectExpr(number)
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(directory / "out"))
+    )
+    assert query.awaitTermination(60)
+    rows = reader.spark.read.parquet(str(directory / "out")).collect()
+    assert Counter(row["n"] for row in rows) == everything
+    late = reader.batch(topic="events", startingTimestamp=1_000_000 + 1500).selectExpr(number).collect()
+    assert Counter(row["n"] for row in late) == Counter(range(1500, EVENTS))
+
+
+def test_the_past_of_a_table_reads_through_its_archive(
+    db: antiphon.Client, cluster: LocalCluster, reader: Reader, tmp_path: Path
+) -> None:
+    table = db.create_table("state", shards=2)
+    for number in range(400):
+        table.put(f"k{number % 40}", str(number))
+    log = db.topic("state", any_kind=True)
+    half = {str(shard): log.offsets(shard)[1] for shard in (0, 1)}
+    then = {row.key: row.value for row in table.scan()}
+    for number in range(400, 800):
+        table.put(f"k{number % 50}", str(number))
+    table.delete("k1")
+    ends = {shard: log.offsets(shard)[1] for shard in (0, 1)}
+    now = {row.key: row.value for row in table.scan()}
+    report = jobs.archive(
+        reader.spark,
+        cluster.native,
+        "state",
+        tmp_path.as_uri(),
+        up_to={shard: end - 3 for shard, end in ends.items()},
+    )
+    assert report.rows > 780
+    assert all(log.offsets(shard)[0] == ends[shard] - 3 for shard in (0, 1))
+
+    def as_of(offsets: dict[str, int]) -> dict[bytes, bytes]:
+        rows = reader.batch(table="state", asOfOffset=json.dumps({"state": offsets})).collect()
+        return {bytes(row["key"]): bytes(row["value"]) for row in rows}
+
+    assert as_of(half) == then
+    assert as_of({str(shard): end for shard, end in ends.items()}) == now
+    kinds = (
+        reader.batch(table="state", mode="changes", startingOffsets="earliest")
+        .groupBy("kind")
+        .count()
+        .collect()
+    )
+    assert {row["kind"]: row["count"] for row in kinds} == {"created": 50, "modified": 750, "deleted": 1}
