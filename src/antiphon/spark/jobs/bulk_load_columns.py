@@ -49,7 +49,7 @@ def load_frame(
             *([sf.col(ORDER_COLUMN)] if order_by is not None else []),
         )
     except AnalysisException as error:
-        message = str(error).splitlines()[0]
+        message = next((line for line in str(error).splitlines() if line.strip()), "")
         raise InvalidRequestError(
             f"key, value or order_by cannot be computed from columns {', '.join(frame.columns)}: {message}"
         ) from error
@@ -61,7 +61,6 @@ def quoted(name: str) -> str:
 
 
 def _column(frame: "DataFrame", what: "str | Column", use: str) -> Any:
-    from pyspark.errors import ParseException
     from pyspark.sql import functions as sf
 
     if not isinstance(what, str):
@@ -72,10 +71,7 @@ def _column(frame: "DataFrame", what: "str | Column", use: str) -> Any:
         near = difflib.get_close_matches(what, frame.columns, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(frame.columns)}"
         raise InvalidRequestError(f"{use}: there is no column {what!r}; {hint}")
-    try:
-        return sf.expr(what)
-    except ParseException as error:
-        raise InvalidRequestError(f"{use}: {what!r} is neither a column nor an SQL expression") from error
+    return sf.expr(what)
 
 
 def _as_bytes(frame: "DataFrame", name: str) -> Any:
