@@ -24,6 +24,7 @@ from antiphon.spark import connection
 from antiphon.spark.log_reader import LogBatchReader, LogPartition, LogStreamReader
 from antiphon.spark.source import AntiphonDataSource
 from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import Put, TableWrite
 from tests.spark.native_server import MemoryShard, NativeServer
 
 ALL = ReadAllAvailable()
@@ -154,6 +155,20 @@ def test_a_choice_of_columns(server: NativeServer, source: Source) -> None:
         source.made(topic="t", columns="offst").schema()
     with pytest.raises(InvalidRequestError, match="includeHeaders"):
         source.made(topic="t", columns="headers").schema()
+
+
+@pytest.mark.parametrize("fold_bytes_max", [-1, 1 << 30])
+def test_a_choice_of_columns_of_a_tables_state(
+    server: NativeServer, source: Source, monkeypatch: pytest.MonkeyPatch, fold_bytes_max: int
+) -> None:
+    monkeypatch.setattr("antiphon.spark.snapshot.FOLD_BYTES_MAX", fold_bytes_max)
+    (shard,) = server.create("aircraft", kind=Kind.TABLE)
+    for number in range(20):
+        shard.write_table(TableWrite(0, (Put(b"k%d" % (number % 9), b"v%d" % number),)))
+    rows = source.rows(table="aircraft", columns="value,version")
+    assert sorted(rows, key=lambda row: row["version"]) == [
+        {"value": b"v%d" % number, "version": number} for number in range(11, 20)
+    ]
 
 
 SCHEMAS: list[tuple[StructType, str]] = [

@@ -14,7 +14,8 @@ from antiphon.records.batch import read_header
 from antiphon.spark.connection import Answer, Cluster, ShardCall
 from antiphon.wire.requests import Fetch, Fetched
 
-SHUNNED_S: Final = 5.0
+SHUNNED_S_MIN: Final = 5.0  # and twice as long each time
+SHUNNED_S_MAX: Final = 300.0
 
 
 class ReplicaReads:
@@ -23,7 +24,7 @@ class ReplicaReads:
     def __init__(self, cluster: Cluster, shard_id: int) -> None:
         self._cluster = cluster
         self._shard_id = shard_id
-        self._shunned: dict[int, float] = {}  # node -> until when, by the monotonic clock
+        self._shunned: dict[int, tuple[float, float]] = {}  # node -> until when (monotonic), and for how long
         self._turn = random.randrange(1 << 16)
         self.from_followers = 0
         self.from_leader = 0
@@ -37,7 +38,8 @@ class ReplicaReads:
             if answer is not None:
                 self.from_followers += 1
                 return answer
-            self._shunned[node] = time.monotonic() + SHUNNED_S
+            pause_s = min(2 * self._shunned.get(node, (0.0, SHUNNED_S_MIN / 2))[1], SHUNNED_S_MAX)
+            self._shunned[node] = (time.monotonic() + pause_s, pause_s)
         self.from_leader += 1
         return self._cluster.call(call)
 
@@ -55,7 +57,9 @@ class ReplicaReads:
     def _next_follower(self) -> int | None:
         now = time.monotonic()
         found = [
-            node for node in self._cluster.followers_of(self._shard_id) if self._shunned.get(node, 0.0) <= now
+            node
+            for node in self._cluster.followers_of(self._shard_id)
+            if self._shunned.get(node, (0.0, 0.0))[0] <= now
         ]
         if not found:
             return None

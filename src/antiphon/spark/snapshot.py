@@ -282,7 +282,7 @@ def _scanned_state(task: _Task) -> "Iterator[pa.RecordBatch]":
             spool.seek(0)
             with pa.ipc.open_stream(spool) as reader:
                 for batch in reader:
-                    yield table_fold.without_keys(batch, changed)
+                    yield table_fold.without_keys(batch, changed).select(task.schema.names)
             for rows in table_fold.joined(changed, columns.ROWS_MAX):
                 yield _fitted(task, rows.filter(rows.column("value").is_valid()))
             return
@@ -308,11 +308,13 @@ def _scan_all(task: _Task, holders: Sequence[Holder], spool: IO[bytes]) -> "list
     import pyarrow as pa
 
     changed: list[pa.RecordBatch] = []
-    with pa.ipc.new_stream(spool, task.schema) as writer:
+    has_key = "key" in task.schema.names
+    schema = task.schema if has_key else task.schema.append(pa.field("key", pa.binary()))
+    with pa.ipc.new_stream(spool, schema) as writer:
         for holder in holders:
             before = _committed(task, holder)
             for rows in _scan(task, holder):
-                writer.write_batch(_scanned(task, holder, rows))
+                writer.write_batch(_scanned(task, holder, rows, schema))
             place = Place(task.options.target.name, holder.shard, holder.shard_id)
             changed += _fold(task, Range(place, before, _committed(task, holder)), drop_deleted=False)[0]
     return changed
@@ -346,7 +348,7 @@ def _scan(task: _Task, holder: Holder) -> Iterator[Sequence[Row]]:
             yield rows
 
 
-def _scanned(task: _Task, holder: Holder, rows: Sequence[Row]) -> "pa.RecordBatch":
+def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schema") -> "pa.RecordBatch":
     import numpy as np
     import pyarrow as pa
 
@@ -364,7 +366,7 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row]) -> "pa.RecordBatc
     made["partition"] = pa.repeat(pa.scalar(holder.shard, pa.int32()), len(rows))
     made["offset"] = pa.nulls(len(rows), pa.int64())
     made["timestamp"] = made["modified"]
-    return columns.fitted(made, task.schema)
+    return columns.fitted(made, schema)
 
 
 def _fitted(task: _Task, rows: "pa.RecordBatch") -> "pa.RecordBatch":
