@@ -5,17 +5,19 @@ keys and values straight into Arrow's buffers.
 """
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError
-from antiphon.records.batch import Buffer, check_batch, iter_batches
+from antiphon.records.batch import HEADER_BYTES, Buffer, check_batch, iter_batches, read_header
 from antiphon.records.decode import plain_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000  # that microseconds can hold
 _ARROW_BYTES_MAX: Final = 2**31 - 1
@@ -48,17 +50,8 @@ _VERSIONS: Final = {
     "created": _TIMESTAMP,
     "modified": _TIMESTAMP,
 }
-# Of the table of batches that kernels take, a row each.
-_BATCH_FIELDS: Final = (
-    "address",
-    "bytes",
-    "records",
-    "base_offset",
-    "offsets",
-    "time_ms",
-    "from_log",
-    "term",
-)
+# Of the table of batches that kernels take.
+_SIZE, _COUNT, _BASE_OFFSET, _BATCH_FIELDS = 1, 2, 3, 9
 _PROBLEMS: Final = (  # by what `decode_records` returns
     "",
     "a record has an impossible length",
@@ -126,44 +119,64 @@ def decode(
     With `changes`, only records that carry the version of a table's row (`antiphon.records.changes`), which is there as the
     columns version, modifications, created and modified too. Raises as `to_arrow` does.
     """
-    kept, table = _collect(batches, start, end)
-    decoder = _Decoder(table, columns, changes=changes)
-    if kept:  # else there is no need to load the kernels
-        decoder.run(start, end)
+    decoder = _Decoder(*_collect(batches, start, end), columns, changes=changes)
+    decoder.run(start, end)
     return Decoded(decoder.rows, decoder.columns(columns))
 
 
-def _collect(batches: Iterable[Buffer], start: int, end: int) -> "tuple[list[Any], NDArray[np.int64]]":
-    """Plain records of the data batches that reach into the range, and the table of them that kernels take."""
+def _collect(batches: Iterable[Buffer], start: int, end: int) -> "tuple[list[pa.Buffer], Ints]":
+    """The table of data batches that reach into the range, for kernels, and what keeps their records alive."""
     kept: list[pa.Buffer] = []
-    table: list[tuple[int, ...]] = []
+    tables: list[Ints] = []
     size_bytes = 0
     for buffer in batches:
-        for header, batch in iter_batches(buffer):
-            check_batch(header, batch)
-            if header.is_control or header.next_offset <= start or header.base_offset >= end:
-                continue
-            records = pa.py_buffer(plain_records(header, batch))
-            kept.append(records)
-            size_bytes += records.size
+        if len(buffer):
+            view = memoryview(buffer)
+            table = _scan(view, start, end, kept)
+            tables.append(table)
+            size_bytes += int(table[:, _SIZE].sum())
             if size_bytes > _ARROW_BYTES_MAX:
                 raise InvalidRequestError(
                     f"{size_bytes} bytes of records at once, at most {_ARROW_BYTES_MAX} fit"
                 )
-            from_log = header.is_log_append_time
-            table.append(
-                (
-                    records.address,
-                    records.size,
-                    header.record_count,
-                    header.base_offset,
-                    header.last_offset_delta + 1,
-                    header.max_timestamp if from_log else header.base_timestamp,
-                    from_log,
-                    header.leader_epoch,
-                )
-            )
-    return kept, np.array(table, np.int64).reshape(-1, len(_BATCH_FIELDS))
+    if len(tables) == 1:
+        return kept, tables[0]
+    return kept, np.concatenate(tables) if tables else np.empty((0, _BATCH_FIELDS), np.int64)
+
+
+def _scan(view: memoryview, start: int, end: int, kept: list[pa.Buffer]) -> "Ints":
+    """The table of one buffer's batches: all are checked, and compressed ones that are wanted are unpacked."""
+    from antiphon.records import arrow_decode_kernels as kernels
+
+    whole = pa.py_buffer(view)
+    kept.append(whole)
+    table = np.empty((len(view) // HEADER_BYTES + 1, _BATCH_FIELDS), np.int64)
+    count, at = kernels.scan_batches(whole.address, len(view), start, end, table.ctypes.data)
+    if at < len(view):
+        raise _refusal(view[at:])
+    table = table[:count]
+    for row in np.flatnonzero(table[:, kernels.UNREAD] & (kernels.CHECK | kernels.UNPACK)).tolist():
+        place = int(table[row, kernels.PLACE])
+        header = read_header(view, place)
+        batch = view[place : place + header.size_bytes]
+        check_batch(header, batch)
+        if table[row, kernels.UNREAD] & kernels.UNPACK:
+            records = pa.py_buffer(plain_records(header, batch))
+            kept.append(records)
+            table[row, kernels.ADDRESS], table[row, _SIZE] = records.address, records.size
+    wanted: Ints = table[table[:, kernels.UNREAD] & kernels.SKIP == 0]
+    return wanted
+
+
+def _refusal(bad: memoryview) -> CorruptBatchError:
+    """What is wrong with the batch that comes first."""
+    try:
+        header, batch = next(iter_batches(bad))
+        check_batch(header, batch)
+        plain_records(header, batch)
+    except CorruptBatchError as error:
+        return error
+    return CorruptBatchError(f"batch at offset {header.base_offset} cannot be read")
 
 
 class _Pieces:
@@ -186,11 +199,14 @@ class _Pieces:
 class _Decoder:
     """Runs the kernels over the records of batches that were checked, and holds what they write."""
 
-    def __init__(self, table: "NDArray[np.int64]", wanted: Collection[str], *, changes: bool) -> None:
+    def __init__(
+        self, kept: list[pa.Buffer], table: "Ints", wanted: Collection[str], *, changes: bool
+    ) -> None:
+        self._kept = kept  # what the table has addresses of
         self._table = table
         self.rows = 0
-        records = int(table[:, _BATCH_FIELDS.index("records")].sum())
-        size_bytes = int(table[:, _BATCH_FIELDS.index("bytes")].sum())
+        records = int(table[:, _COUNT].sum())
+        size_bytes = int(table[:, _SIZE].sum())
         self._pieces = {name: _Pieces(records, size_bytes) for name in ("key", "value") if name in wanted}
         numbers = _NUMBERS | (_VERSIONS if changes else {})
         self._numbers = {
@@ -207,6 +223,8 @@ class _Decoder:
 
     def run(self, start: int, end: int) -> None:
         """Check all records and decode those of the range."""
+        if not len(self._table):
+            return
         from antiphon.records import arrow_decode_kernels as kernels
 
         found = np.zeros(kernels.FOUND_FIELDS, np.int64)
@@ -228,7 +246,7 @@ class _Decoder:
         )
         self._found = found.tolist()
         if problem:
-            base_offset = self._table[self._found[kernels.BATCH], _BATCH_FIELDS.index("base_offset")]
+            base_offset = self._table[self._found[kernels.BATCH], _BASE_OFFSET]
             raise CorruptBatchError(f"batch at offset {base_offset}: {_PROBLEMS[problem]}")
         self.rows = self._found[kernels.FOUND_ROWS]
 

@@ -4,7 +4,9 @@ The bytes are hostile until they were checked: everything that is read is known 
 its batch, and what is written was sized by the batches' own lengths.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from antiphon.records.arrow import TIMESTAMP_MS_MAX
 from antiphon.records.arrow_memory import (
@@ -20,7 +22,6 @@ from antiphon.records.arrow_memory import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -30,11 +31,15 @@ ADDRESS: Final = 0  # of the plain records
 SIZE: Final = 1
 COUNT: Final = 2
 BASE_OFFSET: Final = 3
-OFFSETS: Final = 4  # how many the batch takes
-TIME_MS: Final = 5
-LOG_TIME: Final = 6  # 1: every record has the batch's time, 0: a record adds its own to it
-TERM: Final = 7
-BATCH_FIELDS: Final = 8
+TIME_MS: Final = 4
+LOG_TIME: Final = 5  # 1: every record has the batch's time, 0: a record adds its own to it
+TERM: Final = 6
+PLACE: Final = 7  # of the whole batch, behind the beginning of its buffer
+UNREAD: Final = 8  # bits: CHECK the CRC, UNPACK the records, SKIP them
+BATCH_FIELDS: Final = 9
+CHECK: Final = 1
+UNPACK: Final = 2
+SKIP: Final = 4
 # Places in what is found:
 FOUND_ROWS: Final = 0
 KEY_BYTES: Final = 1
@@ -57,6 +62,113 @@ VERSION_BYTES: Final = 32
 _VERSION_NAME: Final = ord("v")
 
 Target = tuple[int, int, int]  # int32 offsets, data, zeroed bitmap; all 0: not wanted
+
+
+_HEADER_BYTES: Final = 61
+_RECORD_BYTES_MIN: Final = 7
+_CODECS: Final = 5
+# Above this size the machine's own instruction, called from Python, is faster than the table.
+_CRC_BYTES_MAX: Final = 1500
+
+
+def _crc_table() -> "NDArray[np.int64]":
+    table = np.zeros((8, 256), np.int64)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        table[0, byte] = crc
+    for n in range(1, 8):
+        table[n] = (table[n - 1] >> 8) ^ table[0][table[n - 1] & 0xFF]
+    return table
+
+
+_CRC_TABLE: Final = _crc_table()
+
+
+@part
+def _crc32c(at: int, size: int) -> Any:
+    """CRC-32C, eight bytes at a time."""
+    crc = 0xFFFF_FFFF
+    for _ in range(size >> 3):
+        crc ^= byte_at(at) | byte_at(at + 1) << 8 | byte_at(at + 2) << 16 | byte_at(at + 3) << 24
+        crc = (
+            _CRC_TABLE[7, crc & 0xFF]
+            ^ _CRC_TABLE[6, (crc >> 8) & 0xFF]
+            ^ _CRC_TABLE[5, (crc >> 16) & 0xFF]
+            ^ _CRC_TABLE[4, crc >> 24]
+            ^ _CRC_TABLE[3, byte_at(at + 4)]
+            ^ _CRC_TABLE[2, byte_at(at + 5)]
+            ^ _CRC_TABLE[1, byte_at(at + 6)]
+            ^ _CRC_TABLE[0, byte_at(at + 7)]
+        )
+        at += 8
+    for _ in range(size & 7):
+        crc = _CRC_TABLE[0, (crc ^ byte_at(at)) & 0xFF] ^ (crc >> 8)
+        at += 1
+    return crc ^ 0xFFFF_FFFF
+
+
+@part
+def _big(at: int, count: int) -> Any:
+    """A signed number, the highest byte first."""
+    value = byte_at(at)
+    if value >= 0x80:
+        value -= 0x100
+    for n in range(1, count):
+        value = (value << 8) | byte_at(at + n)
+    return value
+
+
+@kernel
+def scan_batches(data: int, size: int, first: int, last: int, table: int) -> tuple[int, int]:
+    """List the batches that stand in `size` bytes; how many there are, and where the first bad one is (`size`: nowhere).
+
+    What `records.batch.check_batch` checks is checked, but for the CRC of large batches, which is left to do as UNREAD
+    says. SKIP is said of control batches, and of batches without offsets in first..last. `table` has room for as many
+    batches as there can be headers.
+    """
+    at = count = 0
+    while at < size:
+        if size - at < _HEADER_BYTES:
+            return count, at
+        batch = data + at
+        batch_bytes = 12 + _big(batch + 8, 4)
+        if byte_at(batch + 16) != 2 or batch_bytes < _HEADER_BYTES or batch_bytes > size - at:
+            return count, at
+        attributes, records = _big(batch + 21, 2), _big(batch + 57, 4)
+        codec = attributes & 7
+        if records <= 0 or _big(batch + 23, 4) + 1 != records or codec >= _CODECS:
+            return count, at
+        if _big(batch + 43, 8) >= 0 and (_big(batch + 51, 2) < 0 or _big(batch + 53, 4) < 0):
+            return count, at
+        if batch_bytes > _CRC_BYTES_MAX:
+            unread = CHECK
+        elif _crc32c(batch + 21, batch_bytes - 21) == _big(batch + 17, 4) & 0xFFFF_FFFF:
+            unread = 0
+        else:
+            return count, at
+        base_offset = _big(batch, 8)
+        if attributes & 0x20 or base_offset >= last or base_offset + records <= first:
+            unread |= SKIP
+        elif codec:
+            unread |= UNPACK
+        elif records > (batch_bytes - _HEADER_BYTES) // _RECORD_BYTES_MIN:
+            return count, at
+        from_log = (attributes >> 3) & 1
+        row = table + 8 * BATCH_FIELDS * count
+        put_int64(row + 8 * ADDRESS, batch + _HEADER_BYTES)
+        put_int64(row + 8 * SIZE, batch_bytes - _HEADER_BYTES)
+        put_int64(row + 8 * COUNT, records)
+        put_int64(row + 8 * BASE_OFFSET, base_offset)
+        put_int64(row + 8 * TIME_MS, _big(batch + (35 if from_log else 27), 8))
+        put_int64(row + 8 * LOG_TIME, from_log)
+        put_int64(row + 8 * TERM, _big(batch + 12, 4))
+        put_int64(row + 8 * PLACE, at)
+        put_int64(row + 8 * UNREAD, unread)
+        count += 1
+        at += batch_bytes
+    return count, at
 
 
 @part
@@ -118,15 +230,6 @@ def _store(target: Target, row: int, used: int, source: int, size: int) -> int:
 
 
 @part
-def _big(at: int) -> int:
-    """Eight bytes, the highest first."""
-    value = 0
-    for n in range(8):
-        value = (value << 8) | byte_at(at + n)
-    return value
-
-
-@part
 def _microseconds(time_ms: int) -> int:
     return max(-TIMESTAMP_MS_MAX, min(TIMESTAMP_MS_MAX, time_ms)) * 1000
 
@@ -134,10 +237,10 @@ def _microseconds(time_ms: int) -> int:
 @part
 def _store_version(versions: tuple[int, int, int, int], row: int, at: int) -> None:
     ids, modifications, created, modified = versions
-    put_int64(ids + 8 * row, _big(at))
-    put_int64(modifications + 8 * row, _big(at + 8))
-    put_int64(created + 8 * row, _microseconds(_big(at + 16)))
-    put_int64(modified + 8 * row, _microseconds(_big(at + 24)))
+    put_int64(ids + 8 * row, _big(at, 8))
+    put_int64(modifications + 8 * row, _big(at + 8, 8))
+    put_int64(created + 8 * row, _microseconds(_big(at + 16, 8)))
+    put_int64(modified + 8 * row, _microseconds(_big(at + 24, 8)))
 
 
 @part
@@ -217,7 +320,7 @@ def decode_records(
             name_bytes, header_value_bytes, version, place_after = _walk_headers(place, at, header_count)
             if place_after != at:
                 return BAD_FIELDS
-            if delta < 0 or delta >= int64_at(batch + 8 * OFFSETS):
+            if delta < 0 or delta >= int64_at(batch + 8 * COUNT):
                 return BAD_OFFSET
             offset = int64_at(batch + 8 * BASE_OFFSET) + delta
             if offset < first or offset >= last or (versions[0] != 0 and version == 0):
