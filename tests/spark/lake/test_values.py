@@ -84,6 +84,8 @@ FRAGMENTS = st.sampled_from(
         b'"',
         b"{}",
         b'{"id":1}',
+        b'{"id":1.5}',
+        b'{"day":"2024-02-30"}',
         b" ",
         b'{"name":"',
         b'"}',

@@ -9,7 +9,7 @@ Fields that have no column are found by letting Arrow see them; rows that have s
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.lake.values import REST, DecodeError, Decoder, reason
+from antiphon.spark.lake.values import DECODE_ERRORS, REST, DecodeError, Decoder, reason
 
 NESTING_MAX: Final = 1_000  # brackets in one value that are parsed without a closer look
 DEPTH_MAX: Final = 60
@@ -76,13 +76,24 @@ class JsonDecoder(Decoder):
         )
 
     def screen(self, values: pa.Array) -> list[tuple[int, str]]:
-        """Values that are no JSON object at all."""
+        """Values that are no JSON object, and those that a stricter reader suspects and Arrow alone does not take either."""
         found = []
+        suspects = msgspec.json.Decoder(_row_type(self._known))
         for index, value in enumerate(values.to_pylist()):
             try:
                 check_object(value)
             except DecodeError as error:
                 found.append((index, reason(error)))
+                continue
+            if len(values) == 1:
+                continue
+            try:
+                suspects.decode(value)
+            except (msgspec.DecodeError, ValueError):
+                try:
+                    self.table(values.slice(index, 1))
+                except DECODE_ERRORS as error:
+                    found.append((index, reason(error)))
         return found
 
     def _rest(self, values: pa.Array) -> pa.Array:
@@ -171,6 +182,31 @@ def check_type(kind: pa.DataType, name: str) -> None:
             f"column {name}: JSON cannot be read as {kind}; declare a struct, or leave the field out and find it in "
             f"{REST} (new_fields = rest)"
         )
+
+
+def _row_type(columns: Any) -> Any:
+    """A type for msgspec that takes about what Arrow takes."""
+    fields: list[Any] = [(f"f{at}", _python_type(one.type) | None, None) for at, one in enumerate(columns)]
+    names = {f"f{at}": one.name for at, one in enumerate(columns)}
+    return msgspec.defstruct("Row", fields, rename=names)
+
+
+def _python_type(kind: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_struct(kind):
+        return _row_type(kind)
+    if types.is_list(kind):
+        return list[_python_type(kind.value_type) | None]  # type: ignore[misc]
+    if types.is_integer(kind):
+        bound = 2 ** (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)]
+    if types.is_floating(kind):
+        return float
+    if types.is_boolean(kind):
+        return bool
+    if types.is_decimal(kind):
+        return int | float | str
+    return str
 
 
 def _as_parsed(kind: pa.DataType) -> pa.DataType:

@@ -120,7 +120,7 @@ class ParquetTarget(Target):
         """Refused: a row that changes would mean rewriting every file that might have its key."""
         raise InvalidRequestError(
             "Parquet files cannot be changed in place, so the current state of a table has no place there: mirror the table "
-            "to kind delta or iceberg, or its changes as history (source.changes = true) to Parquet"
+            "to kind delta or iceberg"
         )
 
     def files(self) -> list[str]:
