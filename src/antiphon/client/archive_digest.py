@@ -14,7 +14,7 @@ from xxhash import xxh3_128
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import BatchHeader, Buffer, iter_batches
-from antiphon.records.decode import Record, decode_records
+from antiphon.records.decode import raw_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,24 +61,25 @@ class RecordDigest:
                 if header.is_control:
                     controls += max(0, last - first)
                 elif first < last:
-                    records = decode_records(batch)
+                    records = raw_records(batch)
                     if first > header.base_offset or last < header.next_offset:
                         records = [record for record in records if start <= record.offset < end]
                     self._add_records(header, records)
         return controls
 
-    def _add_records(self, header: BatchHeader, records: list[Record]) -> None:
+    def _add_records(self, header: BatchHeader, records: list[Any]) -> None:
         rows = len(records)
         self.rows += rows
         self._numbers("offset", [record.offset for record in records])
-        times = np.array([record.timestamp_ms for record in records], np.int64)
+        times = np.array([record.timestamp for record in records], np.int64)
         self._numbers("timestamp", np.clip(times, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX) * 1000)
         self._numbers("timestampType", np.full(rows, int(header.is_log_append_time)))
         self._numbers("term", np.full(rows, header.leader_epoch))
         self._values("key", [record.key for record in records])
         self._values("value", [record.value for record in records])
-        self._numbers("headers", [len(record.headers) for record in records])
-        pairs = [pair for record in records for pair in record.headers]
+        headers = [record.headers or () for record in records]
+        self._numbers("headers", [len(some) for some in headers])
+        pairs = [pair for some in headers for pair in some]
         self._values("header key", [name.encode() for name, _ in pairs])
         self._values("header value", [value for _, value in pairs])
 
