@@ -73,6 +73,7 @@ class ServerFaults:
     fetch_bytes_max: int = 1 << 30
     silent: int = 0  # requests that get no answer
     away: bool = False  # connections are closed as soon as something is asked
+    forgetful: int = 0  # metadata is answered without topics, as by a node that has just started
 
 
 @dataclass
@@ -344,6 +345,9 @@ class NativeServer:
             return HelloReply(1, "test", 0), []
         if isinstance(request, GetMetadata):
             node = NodeMeta(0, self.address)
+            if self.faults.forgetful > 0:
+                self.faults.forgetful -= 1
+                return MetadataReply(ClusterMeta("test", 0, 0, (node,), ())), []
             return MetadataReply(ClusterMeta("test", self._version, 0, (node,), tuple(self._topics))), []
         if isinstance(request, GetStatus):
             replicas = tuple(

@@ -423,6 +423,24 @@ def test_a_cluster_that_goes_away_and_comes_back(
     assert moved(source.stream(topic="t"), start)[1] == values(range(10, 20))
 
 
+def test_a_node_that_lags_is_not_believed(server: NativeServer, source: Source) -> None:
+    fill(server.create("t")[0], 10)
+    server.faults.forgetful = 1
+    assert source.values(topic="t") == values(range(10))
+    reader = source.stream(topic="t", startingOffsets="earliest")
+    start = reader.initialOffset()
+    server.faults.forgetful = 1
+    end = reader.latestOffset(start, ALL)
+    planned = reader.partitions(start, end)
+    for again in (source.stream(topic="t"), source.stream(topicPattern="t.*")):
+        server.faults.forgetful = 1
+        assert sizes(again.partitions(start, end)) == [11]
+        server.faults.forgetful = 1
+        assert moved(again, end) == (end, [])
+    server.faults.forgetful = 1
+    assert len(read(reader, planned)) == 10
+
+
 def test_retries_are_bounded(server: NativeServer, source: Source) -> None:
     server.create("t")
     server.faults.deny_leadership = 3

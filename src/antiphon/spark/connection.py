@@ -484,6 +484,8 @@ class Cluster:
 
     def _leader(self, shard_id: int) -> Address:
         if shard_id not in self._leaders:
+            self.newest_metadata()  # a node that has just started may not know of it yet
+        if shard_id not in self._leaders:
             raise UnknownShardError(f"shard {shard_id} is gone: its topic was deleted")
         leader = self._leaders[shard_id]
         nodes = self._meta.nodes if self._meta is not None else ()

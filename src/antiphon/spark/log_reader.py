@@ -186,6 +186,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End of the next micro-batch: `start` again where there is nothing new, or too little."""
         self._rest()
         planner, positions = self.planner, to_positions(start)
+        planner.make_sure(ids_in(start), positions)
         bounds = planner.bounds()
         begin = self._living(start, positions)
         self._check_ends(begin, bounds)
@@ -254,8 +255,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """A range per shard, more with minPartitions; the same for the same offsets."""
         planner = self.planner
-        bounds = planner.bounds()
         old, new = ids_in(start), ids_in(end)
+        planner.make_sure(new, to_positions(end))
+        bounds = planner.bounds()
         begin = {
             position: offset
             for position, offset in to_positions(start).items()

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import (
@@ -66,18 +66,29 @@ class Planner:
         self._missing_is_fine = missing_is_fine
         self._pattern = None if options.target.pattern is None else re.compile(options.target.pattern)
         self._asked_at: float | None = None
+        self._doubted: dict[str, str | None] = {}  # topics that are not what was expected, as all nodes say
 
     # -- shards -------------------------------------------------------------------------------------------------
 
-    def refresh(self, *, at_once: bool = False) -> None:
+    def refresh(self, *, at_once: bool = False, of_all_nodes: bool = False) -> None:
         """Look up topics and shards, unless that was done a moment ago and not `at_once`.
 
-        Raises UnknownTopicError, UnknownShardError, WrongKindError, UnreachableError.
+        `of_all_nodes`: ask every node, for one that has just started can be behind. Raises UnknownTopicError,
+        UnknownShardError, WrongKindError, UnreachableError.
         """
         now = time.monotonic()
-        if not at_once and self._asked_at is not None and now - self._asked_at < METADATA_AGE_S:
+        is_fresh = self._asked_at is not None and now - self._asked_at < METADATA_AGE_S
+        if is_fresh and not at_once and not of_all_nodes:
             return
-        self.topics = self._find_topics()
+        if of_all_nodes:
+            self.cluster.newest_metadata()
+        else:
+            self.cluster.metadata()
+        try:
+            self.topics = self._find_topics()
+        except UnknownTopicError:
+            self.cluster.newest_metadata()
+            self.topics = self._find_topics()
         chosen = self.options.target.shards
         self.shards = {
             (name, shard.index): shard
@@ -94,11 +105,10 @@ class Planner:
 
     def _find_topics(self) -> dict[str, TopicMeta]:
         target = self.options.target
-        meta = self.cluster.metadata()
         if self._pattern is not None:
             return {
                 topic.name: topic
-                for topic in meta.topics
+                for topic in self.cluster.metadata(refresh=False).topics
                 if topic.kind == Kind.TOPIC and not topic.internal and self._pattern.fullmatch(topic.name)
             }
         found = {}
@@ -109,6 +119,19 @@ class Planner:
                 if not self._missing_is_fine:
                     raise
         return found
+
+    def make_sure(self, expected: Mapping[str, str | None], positions: Iterable[Position] = ()) -> None:
+        """Ask all nodes where topics are not those of the `expected` ids, or `positions` not among their shards.
+
+        What one node says may be old, and an old checkpoint is not to be taken for a deleted topic.
+        """
+        self.refresh()
+        now = self.ids
+        doubted = {topic: now.get(topic) for topic, known in expected.items() if now.get(topic) != known}
+        doubted |= {topic: now.get(topic) for topic, shard in positions if (topic, shard) not in self.shards}
+        if doubted and doubted != self._doubted:
+            self.refresh(of_all_nodes=True)
+            self._doubted = {topic: self.ids.get(topic) for topic in doubted}
 
     @property
     def ids(self) -> dict[str, str]:
