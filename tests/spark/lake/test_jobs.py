@@ -214,6 +214,12 @@ def test_tables_that_cannot_be_mirrored(spark: "SparkSession", server: NativeSer
         jobs.mirror_table(spark, server.address, "state", lake)
 
 
+def test_shards_that_every_replica_writes_have_no_mirror(server: NativeServer, tmp_path: Path) -> None:
+    server.create("carts", 1, Kind.TABLE, config={"writers": "multi"})
+    with pytest.raises(InvalidRequestError, match="every replica of carts writes its shards"):
+        jobs.mirror_table(None, server.address, "carts", target("delta", tmp_path))
+
+
 def test_a_mirror_that_goes_on_until_it_is_stopped(
     spark: "SparkSession", server: NativeServer, tmp_path: Path
 ) -> None:

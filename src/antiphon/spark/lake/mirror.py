@@ -24,6 +24,7 @@ from antiphon.spark.lake.staged import REPORT, collected, lake_schema
 from antiphon.spark.lake.targets import Marks, MarkStep, Target
 from antiphon.spark.lake.values import REST, ValueSpec
 from antiphon.spark.option_values import parse_servers
+from antiphon.spark.planner import is_multi
 
 ROUNDS_MAX: Final = 3  # of an epoch whose values have new fields
 CHANGES: Final = "changes"
@@ -268,6 +269,11 @@ def find_source(servers: str, name: str, *, table: bool, timeout_ms: int) -> tup
     """A topic or table as it is now, and its shards; raises UnknownTopicError, WrongKindError, UnreachableError."""
     with Cluster(parse_servers(servers), timeout_ms) as cluster:
         found = cluster.topic(name, table=table)
+        if is_multi(found):
+            raise InvalidRequestError(
+                f"every replica of {name} writes its shards, each in its own order: there are no offsets, and no versions, that "
+                "say how far a mirror is. Take a snapshot with spark.read instead"
+            )
         return Source(servers, name, found.topic_id.hex(), table), [shard.index for shard in found.shards]
 
 
