@@ -271,8 +271,8 @@ def find_source(servers: str, name: str, *, table: bool, timeout_ms: int) -> tup
         found = cluster.topic(name, table=table)
         if is_multi(found):
             raise InvalidRequestError(
-                f"every replica of {name} writes its shards, each in its own order: there are no offsets, and no versions, that "
-                "say how far a mirror is. Take a snapshot with spark.read instead"
+                f"every replica of {name} writes its shards, each in its own order: there are no offsets, and no "
+                "versions, that say how far a mirror is. Take a snapshot with spark.read instead"
             )
         return Source(servers, name, found.topic_id.hex(), table), [shard.index for shard in found.shards]
 
