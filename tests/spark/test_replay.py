@@ -188,8 +188,17 @@ def balances(state: Any, record: FoldRecord) -> Any:
     return accounts
 
 
+def latest(_state: Any, record: FoldRecord) -> Any:
+    """A table's state is this fold of its changes."""
+    return record.value
+
+
 @pytest.mark.timeout(120)
-def test_folds_of_topics(spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_folds_of_topics_and_of_changes(
+    spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client, history: History
+) -> None:
+    changes = jobs.fold_topic(spark, nodes.native, "past", fold=latest)
+    assert {bytes(row["key"]): bytes(row["value"]) for row in changes.collect()} == history.state
     topic = db.create_topic("events", shards=2)
     events = [(b"k%d" % (n % 13), b"x" * (n * 7 % 31)) for n in range(400)]
     topic.append_batch([*events, (b"k3", None), (None, b"nobody's")])

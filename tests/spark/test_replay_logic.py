@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,9 @@ import antiphon
 from antiphon.cli.local_cluster import LocalCluster
 from antiphon.errors import AntiphonError, DataLossError, InvalidRequestError, UnknownShardError
 from antiphon.spark.connection import Cluster
+from antiphon.spark.jobs.archive_job import ArchiveRun, addresses
+from antiphon.spark.jobs.archive_plan import Limits
+from antiphon.spark.jobs.archive_tasks import run_task
 from antiphon.spark.jobs.digests import Digest, digest_of
 from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut, find_cut, iso_time, parse_offsets, parse_time
@@ -226,6 +230,32 @@ def test_offsets_that_are_gone_are_said_to_be(db: antiphon.Client, cluster: Clus
     with pytest.raises(DataLossError, match=f"begins at offset {start}, {start - 1} is before"):
         _cut(cluster, "trimmed", start - 1, table=False)
     assert _cut(cluster, "trimmed", table=False).starts == {0: start}
+
+
+@pytest.mark.cluster
+def test_what_was_archived_counts_as_there(
+    nodes: LocalCluster, db: antiphon.Client, cluster: Cluster, tmp_path: Path
+) -> None:
+    table = db.create_table("kept", shards=1)
+    first_ms = _now_ms()
+    for n in range(30):
+        table.put(f"k{n % 5}", f"v{n}")
+    whole = _cut(cluster, "kept")
+    middle_ms = _now_ms()
+    time.sleep(0.01)
+    ArchiveRun(addresses(nodes.native), "kept", str(tmp_path), Limits()).run(
+        lambda tasks: [run_task(task) for task in tasks]
+    )
+    assert db.topic("kept", any_kind=True).offsets(0)[0] == whole.ends[0]
+    table.put("k9", b"later")
+    cluster.metadata()
+    assert _cut(cluster, "kept", time_ms=middle_ms) == whole
+    assert _cut(cluster, "kept", 12) == whole._replace(ends={0: 12})
+    with pytest.raises(InvalidRequestError, match=r"the earliest time .* \(there was nothing before\)"):
+        _cut(cluster, "kept", time_ms=first_ms - 60_000)
+    (file,) = tmp_path.rglob("*.parquet")
+    file.unlink()
+    assert _cut(cluster, "kept").starts == {0: 0}  # the catalog has it; the read will say what is missing
 
 
 def _now_ms() -> int:
