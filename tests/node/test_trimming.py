@@ -138,6 +138,31 @@ def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s(tmp_p
     run(test())
 
 
+def test_a_leader_keeps_what_a_connected_follower_is_still_to_be_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would need a snapshot otherwise; one that is away holds nothing up."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes)
+            begins = [await append(nodes, shard_id, number) for number in range(6)]
+            end = await settled(nodes, shard_id)
+            leader = await nodes.leader(shard_id)
+            node = nodes.nodes[leader.services.node_id]
+            real = leader.replica.followers()
+            slow = [one._replace(ack_offset=begins[2], connected=True) for one in real[:1]]
+            with monkeypatch.context() as patch:
+                patch.setattr("antiphon.node.trimming.FOLLOWERS_WAIT_S", 0.05)
+                patch.setattr(type(leader.replica), "followers", lambda _: (*slow, *real[1:]))
+                assert await trim_replica(node, shard_id, end) == begins[2]
+                slow[0] = slow[0]._replace(connected=False)
+                assert await trim_replica(node, shard_id, begins[4]) == begins[4]
+            assert await trim_replica(node, shard_id, end) == end
+
+    run(test())
+
+
 def test_over_the_wire_and_from_the_leader_to_all(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 3) as nodes:

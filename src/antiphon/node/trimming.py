@@ -3,6 +3,9 @@
 The rules are those of retention: nothing goes that is not settled, and of a table nothing that its store does not hold on
 disk; terms, members and what is known of producers stay. Unlike retention, which takes whole segments, a log may begin
 at any batch: never inside one, so that a follower can be fed from its start. The files go with whole segments.
+
+As what is asked for may be quite new, a leader keeps what a follower that is connected is still to be fed: otherwise one
+that is a batch behind would need a snapshot, of a table the whole store. A follower that is away holds nothing up.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ from antiphon.wire.requests import Trimmed, TrimShard
 if TYPE_CHECKING:
     from antiphon.node.node import Node
 
+FOLLOWERS_WAIT_S: Final = 1.0  # for those that are connected to have what is to go
 RETRY_S: Final = 0.05  # between tries of a follower that does not know yet what is committed
 END: Final = -1
 
@@ -33,12 +37,26 @@ async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
     if host.table is not None and host.table.state.durable_offset < min(before, host.settled):
         await asyncio.get_running_loop().run_in_executor(None, host.table.state.flush)
         host.check_alive()
-    limit = min(before, host.settled, host.log.durable_end)
+    fed = await _fed(host, min(before, host.settled))
+    host.check_alive()
+    limit = min(fed, host.settled, host.log.durable_end)
     if host.table is not None:
         limit = min(limit, host.table.state.durable_offset)
     if limit > host.log.log_start:
         _trim(node, host, host.log.batch_start(limit))
     return host.log.log_start
+
+
+async def _fed(host: ShardHost, wanted: int) -> int:
+    """As far as the followers that are connected to this leader have it, which is waited for a moment; else `wanted`."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + FOLLOWERS_WAIT_S
+    while True:
+        followers = host.replica.followers()
+        fed = min([wanted, *(one.ack_offset for one in followers if one.connected)])
+        if fed == wanted or loop.time() >= deadline_s:
+            return fed
+        await asyncio.sleep(RETRY_S / 5)
 
 
 def _check(host: ShardHost, before: int) -> None:
