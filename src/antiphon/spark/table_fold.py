@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from antiphon.records.arrow_encode import key_hashes
 from antiphon.spark.table_cut import Hashes
-from antiphon.wire.metadata import key_hash
 
 BYTES_MIN: Final = 128 * 1024 * 1024  # that are gathered before the first look for keys that changed twice
 
@@ -64,7 +64,7 @@ def _last_of_each(parts: Sequence[pa.RecordBatch], *, drop_deleted: bool) -> lis
 
 def within(rows: pa.RecordBatch, ranges: Sequence[Hashes]) -> pa.RecordBatch:
     """The rows whose key's hash is in one of the ranges."""
-    hashes = np.fromiter(map(key_hash, rows.column("key").to_pylist()), np.int64, rows.num_rows)
+    hashes = key_hashes(rows.column("key"))
     mask = np.zeros(rows.num_rows, bool)
     for first, last in ranges:
         mask |= (hashes >= first) & (hashes <= last)
