@@ -168,6 +168,7 @@ class MemoryShard:
                 )
                 self.next_version += 1
                 self.rows[op.key] = (op.value, version)
+                results[index] = OpResult(OpStatus.OK, version)
                 effects.append((op.key, op.value, [(VERSION_HEADER, _packed(version))], now_ms))
             else:
                 _, version = self.rows.pop(op.key)

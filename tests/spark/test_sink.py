@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from antiphon.errors import InvalidRequestError
 from antiphon.records.decode import decode_records
 from antiphon.wire.metadata import Kind
 from tests.spark.failing_sink import FailingSource
@@ -344,36 +345,59 @@ def test_mistakes_are_named(
     assert message in str(caught.value)
 
 
-def test_running_counts_in_a_table(server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path) -> None:
+def _counts(reader: "Reader", folder: Path) -> Any:
+    folder.mkdir()
+    source = reader.spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(folder))
+    return source.groupBy("value").count()
+
+
+def _upsert(
+    counts: Any, mode: str, server: "NativeServer", checkpoint: Path, protocol: str = "staged"
+) -> None:
     import antiphon.spark
 
-    shards = server.create("counts", 2, Kind.TABLE)
-    (tmp_path / "in").mkdir()
-    counts = (
-        antiphon_reader.spark.readStream.format("text")
-        .option("maxFilesPerTrigger", 1)
-        .load(str(tmp_path / "in"))
-        .groupBy("value")
-        .count()
-        .selectExpr("value as key", "cast(count as string) as value")
+    function = antiphon.spark.upserts(
+        server.address, "counts", output_mode=mode, timeoutMs="5000", protocol=protocol
     )
+    query = (
+        counts.selectExpr("value as key", "cast(count as string) as value")
+        .writeStream.outputMode(mode)
+        .foreachBatch(function)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(50)
 
-    def run() -> None:
-        query = (
-            counts.writeStream.outputMode("update")
-            .foreachBatch(antiphon.spark.upserts(server.address, "counts", timeoutMs="5000"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(50)
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_running_counts_in_a_table(
+    server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path, protocol: str
+) -> None:
+    shards = server.create("counts", 2, Kind.TABLE)
+    counts = _counts(antiphon_reader, tmp_path / "in")
     for number in range(2):
         _files(tmp_path / "in", f"{number}", 0, 30)
         server.faults.drop_after_append = 1
-        run()
+        _upsert(counts, "update", server, tmp_path / "checkpoint", protocol)
     forget_commit(tmp_path / "checkpoint")
-    run()
+    _upsert(counts, "update", server, tmp_path / "checkpoint", protocol)
     rows = {key: value for shard in shards for key, (value, _) in shard.rows.items()}
     assert rows == {str(n).encode(): b"2" for n in range(30)}
     assert len(_records(*shards)) == 60
+
+
+def test_a_whole_result_in_a_table(server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path) -> None:
+    from antiphon.spark import upserts
+
+    shards = server.create("counts", 2, Kind.TABLE)
+    rare = _counts(antiphon_reader, tmp_path / "in").where("count < 2")
+    for number, count in enumerate((30, 10)):
+        _files(tmp_path / "in", f"{number}", 0, count)
+        _upsert(rare, "complete", server, tmp_path / "checkpoint")
+    rows = {key: value for shard in shards for key, (value, _) in shard.rows.items()}
+    assert rows == {str(n).encode(): b"1" for n in range(10, 30)}
+    with pytest.raises(InvalidRequestError, match="there is update, complete"):
+        upserts(server.address, "counts", output_mode="whole")
+    with pytest.raises(InvalidRequestError, match="needs protocol=staged"):
+        upserts(server.address, "counts", output_mode="complete", protocol="direct")

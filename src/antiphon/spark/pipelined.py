@@ -76,6 +76,10 @@ class Pipeline(Cluster):
         self._pause_s = PAUSE_S_MIN
         self._stuck_since: float | None = None
 
+    def learn(self, cluster: Cluster) -> None:
+        """Take over what another client knows of the cluster, which saves asking."""
+        self._adopt(cluster.metadata(refresh=False))
+
     def submit(
         self,
         call: ShardCall,

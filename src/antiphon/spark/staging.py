@@ -1,7 +1,9 @@
 """Where writes wait until their epoch is committed: the internal topic `__staged`, and blobs in it.
 
 A **blob** is one record of `__staged`. Its key says what is in it (`BlobHead`), its value is what will be sent to the
-target, X
+target, one after the other: for a topic whole record batches, byte for byte as they will be appended; for a table requests.
+Nothing of it is encoded again on the way: it is a record's value in one piece, under the checksum of the batch around it.
+
 A blob counts only when a manifest (`staging_epochs`) names it. Attempts that failed or came too late leave blobs that nobody
 names, and the cluster trims them (`staging_housekeeper`).
 """

@@ -23,11 +23,11 @@ from antiphon.spark.job import Job
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.shard_writers import TableRequest, TopicWriters
 from antiphon.spark.staging import (
-    EPOCHS_TABLE,
     STAGED_TOPIC,
     BlobHead,
     Wanted,
     encode_blob,
+    ensure_internal,
     read_blobs,
 )
 from antiphon.spark.staging_deletes import EpochTableWriters
@@ -72,7 +72,8 @@ def commit_epoch(place: Place, epoch: Epoch, *, must_be_stored: bool = False) ->
         AntiphonError: what the target's leaders refuse with, and TimedOutError: do it again.
     """
     with Cluster(place.servers, place.timeout_ms) as cluster:
-        epochs = Epochs(cluster, cluster.topic(EPOCHS_TABLE, table=True))
+        cluster.metadata()
+        epochs = Epochs(cluster, ensure_internal(cluster, 1)[1])
         stored = _decided(place, cluster, epochs, epoch, must_be_stored=must_be_stored)
         if not stored.epoch.is_applied:
             finish_epoch(place, cluster, epochs, stored)
@@ -197,6 +198,7 @@ def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, watch: Watch) -> N
         Pipeline(place.servers, place.timeout_ms) as pipeline,
     ):
         target = target_of(cluster, epoch)
+        pipeline.learn(cluster)
         write, finish = (
             _to_table(cluster, target, epoch, place, watch.check_open)
             if epoch.is_table
@@ -213,7 +215,7 @@ def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, watch: Watch) -> N
 
 def target_of(cluster: Cluster, epoch: Epoch) -> TopicMeta:
     """The topic or table that an epoch goes to; raises UnknownTopicError where it is not there any more."""
-    target = cluster.topic(epoch.target, table=epoch.is_table)
+    target = cluster.topic(epoch.target, table=epoch.is_table, refresh=False)
     if target.topic_id != epoch.target_id:
         raise UnknownTopicError(
             f"{epoch} was written to a {'table' if epoch.is_table else 'topic'} {epoch.target!r} that was deleted; the one "

@@ -29,6 +29,7 @@ from antiphon.wire.requests import (
     Delete,
     ListOffset,
     OffsetReply,
+    OpResult,
     OpStatus,
     Put,
     Row,
@@ -174,8 +175,11 @@ class Epochs:
         value = msgspec.msgpack.encode(epoch)
         expected = ABSENT if before is None else before.version
         pending = Put(key_of(PENDING, epoch.target_id, epoch.query), msgspec.msgpack.encode(epoch.decided_ms))
-        self._write([Put(key, value, expected), pending], atomic=True)
-        (row,) = self._get(key)  # also right where the answer to the write was lost and it was sent again
+        results = self._results([Put(key, value, expected), pending], atomic=True)
+        version = results[0].version
+        if results[0].status == OpStatus.OK and version is not None:
+            return Stored(epoch, version.id)
+        (row,) = self._get(key)  # an answer was lost and the request came again?
         return stored_of(row) if row is not None and row.value == value else None
 
     def applied(self, stored: Stored) -> bool:
@@ -261,9 +265,12 @@ class Epochs:
 
     def _write(self, ops: Sequence[TableOp], *, atomic: bool = False) -> bool:
         """Were all operations carried out?"""
+        return all(result.status == OpStatus.OK for result in self._results(ops, atomic=atomic))
+
+    def _results(self, ops: Sequence[TableOp], *, atomic: bool) -> tuple[OpResult, ...]:
         request = TableWrite(self._shard_id, tuple(ops), atomic=atomic)
         written: TableWritten = self._cluster.call(ShardCall(self._shard_id, request)).body
-        return all(result.status == OpStatus.OK for result in written.results)
+        return written.results
 
 
 def stored_of(row: Row) -> Stored:

@@ -72,6 +72,7 @@ def write_rows(task: Task, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
         Pipeline(target.servers, target.timeout_ms) as pipeline,
     ):
         topic = cluster.topic(target.name, table=target.is_table)
+        pipeline.learn(cluster)
         if task.options.protocol == "direct":
             return _direct(task, cluster, pipeline, topic, batches)
         return _staged(task, cluster, pipeline, topic, batches)
