@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
 from antiphon.errors import InvalidRequestError
-from antiphon.records.arrow_encode import OPEN_BYTES_MAX, BatchEncoder, Encoded, shards_by_key
+from antiphon.records.arrow_encode import (
+    OPEN_BYTES_MAX,
+    BatchEncoder,
+    Encoded,
+    compile_kernels,
+    key_hashes,
+    shards_by_key,
+)
 from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES, validate_batch
 from antiphon.records.builder import RecordInput, build_batch
 from antiphon.records.decode import decode_records
+from antiphon.wire.metadata import key_hash
 
 DEFAULT_MS = 1_700_000_000_123
 HEADERS_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -240,7 +248,24 @@ def test_shards_are_those_that_clients_choose(keys: list[bytes | None], shards: 
 def test_hashes_of_keys_of_every_length() -> None:
     data = bytes(range(256)) * 2
     keys = [data[size % 7 : size % 7 + size] for size in range(300)]
+    assert key_hashes(pa.array([None, *keys])).tolist() == [-1, *map(key_hash, keys)]
     for shards in (2, 3, 1_000_003):
         for table, by_key in ((False, shard_of_topic_key), (True, shard_of_table_key)):
             found = shards_by_key(pa.array(keys), shards, table=table).tolist()
             assert found == [by_key(key, shards) for key in keys]
+
+
+def test_each_kernel_is_compiled_once() -> None:
+    from antiphon.records import arrow_decode_kernels, arrow_encode_kernels, arrow_hash_kernels
+
+    compile_kernels()
+    kernels: list[Any] = [
+        arrow_decode_kernels.scan_batches,
+        arrow_decode_kernels.decode_records,
+        arrow_decode_kernels.decode_headers,
+        arrow_encode_kernels.encode_rows,
+        arrow_encode_kernels.group_rows,
+        arrow_hash_kernels.topic_hashes,
+        arrow_hash_kernels.table_hashes,
+    ]
+    assert [len(kernel.signatures) for kernel in kernels] == [1] * len(kernels)

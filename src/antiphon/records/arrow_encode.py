@@ -92,7 +92,7 @@ class BatchEncoder:
         """
         from antiphon.records.arrow_encode_kernels import group_rows
 
-        shard_of_row = np.ascontiguousarray(shard_of_row, np.int32)
+        shard_of_row = np.array(shard_of_row, np.int32)  # one that can be written to, as kernels want it
         if len(shard_of_row) != batch.num_rows:
             raise InvalidRequestError(f"{batch.num_rows} rows, but shards for {len(shard_of_row)}")
         if batch.num_rows == 0:
@@ -269,20 +269,46 @@ def shards_by_key(column: pa.Array, shards: int, *, table: bool) -> "NDArray[np.
 
     A table that was split has its own ranges: count the shards that it was made with. Raises InvalidRequestError.
     """
-    from antiphon.records.arrow_hash_kernels import LONG_KEY, table_hashes, topic_hashes
-
     if shards < 1:
         raise InvalidRequestError(f"{shards} shards: there is at least 1")
-    keys, kept = bytes_column(column, "key")
     if not table:
-        hashes = topic_hashes(keys, len(column))
+        from antiphon.records.arrow_hash_kernels import topic_hashes
+
+        keys, kept = bytes_column(column, "key")
+        hashes = topic_hashes(keys, len(kept))
         return np.where(hashes < 0, -1, hashes % shards).astype(np.int32)
-    hashes = table_hashes(keys, len(column))
-    for row in np.flatnonzero(hashes == LONG_KEY).tolist():
-        hashes[row] = xxh3_64_intdigest(kept[row].as_buffer()) & 0xFFFF_FFFF
+    hashes = key_hashes(column)
     last_of_shard = (np.arange(1, shards + 1, dtype=np.uint64) << np.uint64(32)) // np.uint64(shards) - 1
     found = np.searchsorted(last_of_shard.astype(np.int64), hashes)
     return np.where(hashes < 0, -1, found).astype(np.int32)
+
+
+def key_hashes(column: pa.Array) -> "Ints":
+    """The hashes that place keys of tables (`wire.metadata.key_hash`); -1 for null. Raises InvalidRequestError."""
+    from antiphon.records.arrow_hash_kernels import LONG_KEY, table_hashes
+
+    keys, kept = bytes_column(column, "key")
+    hashes = table_hashes(keys, len(kept))
+    for row in np.flatnonzero(hashes == LONG_KEY).tolist():
+        hashes[row] = xxh3_64_intdigest(kept[row].as_buffer()) & 0xFFFF_FFFF
+    return hashes
+
+
+def compile_kernels() -> None:
+    """Compile everything between Arrow and record batches, where that was not done yet: some seconds, once.
+
+    Without it the first task of an installation takes that time.
+    """
+    from antiphon.records.arrow import SCHEMA_WITH_HEADERS, decode
+
+    keys = pa.array([b"k"])
+    rows = pa.RecordBatch.from_arrays(
+        [keys, pa.array([[{"key": "h", "value": b"v"}]])], names=["key", "headers"]
+    )
+    encoder = BatchEncoder(1, 1, _BATCH_BYTES_MIN)
+    for table in (False, True):
+        (made,) = encoder.add(rows, shards_by_key(keys, 1, table=table), 0)
+        decode([made.batch], start=0, end=1, columns=SCHEMA_WITH_HEADERS.names, changes=table)
 
 
 def bytes_column(column: pa.Array, what: str) -> "tuple[BytesColumn, pa.Array]":

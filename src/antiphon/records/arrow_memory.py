@@ -8,13 +8,16 @@ A column of bytes is the tuple `(offsets, wide, data, valid, first_bit)`: row n 
 `offsets[n + 1]` of `data`; offsets are int64 where `wide` is 1, else int32; `valid` is the bitmap of which the column's bits
 begin at `first_bit`, 0 where no row is null.
 
-Compiled code is kept on disk, in `__pycache__` or, where that cannot be written to, in the user's cache. numba looks only at
-a kernel's own file to see whether the kept code is of this source: after a change here, touch the files of kernels.
-Loading numba takes about a quarter of a second of a process, so it is loaded when there are rows to move.
+Compiled code is kept on disk, in `__pycache__` or, where that cannot be written to, in the user's cache. A kernel calls
+what stands in its own file and in this one, and each is compiled for one list of types: who calls it passes plain integers,
+tuples of them, and arrays that can be written to. Loading numba takes about a quarter of a second of a process, so it is
+loaded when there are rows to move.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -27,8 +30,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _Built = tuple[Any, Callable[..., Any]]
 
 
+def _fingerprint() -> str:
+    try:
+        return f"{crc32(Path(__file__).read_bytes()):08x}"
+    except OSError:  # the package is not made of files
+        return "unknown"
+
+
+# numba sees by a kernel's own file whether the kept code is of this source. What of this file was compiled into it is told
+# by its name.
+_FINGERPRINT: Final = _fingerprint()
+
+
 def kernel(function: Function) -> Function:
     """For what Python calls: compiled once and kept. It does not hold the interpreter's lock."""
+    function.__qualname__ = f"{function.__name__}_{_FINGERPRINT}"
     try:
         compiled: Function = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # no place on disk to keep it: compile it in every process
