@@ -1,6 +1,7 @@
 """Staged writes without Spark: tasks, drivers and the cluster's own hand, against an in-process server."""
 
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import (
+    AntiphonError,
     BatchTooLargeError,
     CorruptBatchError,
     InvalidRequestError,
@@ -440,3 +442,22 @@ def test_a_delete_that_comes_late_deletes_nothing(
         # Somebody who was slow applies the first one again: what it has to delete is there now.
         staging_commit.finish_epoch(place, cluster, Epochs(cluster, table), Stored(epoch, 0))
     assert {key: value for key, (value, _) in shard.rows.items()} == {b"k": b"later"}
+
+
+def test_a_cluster_that_is_away_and_comes_back(server: NativeServer) -> None:
+    shards = server.create("out", 2)
+    options = options_for(server, timeoutMs="300")
+    server.faults.away = True
+    with pytest.raises(AntiphonError, match="is the cluster up"):
+        epoch_of(options, 0, rows(0, 30))
+    server.faults.away = False
+    results = epoch_of(options, 0, rows(0, 30))
+    server.faults.away = True
+    with pytest.raises(AntiphonError, match="is the cluster up"):
+        commit_results(options, results, b"")
+    patient = options_for(server, timeoutMs="8000")
+    back = threading.Timer(0.4, lambda: setattr(server.faults, "away", False))
+    back.start()
+    commit_results(patient, results, b"")
+    back.join()
+    assert values(shards) == numbers(0, 30)
