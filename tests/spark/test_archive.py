@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,6 +137,9 @@ def test_old_records_move_and_stay_one_topic(topic: Topic) -> None:
     topic.check()
     for start in (0, 1, 57, cut - 1, cut, cut + 1):
         assert next(iter(topic.log.read(start=start))) == next(r for r in topic.records if r.offset >= start)
+    assert list(topic.log.read(start=0, isolation="uncommitted")) == topic.records
+    assert list(islice(topic.log.read(start=-2, follow=True), len(topic.records))) == topic.records
+    assert list(topic.log.read(start=10, end=20)) == [r for r in topic.records if 10 <= r.offset < 20]
     topic.append(5)
     topic.records = list(topic.log.read(start=0))
     assert len(topic.records) == 35 * 7
