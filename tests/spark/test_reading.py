@@ -439,6 +439,13 @@ def test_a_node_that_lags_is_not_believed(server: NativeServer, source: Source) 
         assert moved(again, end) == (end, [])
     server.faults.forgetful = 1
     assert len(read(reader, planned)) == 10
+    both = f"{server.address},{server.address.replace('127.0.0.1', 'localhost')}"  # two nodes, so to say
+    server.faults.forgetful = 1
+    assert source.stream(topicPattern="t.*", servers=both).initialOffset() == end
+    behind = source.stream(topic="t", servers=both)
+    server.faults.forgetful = 1
+    behind.prepareForTriggerAvailableNow()
+    assert moved(behind, start) == (end, values(range(10)))
 
 
 def test_retries_are_bounded(server: NativeServer, source: Source) -> None:

@@ -97,6 +97,7 @@ class LogBatchReader(DataSourceReader):
         options = self.options
         planner = Planner(options)
         with planner.cluster:
+            planner.refresh(of_all_nodes=True)
             bounds = planner.bounds()
             start = planner.resolve(options.starting, bounds)
             end = planner.resolve(options.ending, bounds)
@@ -156,6 +157,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the first run of a query begins."""
         planner = Planner(self.options)  # a topic that is not there is a mistake now, and a loss later
         with planner.cluster:
+            planner.refresh(of_all_nodes=True)
             bounds = planner.bounds()
             for name, topic in planner.topics.items():
                 if is_multi(topic) and self.options.fail_on_data_loss:
@@ -180,6 +182,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember where the shards end now."""
+        self.planner.refresh(of_all_nodes=True)  # what is overlooked now would not be read
         self._target = {position: bound.end for position, bound in self.planner.bounds().items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name

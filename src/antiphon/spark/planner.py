@@ -81,7 +81,7 @@ class Planner:
         if is_fresh and not at_once and not of_all_nodes:
             return
         if of_all_nodes:
-            self.cluster.newest_metadata()
+            self.cluster.newest_metadata()  # passes over nodes that are away, and waits while all are
         else:
             self.cluster.metadata()
         try:

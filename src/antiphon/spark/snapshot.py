@@ -95,7 +95,7 @@ class SnapshotReader(DataSourceReader):
         """One per shard."""
         planner = Planner(self.options)
         with planner.cluster:
-            planner.refresh()
+            planner.refresh(of_all_nodes=True)
             if self.options.as_of is not None:
                 return _partitions_as_of(planner, self.options.as_of)
             return _partitions_now(planner)
