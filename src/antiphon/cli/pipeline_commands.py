@@ -106,6 +106,8 @@ def _tell(outcome: "Outcome") -> None:
     if outcome.kind == "mirror":
         dead = f", {outcome.dead_letters:,} dead letters" if outcome.dead_letters else ""
         typer.echo(f"{outcome.job}: {outcome.rows:,} rows in {outcome.epochs:,} epochs{dead}", err=True)
+    elif outcome.problem is not None:
+        typer.echo(f"{outcome.job}: not done this time: {outcome.problem}", err=True)
     else:
         typer.echo(f"{outcome.job}: {outcome.files:,} files replaced or removed", err=True)
 

@@ -53,9 +53,9 @@ def test_a_topic_goes_on_where_the_lake_is(
         "headers": True,
         "timeout_ms": 10_000,
     }
-    first = jobs.mirror_topic(spark, server.address, "flights", where, max_offsets=6, **options).tally
+    first = jobs.mirror_topic(spark, server.address, "flights", where, max_offsets=12, **options).tally
     assert (first.rows, first.dead_letters, first.positions) == (16, 1, {0: one.end, 1: other.end})
-    assert first.epochs >= 3
+    assert first.epochs >= 2
     # Without a checkpoint the next run begins with what the table has; fields that are new become columns.
     put(one, b'{"id": 15, "tail": "N1", "gate": "A"}', *flights(16, 2))
     again = jobs.mirror_topic(spark, server.address, "flights", where, **options).tally

@@ -309,7 +309,7 @@ def test_expiry_leaves_plans_alone(opener: Opener, letters: Letters, monkeypatch
         one.apply(Frame(records(0, 1, 5, bad=[2])), Epoch({0: 1}, {0: 5}))
     monkeypatch.undo()
     monkeypatch.setattr(mirror_module, "send_dead_letters", letters.send)
-    with pytest.raises(InvalidRequestError, match="a mirror was stopped within an epoch"):
+    with pytest.raises(TargetConflictError, match="a mirror was stopped within an epoch"):
         expire(target_of(one), "0 seconds", force=True)
     with pytest.raises(InvalidRequestError, match="less than an hour"):
         expire(target_of(one), "5 minutes")

@@ -16,7 +16,7 @@ from antiphon.spark.jobs.lake_pipeline import Outcome, read_pipeline, run_pipeli
 from antiphon.spark.jobs.lake_upkeep import parse_age
 from antiphon.spark.lake.ddl import parse_columns
 from antiphon.spark.lake.mirror import Tally
-from antiphon.spark.lake.targets import Compacted
+from antiphon.spark.lake.targets import Compacted, open_target
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("lake_*.toml"))
 
@@ -174,6 +174,9 @@ def test_one_failure_stops_all_and_ctrl_c_ends_well(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(lake_pipeline, "mirror_topic", mirror)
     monkeypatch.setattr(lake_pipeline, "mirror_table", mirror)
     monkeypatch.setattr(lake_pipeline, "compact", compacting)
+    run_pipeline(None, jobs[2:], once=True)
+    assert not started, "there is no table to keep up"
+    open_target(jobs[2].target).create(pa.schema([("a", pa.int64())]))
     told: list[Outcome] = []
     found = run_pipeline(None, jobs, once=True, told=told.append)
     assert started == [("a", None), ("b", None), ("compacted",)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import InvalidRequestError
+from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.spark.jobs.lake_query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery
 from antiphon.spark.jobs.lake_table import STARTS, mirror_table
 from antiphon.spark.jobs.lake_topic import mirror_topic
@@ -74,6 +74,7 @@ class Outcome:
     dead_letters: int = 0
     epochs: int = 0
     positions: dict[int, int] = field(default_factory=dict)
+    problem: str | None = None  # why upkeep could not be done this time
 
 
 Told = Callable[[Outcome], None]
@@ -329,7 +330,16 @@ def _note(outcome: Outcome, tally: Any) -> None:
 
 
 def _keep_up(job: PipelineJob, outcome: Outcome, tell: Told) -> None:
-    done: Any = (compact if job.kind == "compact" else expire)(job.target, **job.options)
+    """Next time will do where there is no table yet, or a writer was faster."""
+    if open_target(job.target).schema() is None:
+        return
+    try:
+        done: Any = (compact if job.kind == "compact" else expire)(job.target, **job.options)
+    except TargetConflictError as error:
+        outcome.problem = error.message
+        tell(outcome)
+        return
+    outcome.problem = None
     outcome.files += done.removed if job.kind == "compact" else done.files
     outcome.epochs += 1
     tell(outcome)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS_DEFAULT: Final = 60_000
 MAX_OFFSETS_DEFAULT: Final = 1_000_000
 EARLIEST: Final = -2
+STOP_S_MAX: Final = 30.0
 
 
 class Pace(NamedTuple):
@@ -51,6 +53,7 @@ class MirrorQuery:
         self._on_epoch = on_epoch
         self._query: Any = None
         self._error: BaseException | None = None
+        self._busy = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +108,10 @@ class MirrorQuery:
         return json.dumps({source.name: shards})
 
     def _apply(self, frame: "DataFrame", epoch: int) -> None:
+        with self._busy:
+            self._apply_now(frame, epoch)
+
+    def _apply_now(self, frame: "DataFrame", epoch: int) -> None:
         try:
             end = epoch_end(self._checkpoint, epoch)
             if end is None:
@@ -145,6 +152,9 @@ class MirrorQuery:
         """End it; an epoch that is cut short is done by the next run."""
         if self._query is not None:
             self._query.stop()
+            # Spark does not wait for the function that it has called, which may be about to commit.
+            if self._busy.acquire(timeout=STOP_S_MAX):
+                self._busy.release()
         self._clean()
 
     def _clean(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from antiphon.errors import InvalidRequestError
+from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.spark.lake.mirror import CHANGES
 from antiphon.spark.lake.plans import BAD, any_older
 from antiphon.spark.lake.targets import Compacted, Expired, Target, open_target
@@ -46,7 +46,8 @@ def expire(
         force: allow less than an hour, which may take files from an epoch that is under way.
 
     Raises:
-        InvalidRequestError: the age is too low, or a mirror was stopped within an epoch so long ago that its files would go.
+        InvalidRequestError: the age is too low.
+        TargetConflictError: a mirror was stopped within an epoch so long ago that its files would go.
     """
     age = parse_age(older_than)
     if age < AGE_MIN and not force:
@@ -57,7 +58,7 @@ def expire(
     now_ms = time.time_ns() // 1_000_000
     before_ms = now_ms - int(age.total_seconds() * 1000)
     if any_older(lake.meta, before_ms + int(AGE_MIN.total_seconds() * 1000)):
-        raise InvalidRequestError(
+        raise TargetConflictError(
             f"{lake.folder.url}: a mirror was stopped within an epoch, whose files would go: run it once, then expire"
         )
     removed = lake.expire(before_ms).files

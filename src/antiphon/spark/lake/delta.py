@@ -66,6 +66,7 @@ class DeltaTarget(Target):
         """Add columns, in a commit of its own."""
         from deltalake import Schema
 
+        problem: Exception | None = None
         for _ in range(COMMIT_TRIES):
             table = self._required()
             known = set(_schema(table).names)
@@ -74,10 +75,11 @@ class DeltaTarget(Target):
                 return
             try:
                 table.alter.add_columns(list(Schema.from_arrow(pa.schema(fresh)).fields))
-            except CommitFailedError:
+            except CommitFailedError as error:
+                problem = error
                 continue
             return
-        raise self._crowded()
+        raise self._crowded(problem)
 
     def mark(self, name: str) -> int | None:
         """The app transaction's version."""
@@ -94,6 +96,7 @@ class DeltaTarget(Target):
 
     def _write(self, files: Sequence[DataFile], marks: Marks, mode: str) -> bool:
         actions = [_add(file) for file in files]
+        problem: Exception | None = None
         for _ in range(COMMIT_TRIES):
             table = self._required()
             if not self._is_due(table, marks):
@@ -102,13 +105,15 @@ class DeltaTarget(Target):
                 table.create_write_transaction(
                     actions, mode=mode, schema=table.schema(), commit_properties=_properties(marks)
                 )
-            except CommitFailedError:
+            except CommitFailedError as error:
+                problem = error
                 continue  # somebody committed meanwhile: look again whether that was this very commit
             return True
-        raise self._crowded()
+        raise self._crowded(problem)
 
     def merge(self, changes: pa.Table, marks: Marks) -> bool:
         """One merge. Where it would change nothing, Delta writes no commit for it; then the marks get one."""
+        problem: Exception | None = None
         for _ in range(COMMIT_TRIES):
             table = self._required()
             if not self._is_due(table, marks):
@@ -116,12 +121,13 @@ class DeltaTarget(Target):
             if changes.num_rows:
                 try:
                     self._merge(table, changes, marks)
-                except CommitFailedError:
+                except CommitFailedError as error:
+                    problem = error
                     continue
             if not marks or all(_mark(self._required(), name) == step.new for name, step in marks.items()):
                 return True
             return self._write([], marks, "append")
-        raise self._crowded()
+        raise self._crowded(problem)
 
     @staticmethod
     def _merge(table: DeltaTable, changes: pa.Table, marks: Marks) -> None:
@@ -146,13 +152,15 @@ class DeltaTarget(Target):
 
     def compact(self, target_bytes: int) -> Compacted:
         """`deltalake`'s own; a merge that touches the same files makes it start over."""
+        problem: Exception | None = None
         for _ in range(COMMIT_TRIES):
             try:
                 found = self._required().optimize.compact(target_size=target_bytes)
-            except CommitFailedError:
+            except CommitFailedError as error:
+                problem = error
                 continue
             return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
-        raise self._crowded()
+        raise self._crowded(problem)
 
     def expire(self, older_than_ms: int) -> Expired:
         """Vacuum of files that the log does not name (any more), then a checkpoint, and old log files."""
@@ -180,9 +188,10 @@ class DeltaTarget(Target):
     def _is_due(self, table: DeltaTable, marks: Marks) -> bool:
         return is_due(marks, {name: _mark(table, name) for name in marks}, self.folder.url)
 
-    def _crowded(self) -> TargetConflictError:
+    def _crowded(self, problem: Exception | None) -> TargetConflictError:
         return TargetConflictError(
-            f"{self.folder.url}: other writers came first {COMMIT_TRIES} times; try again when fewer jobs write to it"
+            f"{self.folder.url}: other writers came first {COMMIT_TRIES} times; try again when fewer jobs write to it "
+            f"({problem})"
         )
 
 
