@@ -12,8 +12,10 @@ import pytest
 
 from antiphon.errors import AntiphonError, ProducerFencedError
 from antiphon.records.changes import decode_changes
+from antiphon.spark import staging_housekeeper
 from antiphon.spark.connection import Cluster, Link
 from antiphon.spark.job import Job
+from antiphon.spark.staging_epochs import split_key
 from antiphon.spark.staging_housekeeper import Housekeeper
 from antiphon.spark.write_options import WriteOptions, parse_write
 from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
@@ -227,6 +229,37 @@ def test_the_housekeeper_leaves_alone_what_is_being_applied(
         assert Housekeeper([world.address], None, wait_s=0).look(cluster).finished == 1
         assert _values(world) == Counter([b"a"])
         assert patient.look(cluster).finished == 0
+
+
+def test_old_rows_go(server: NativeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(server, Fuse(monkeypatch), 1, table=False)
+    batch = pa.record_batch({"value": pa.array([b"a"])})
+    for query in ("batch/anonymous", "stream"):
+        results = [write_rows(Task(world.options, Job(query, 0, 0), 5), iter([batch]))]
+        commit_results(world.options, results, b"")
+    write_rows(Task(world.options, Job("never decided", 0, 0), 5), iter([batch]))
+    (table,) = server.shards_of("__epochs")
+
+    def kinds() -> list[tuple[str, str]]:
+        found = [split_key(key) for key in table.rows]
+        return sorted((kind, query) for kind, _, query in found)
+
+    def keep_house(**ages: int) -> None:
+        for name, age in ages.items():
+            monkeypatch.setattr(staging_housekeeper, name, age)
+        world.keep_house(None)
+
+    keep_house()
+    kept = [("head", "stream"), ("open", "never decided")]
+    assert kinds() == [("head", "batch/anonymous"), *kept]
+    keep_house(ONCE_MS_MAX=-1)
+    assert kinds() == kept
+    assert any(shard.log_start < shard.end for shard in server.shards_of("__staged"))
+    keep_house(OPEN_MS_MAX=-1)
+    assert kinds() == kept[:1]
+    assert all(shard.log_start == shard.end for shard in server.shards_of("__staged"))
+    keep_house(ROW_MS_MAX=-1)
+    assert kinds() == []
 
 
 def _raises(*_: object) -> None:

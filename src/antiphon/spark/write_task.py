@@ -1,5 +1,6 @@
 """One task's part of a write, and the commit of all tasks' parts, without anything of Spark's."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from antiphon.wire.metadata import TopicMeta
 if TYPE_CHECKING:
     import pyarrow as pa
 
+KEEP_S: Final = 300.0  # between two looks at whether what is staged is still protected
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588  # of a topic that sets no max.message.bytes
 
 
@@ -113,7 +115,7 @@ def _staged(
     made = _requests(task, rows, batches) if isinstance(rows, TableRows) else _batches(rows, batches)
     count = 0
     for shard, data in made:
-        if stager is None or count % KEEP_EVERY == 0:
+        if stager is None or keeper.is_due:
             staged = keeper.keep()
             if staged is None:
                 for _ in batches:
@@ -127,9 +129,6 @@ def _staged(
     return TaskResult(job.query_id, job.epoch, topic.topic_id, rows.rows, count, part=part)
 
 
-KEEP_EVERY: Final = 64  # batches between two looks at whether what is staged is still protected
-
-
 class _Keeper:
     """Keeps what a task stages from being trimmed."""
 
@@ -139,6 +138,12 @@ class _Keeper:
         self._job = job
         self._staged: TopicMeta | None = None
         self._epochs: Epochs | None = None
+        self._kept_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Has it been a while?"""
+        return time.monotonic() - self._kept_s > KEEP_S
 
     def keep(self) -> TopicMeta | None:
         """The topic to stage in; None where the epoch is decided already. Raises ProducerFencedError in a late epoch."""
@@ -147,6 +152,7 @@ class _Keeper:
             self._epochs = Epochs(self._cluster, table)
         shard_ids = [shard.shard_id for shard in self._staged.shards]
         job = self._job
+        self._kept_s = time.monotonic()
         decided = self._epochs.open(self._target.topic_id, job.query_id, job.epoch, shard_ids)
         if decided is None:
             return self._staged
