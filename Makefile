@@ -15,6 +15,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c "from antiphon.records.arrow_encode import compile_kernels; compile_kernels()"
 	@touch $(STAMP)
 
 setup: $(STAMP) ## make .venv from the lock file, with every extra
