@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError
+from antiphon.spark.lake.avro_values import learnt_avsc
 from antiphon.spark.lake.json_values import infer_columns
+from antiphon.spark.lake.specs import ValueOptions, value_spec
 from antiphon.spark.lake.values import Decoded, Decoder, ValueSpec, decode
 
 COLUMNS = pa.schema(
@@ -237,6 +239,33 @@ def test_avro_in_confluents_framing() -> None:
     assert "does not begin with a zero byte" in found.bad[1][1]
     alone = ValueSpec("avro", avsc=json.dumps(old), confluent=True)
     assert decoded(alone.decoder(pa.schema([])), values[2]).columns.to_pylist() == [{"id": 3}]
+
+
+def test_avro_containers_bring_their_schema() -> None:
+    def container(schema: Any, *rows: Any, codec: str = "null") -> bytes:
+        out = io.BytesIO()
+        fastavro.writer(out, fastavro.parse_schema(schema), rows, codec=codec)
+        return out.getvalue()
+
+    old = {"type": "record", "name": "a", "fields": [{"name": "id", "type": "long"}]}
+    new = {**old, "fields": [*old["fields"], {"name": "more", "type": "string", "default": "?"}]}
+    values = [container(old, {"id": 1}), container(new, {"id": 2, "more": "x"})]
+    bad = [
+        container(old),
+        container(old, {"id": 1}, {"id": 2}),
+        container(old, {"id": 1}, codec="deflate"),
+        b"Obj",
+        values[0][:-9],
+    ]
+    assert learnt_avsc([b"no Avro", None]) is None
+    avsc = learnt_avsc([*values, b"no Avro", None])
+    assert avsc is not None
+    spec = value_spec(ValueOptions("avro", avsc, framing="container"))
+    found = decoded(spec.decoder(pa.schema([])), *values, *bad)
+    assert found.columns.to_pylist() == [{"id": 1, "more": "?"}, {"id": 2, "more": "x"}]
+    assert [index for index, _ in found.bad] == [2, 3, 4, 5, 6]
+    assert "is compressed (deflate)" in found.bad[2][1]
+    assert value_spec(ValueOptions("avro", framing="container")).fixed_columns() is None
 
 
 WRONG_AVRO = [

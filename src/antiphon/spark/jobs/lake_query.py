@@ -11,9 +11,9 @@ from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError
 from antiphon.spark.lake.checkpoint import epoch_end
 from antiphon.spark.lake.mirror import Epoch, Mirror, Recipe, Source, Tally, find_source
 from antiphon.spark.lake.records import KEY_FORMATS, RowShape
-from antiphon.spark.lake.specs import ValueOptions, sampled_columns, value_spec
+from antiphon.spark.lake.specs import ValueOptions, learnt, value_spec
 from antiphon.spark.lake.targets import Target
-from antiphon.spark.lake.values import ValueSpec, check_choice
+from antiphon.spark.lake.values import check_choice
 from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
@@ -173,6 +173,6 @@ def recipe(
             raise InvalidRequestError(f"dead letters of {source.name} cannot go to {source.name} itself")
         find_source(source.servers, dead_letters, table=False, timeout_ms=pace.timeout_ms)
     spec = value_spec(options)
-    if spec.format == "json" and spec.schema is None and target.schema() is None:
-        spec = ValueSpec("json", sampled_columns(spark, source, pace.timeout_ms), new_fields=spec.new_fields)
+    if spec.fixed_columns() is None and (spec.format != "json" or target.schema() is None):
+        spec = learnt(spark, source, spec, pace.timeout_ms)
     return Recipe(shape, spec, dead_letters)

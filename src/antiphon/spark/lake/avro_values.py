@@ -1,8 +1,9 @@
-"""Avro records as rows, by `fastavro`: a value is one datum without a header, or one in Confluent's framing."""
+"""Avro records as rows, by `fastavro`: a value is one bare datum, one in Confluent's framing, or a container."""
 
 import io
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ _PRIMITIVES: Final = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
     "bytes": pa.binary(), "string": pa.string(),
 }  # fmt: skip
+CONTAINER_MAGIC: Final = b"Obj\x01"
 _WIDER: Final = ({"int", "long"}, {"float", "double"})
 _TIMES: Final = ("time-millis", "time-micros")
 _TIMESTAMPS: Final = (
@@ -25,10 +27,13 @@ class AvroDecoder(Decoder):
     """Reads values with the schema `avsc` (JSON text of a record).
 
     In Confluent's framing a value names the schema that it was written with: `writers` are the known ones by id, each
-    resolved to `avsc` as Avro says; without any, all values were written with `avsc`.
+    resolved to `avsc` as Avro says; without any, all values were written with `avsc`. A container is a whole Avro file of
+    one record, not compressed; it brings its schema, which is resolved in the same way.
     """
 
-    def __init__(self, avsc: str, writers: Mapping[int, str], *, confluent: bool) -> None:
+    def __init__(
+        self, avsc: str, writers: Mapping[int, str], *, confluent: bool, container: bool = False
+    ) -> None:
         import fastavro
 
         super().__init__()
@@ -42,6 +47,7 @@ class AvroDecoder(Decoder):
         self._kind = kind
         self.columns = pa.schema(list(kind))
         self._confluent = confluent
+        self._container = container
         if writers and not confluent:
             raise InvalidRequestError(
                 "Avro schemas by id (writers) are for values in Confluent's framing (framing = confluent)"
@@ -59,6 +65,8 @@ class AvroDecoder(Decoder):
 
     def read(self, value: bytes) -> dict[str, Any]:
         """One record; raises one of DECODE_ERRORS."""
+        if self._container:
+            return self._contained(value)
         writer, body = self._schema, value
         if self._confluent:
             number, payload = unframed(value)
@@ -76,6 +84,37 @@ class AvroDecoder(Decoder):
         if left:
             raise DecodeError(f"{left} bytes follow the Avro record: it was written with another schema")
         return row
+
+    def _contained(self, value: bytes) -> dict[str, Any]:
+        found = _container(value, self._schema)
+        rows: list[dict[str, Any]] = list(itertools.islice(found, 2))
+        if len(rows) != 1:
+            raise DecodeError(f"the Avro container has {'no record' if not rows else 'several records'}")
+        return rows[0]
+
+
+def _container(value: bytes, schema: Any = None) -> Any:
+    """A container's reader. Compressed ones are refused: a few bytes could come to any number."""
+    import fastavro
+
+    if value[: len(CONTAINER_MAGIC)] != CONTAINER_MAGIC:
+        raise DecodeError("the value is no Avro container")
+    found = fastavro.reader(io.BytesIO(value), reader_schema=schema)
+    if found.codec != "null":
+        raise DecodeError(f"the Avro container is compressed ({found.codec})")
+    return found
+
+
+def learnt_avsc(values: Sequence[bytes | None]) -> str | None:
+    """The schema of the last container among values; None where there is none."""
+    for value in reversed(values):
+        if value is None:
+            continue
+        try:
+            return json.dumps(_container(value).writer_schema)
+        except Exception:  # noqa: BLE001, S112 - whatever fastavro says: the next one may do
+            continue
+    return None
 
 
 def _parsed(avsc: str, what: str) -> Any:

@@ -1,7 +1,7 @@
 """How values are to be read, from what users give: checked whole before anything is started."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.lake.avro_values import learnt_avsc
 from antiphon.spark.lake.ddl import parse_columns
 from antiphon.spark.lake.json_values import infer_columns
 from antiphon.spark.lake.mirror import Source
@@ -18,7 +19,7 @@ from antiphon.spark.option_values import parse_servers
 from antiphon.wire.requests import ListOffset
 
 SAMPLE_OFFSETS: Final = 5_000  # from each end of the log, over all shards
-FRAMINGS: Final = ("none", "confluent")
+FRAMINGS: Final = ("none", "confluent", "container")
 LIST_LATEST: Final = -1
 
 
@@ -29,9 +30,10 @@ class ValueOptions:
     `format`: raw, text, json, avro or protobuf. `schema`: of JSON columns as DDL (`id bigint, name string`), a StructType or
     an Arrow schema, or None to learn them from a sample; of Avro the schema's JSON or a file of it; of Protobuf a file that
     `protoc --include_imports --descriptor_set_out` made, or its bytes. `message`: the Protobuf message's full name.
-    `framing`: `confluent` where values begin with a schema id. `writers`: Avro schemas by that id. `new_fields`: what
-    becomes of JSON fields without a column: `add` one (default without a schema), `rest` (default with one: kept as JSON in
-    `_rest`), `drop`, or `reject` the record.
+    `framing`: `confluent` where values begin with a schema id; `container` where each is an Avro file of one record, which
+    brings its schema (then `schema` may be left out: the newest record's is taken). `writers`: Avro schemas by that id.
+    `new_fields`: what becomes of JSON fields without a column: `add` one (default without a schema), `rest` (default with
+    one: kept as JSON in `_rest`), `drop`, or `reject` the record.
     """
 
     format: str = "raw"
@@ -47,7 +49,8 @@ def value_spec(options: ValueOptions) -> ValueSpec:
     check_choice("format", options.format, FORMATS)
     confluent = check_choice("framing", options.framing, FRAMINGS) == "confluent"
     _check_applies(options)
-    spec = ValueSpec(options.format, confluent=confluent)
+    container = options.framing == "container"
+    spec = ValueSpec(options.format)
     if options.format == "json":
         default = "add" if options.schema is None else "rest"
         new_fields = check_choice("new_fields", options.new_fields or default, NEW_FIELDS)
@@ -56,7 +59,8 @@ def value_spec(options: ValueOptions) -> ValueSpec:
         spec.decoder(columns or pa.schema([]))  # refuses types that JSON has not
     elif options.format == "avro":
         writers = {_schema_id(number): _text(one, "writers") for number, one in options.writers.items()}
-        spec = ValueSpec("avro", avsc=_text(options.schema, "schema"), writers=writers, confluent=confluent)
+        avsc = None if options.schema is None else _text(options.schema, "schema")
+        spec = ValueSpec("avro", avsc=avsc, writers=writers, confluent=confluent, container=container)
     elif options.format == "protobuf":
         spec = ValueSpec(
             "protobuf", descriptors=_bytes(options.schema), message=options.message, confluent=confluent
@@ -80,7 +84,9 @@ def _check_applies(options: ValueOptions) -> None:
             raise InvalidRequestError(
                 f"{name} is for format {' or '.join(formats)}, not for {options.format}"
             )
-    if options.format in {"avro", "protobuf"} and options.schema is None:
+    if options.framing == "container" and options.format != "avro":
+        raise InvalidRequestError("framing container is for format avro")
+    if options.format in {"avro", "protobuf"} and options.schema is None and options.framing != "container":
         raise InvalidRequestError(f"format {options.format} needs a schema")
     if options.format == "protobuf" and not options.message:
         raise InvalidRequestError("format protobuf needs message, the full name of the values' message type")
@@ -146,8 +152,21 @@ def shard_ends(source: Source, timeout_ms: int) -> dict[int, tuple[int, int]]:
     }
 
 
-def sampled_columns(spark: Any, source: Source, timeout_ms: int) -> pa.Schema:
-    """Columns of JSON values as the oldest and the newest records have them; none where there are no records."""
+def learnt(spark: Any, source: Source, spec: ValueSpec, timeout_ms: int) -> ValueSpec:
+    """With the schema that the oldest and the newest records have. JSON without records has no columns yet."""
+    values = _sample(spark, source, timeout_ms)
+    if spec.format == "json":
+        return replace(spec, schema=infer_columns(values))
+    avsc = learnt_avsc(values)
+    if avsc is None:
+        raise InvalidRequestError(
+            f"{source.name} has no Avro container to learn the schema from: give a schema, or wait for records"
+        )
+    return replace(spec, avsc=avsc)
+
+
+def _sample(spark: Any, source: Source, timeout_ms: int) -> list[bytes | None]:
+    """Values of records from both ends of the log."""
     ends = shard_ends(source, timeout_ms)
     each = max(1, SAMPLE_OFFSETS // max(1, len(ends)))
     ranges = [
@@ -159,7 +178,7 @@ def sampled_columns(spark: Any, source: Source, timeout_ms: int) -> pa.Schema:
         chosen = {shard: (start, end) for shard, (start, end) in span.items() if end > start}
         if chosen:
             values += _values(spark, source, chosen, timeout_ms)
-    return infer_columns(values)
+    return values
 
 
 def _values(

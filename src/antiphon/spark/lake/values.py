@@ -47,9 +47,10 @@ class ValueSpec:
     """How values are to be read. Travels to tasks.
 
     `schema`: of JSON, the columns (None: those of the target); `avsc`: Avro's schema; `writers`: Avro schemas by their id in
-    Confluent's framing; `descriptors` and `message`: Protobuf's; `confluent`: values begin with a schema id;
-    `new_fields`: what becomes of JSON fields that have no column: `add` a column, keep them in `_rest`, `drop` them, or
-    `reject` the record; `blocked`: those that get no column although `add` is asked for.
+    Confluent's framing; `descriptors` and `message`: Protobuf's; `confluent`: values begin with a schema id; `container`:
+    Avro values are files of one record, which bring the schema they were written with; `new_fields`: what becomes of JSON
+    fields that have no column: `add` a column, keep them in `_rest`, `drop` them, or `reject` the record; `blocked`: those
+    that get no column although `add` is asked for.
     """
 
     format: str
@@ -59,17 +60,20 @@ class ValueSpec:
     descriptors: bytes | None = None
     message: str | None = None
     confluent: bool = False
+    container: bool = False
     new_fields: str = "add"
     blocked: frozenset[str] = frozenset()
 
     def fixed_columns(self) -> pa.Schema | None:
-        """Columns of the values; None for JSON without a schema, where the data says. Raises InvalidRequestError."""
+        """Columns of the values; None without a schema, where the data says. Raises InvalidRequestError."""
         if self.format == "raw":
             return pa.schema([("value", pa.binary())])
         if self.format == "text":
             return pa.schema([("value", pa.string())])
         if self.format == "json":
             return self.schema
+        if self.format == "avro" and self.avsc is None:
+            return None
         return self.decoder(pa.schema([])).columns
 
     def decoder(self, columns: pa.Schema) -> "Decoder":
@@ -81,7 +85,9 @@ class ValueSpec:
         if self.format == "avro":
             from antiphon.spark.lake.avro_values import AvroDecoder
 
-            return AvroDecoder(self.avsc or "", self.writers, confluent=self.confluent)
+            return AvroDecoder(
+                self.avsc or "", self.writers, confluent=self.confluent, container=self.container
+            )
         if self.format == "protobuf":
             from antiphon.spark.lake.protobuf_values import ProtobufDecoder
 
