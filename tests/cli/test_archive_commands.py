@@ -74,11 +74,16 @@ def test_a_topic_is_archived_listed_checked_and_read(live: LiveNodes, shell: She
         (1, 0, 50, 50),
     ]
     assert listed[0]["latest"] == "1970-01-01T00:16:40.000+00:00"
-    assert shell.json("verify")["files"] == 2
+    whole = shell.json("verify")
+    assert (whole["files"], whole["problems"], whole["gaps"]) == (2, {}, [])
     with antiphon.connect(live.servers) as db:
         assert [list(db.topic("flights").read(shard=shard)) for shard in (0, 1)] == before
     lines = CliRunner().invoke(app, ["consume", "flights", "--from", "0", "--servers", live.servers]).stdout
     assert lines.splitlines().count("x" * 50) == 200
+    shard_id = db_shard(live, "flights")
+    live.run(live.nodes.nodes[0].trim(shard_id, 70, 10.0))  # as retention might
+    assert shell.json("verify")["gaps"] == [{"topic": "flights", "shard": 0, "start": 50, "end": 70}]
+    assert "offsets 50 to 70 were removed" in shell.run("verify", "flights").stdout
     path = Path(listed[1]["file"].removeprefix("file://"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
@@ -87,6 +92,11 @@ def test_a_topic_is_archived_listed_checked_and_read(live: LiveNodes, shell: She
     said = shell.run("verify", code=1).stdout
     assert "it is damaged, restore it" in said
     assert "1 of 2 files are whole" in said
+
+
+def db_shard(live: LiveNodes, name: str) -> int:
+    with antiphon.connect(live.servers) as db:
+        return next(topic for topic in db.metadata().topics if topic.name == name).shards[0].shard_id
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Archiving on real nodes, without Spark: what is moved, read, refused, and what a crash leaves."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -256,6 +257,57 @@ def test_of_two_runs_at_once_the_first_counts(topic: Topic, when: str) -> None:
     assert others[0].rows + report.rows == 120
     topic.check()
     assert topic.files_on_disk() == sorted(file.uri for file in topic.catalog)
+
+
+def test_many_runs_writes_and_reads_at_once(topic: Topic) -> None:
+    """Nobody ever misses or repeats a record, and what is left is a chain of files and nothing else."""
+    stop = threading.Event()
+    found: list[Exception] = []
+
+    def again_and_again(work: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                while not stop.is_set():
+                    work()
+            except Exception as error:  # noqa: BLE001 - told at the end, in the test's own thread
+                found.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def archive(file_bytes: int) -> Callable[[], None]:
+        made = ArchiveRun(
+            addresses(topic.live.servers),
+            topic.name,
+            str(topic.root),
+            Limits(),
+            file_bytes=file_bytes,
+            timeout_ms=20_000,
+        )
+        return lambda: void(made.run(one_by_one))
+
+    def read() -> None:
+        end = topic.end
+        offsets = [record.offset for record in topic.log.read(start=-2)]
+        missing = set(range(end)) - set(offsets)
+        assert offsets == sorted(set(offsets))
+        assert len(missing) == 1  # the entry of the election
+
+    threads = [again_and_again(work) for work in (archive(500), archive(1300), read, lambda: topic.append(1))]
+    time.sleep(1.2)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == []
+    topic.records = list(topic.log.read(start=0))
+    assert len(topic.records) == topic.appended * 7
+    topic.check()
+    assert topic.files_on_disk() == sorted(file.uri for file in topic.catalog)
+
+
+def void(_: object) -> None:
+    """For its effect only."""
 
 
 def test_a_file_of_a_run_that_is_under_way_is_left_alone(topic: Topic) -> None:

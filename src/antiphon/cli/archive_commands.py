@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 TIMEOUT_MS: Final = 60_000
+EARLIEST: Final = -2
 RUN: Final = "run"
 
 StorageOption = Annotated[
@@ -179,13 +180,14 @@ def verify(
 ) -> None:
     """Read every archived file whole: its bytes against their checksum, its records against their digest.
 
-    Exit code 1 where a file is missing or damaged.
+    Exit code 1 where a file is missing or damaged. Also told: offsets that are neither in the archive nor in the log.
     """
     from antiphon.client import archive_files
     from antiphon.errors import ArchiveError
 
     options = _options(storage)
-    files = _files(server_addresses(servers, directory), topic)
+    addresses = server_addresses(servers, directory)
+    files = _files(addresses, topic)
     problems: dict[str, str] = {}
     began_s = time.monotonic()
     for number, file in enumerate(files, 1):
@@ -196,9 +198,16 @@ def verify(
                 problems[file.uri] = error.message
     size = sum(file.size_bytes for file in files)
     seconds = round(time.monotonic() - began_s, 3)
+    gaps = _gaps(addresses, files)
     if as_json:
-        print_json({"files": len(files), "bytes": size, "seconds": seconds, "problems": problems})
+        told = {"files": len(files), "bytes": size, "seconds": seconds, "problems": problems, "gaps": gaps}
+        print_json(told)
     else:
+        for gap in gaps:
+            typer.echo(
+                f"{gap['topic']} shard {gap['shard']}: offsets {gap['start']} to {gap['end']} were removed before they were "
+                "archived"
+            )
         for message in problems.values():
             typer.echo(" ".join(message.split()))
         typer.echo(
@@ -220,6 +229,35 @@ def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
         prefix = b"" if topic is None else topic_prefix(topic_named(cluster, topic).topic_id)
         found = Catalog(cluster).files(prefix)
     return sorted(found, key=lambda file: (file.topic, file.topic_id, file.shard, file.start))
+
+
+def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
+    """Offsets between archived files, or between the last and the log's start, of the topics that are there."""
+    from antiphon.client.archive_format import archived_until
+    from antiphon.spark.connection import Cluster, ShardCall
+    from antiphon.spark.jobs.archive_job import addresses
+    from antiphon.wire.requests import ListOffset
+
+    found: list[dict[str, Any]] = []
+    with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
+        for topic in cluster.metadata().topics:
+            for shard in topic.shards:
+                own = [
+                    file
+                    for file in files
+                    if file.topic_id == topic.topic_id.hex() and file.shard == shard.index
+                ]
+                if not own:
+                    continue
+                request = ListOffset(shard.shard_id, EARLIEST)
+                log_start = cluster.call(ShardCall(shard.shard_id, request)).body.log_start
+                at = own[0].start
+                for start in [*(file.start for file in own), log_start]:
+                    at = archived_until(own, at)
+                    if at < start <= log_start:
+                        found.append({"topic": topic.name, "shard": shard.index, "start": at, "end": start})
+                        at = start
+    return found
 
 
 # -- words ----------------------------------------------------------------------------------------------------------
