@@ -111,8 +111,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
     yield again
     for target in made:
-        if hasattr(target, "close"):
-            target.close()
+        target.close()
 
 
 def target_of(mirror: Mirror) -> Target:

@@ -35,8 +35,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
     yield again
     for target in made:
-        if hasattr(target, "close"):
-            target.close()
+        target.close()
 
 
 def stage(target: Target, rows: dict[str, Any], schema: pa.Schema = SCHEMA) -> list[DataFile]:

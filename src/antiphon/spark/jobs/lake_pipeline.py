@@ -20,7 +20,7 @@ from antiphon.spark.jobs.lake_topic import mirror_topic
 from antiphon.spark.jobs.lake_upkeep import AGE_DEFAULT, TARGET_MB_DEFAULT, compact, expire, parse_age
 from antiphon.spark.lake.records import KEY_FORMATS
 from antiphon.spark.lake.specs import ValueOptions, value_spec
-from antiphon.spark.lake.targets import open_target
+from antiphon.spark.lake.targets import open_target, opened
 from antiphon.spark.lake.values import check_choice
 from antiphon.spark.option_values import parse_servers
 
@@ -331,8 +331,9 @@ def _note(outcome: Outcome, tally: Any) -> None:
 
 def _keep_up(job: PipelineJob, outcome: Outcome, tell: Told) -> None:
     """Next time will do where there is no table yet, or a writer was faster."""
-    if open_target(job.target).schema() is None:
-        return
+    with opened(job.target) as lake:
+        if lake.schema() is None:
+            return
     try:
         done: Any = (compact if job.kind == "compact" else expire)(job.target, **job.options)
     except TargetConflictError as error:

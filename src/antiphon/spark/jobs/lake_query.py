@@ -45,12 +45,17 @@ class MirrorQuery:
     """A mirror that runs. Use as a context, or `stop` it; `wait` raises what it failed with."""
 
     def __init__(
-        self, mirror: Mirror, checkpoint: str | None, on_epoch: "Callable[[Tally], None] | None" = None
+        self,
+        mirror: Mirror,
+        checkpoint: str | None,
+        on_epoch: "Callable[[Tally], None] | None" = None,
+        owned: Target | None = None,
     ) -> None:
         self._mirror = mirror
         self._own_checkpoint = tempfile.mkdtemp(prefix="antiphon-mirror-") if checkpoint is None else None
         self._checkpoint = checkpoint or str(self._own_checkpoint)
         self._on_epoch = on_epoch
+        self._owned = owned  # closed at the end
         self._query: Any = None
         self._error: BaseException | None = None
         self._busy = threading.Lock()
@@ -158,6 +163,8 @@ class MirrorQuery:
         self._clean()
 
     def _clean(self) -> None:
+        if self._owned is not None:
+            self._owned.close()
         if self._own_checkpoint is not None:
             shutil.rmtree(self._own_checkpoint, ignore_errors=True)
 

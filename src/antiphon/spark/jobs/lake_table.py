@@ -71,7 +71,8 @@ def mirror_table(
     mirror.recover()
     if not mirror.positions:
         _begin(spark, source, mirror, lake, shape, pace, start)
-    query = MirrorQuery(mirror, checkpoint, on_epoch).start(spark, source, shape, pace)
+    owned = None if lake is target else lake
+    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, pace)
     if every is None:
         query.wait()
     return query

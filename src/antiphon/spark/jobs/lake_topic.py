@@ -74,7 +74,8 @@ def mirror_topic(
         spark, source, lake, recipe(spark, source, lake, shape, options, pace, dead_letters), shards
     )
     mirror.recover()
-    query = MirrorQuery(mirror, checkpoint, on_epoch).start(spark, source, shape, pace)
+    owned = None if lake is target else lake
+    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, pace)
     if every is None:
         query.wait()
     return query

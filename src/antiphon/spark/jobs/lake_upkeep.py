@@ -9,7 +9,7 @@ from typing import Any, Final
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.spark.lake.mirror import CHANGES
 from antiphon.spark.lake.plans import BAD, any_older
-from antiphon.spark.lake.targets import Compacted, Expired, Target, open_target
+from antiphon.spark.lake.targets import Compacted, Expired, Target, opened
 
 TARGET_MB_DEFAULT: Final = 128
 AGE_DEFAULT: Final = "7 days"
@@ -26,8 +26,9 @@ def compact(target: str | Mapping[str, Any] | Target, *, target_mb: int = TARGET
     """
     if target_mb < 1:
         raise InvalidRequestError(f"target_mb has to be at least 1, not {target_mb}")
-    lake = existing(target)
-    return lake.compact(target_mb * 1024 * 1024)
+    with opened(target) as lake:
+        _check_there(lake)
+        return lake.compact(target_mb * 1024 * 1024)
 
 
 def expire(
@@ -54,7 +55,12 @@ def expire(
         raise InvalidRequestError(
             f"older_than is {age}, less than an hour: files of an epoch under way would go. Stop all jobs and force it"
         )
-    lake = existing(target)
+    with opened(target) as lake:
+        _check_there(lake)
+        return _expire(lake, age)
+
+
+def _expire(lake: Target, age: timedelta) -> Expired:
     now_ms = time.time_ns() // 1_000_000
     before_ms = now_ms - int(age.total_seconds() * 1000)
     if any_older(lake.meta, before_ms + int(AGE_MIN.total_seconds() * 1000)):
@@ -70,12 +76,9 @@ def expire(
     return Expired(removed)
 
 
-def existing(target: str | Mapping[str, Any] | Target) -> Target:
-    """A table that is there; raises InvalidRequestError."""
-    lake = open_target(target)
+def _check_there(lake: Target) -> None:
     if lake.schema() is None:
         raise InvalidRequestError(f"there is no {lake.kind} table at {lake.folder.url}")
-    return lake
 
 
 def parse_age(text: str | timedelta) -> timedelta:

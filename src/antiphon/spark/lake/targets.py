@@ -14,7 +14,8 @@ a writer that is killed anywhere just does its last step again.
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
@@ -116,6 +117,9 @@ class Target(ABC):
     @abstractmethod
     def expire(self, older_than_ms: int) -> Expired:
         """Remove what only readers of versions from before a time (ms since 1970) need, and files that nobody committed."""
+
+    def close(self) -> None:  # noqa: B027 - most kinds hold nothing
+        """Let go of what is held open; catalogs are."""
 
     # -- for whole DataFrames -----------------------------------------------------------------------------------
 
@@ -234,6 +238,17 @@ def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
     from antiphon.spark.lake.parquet import ParquetTarget
 
     return ParquetTarget(folder)
+
+
+@contextmanager
+def opened(target: "str | Mapping[str, Any] | Target") -> Iterator[Target]:
+    """`open_target`, closed at the end unless it was open before."""
+    lake = open_target(target)
+    try:
+        yield lake
+    finally:
+        if lake is not target:
+            lake.close()
 
 
 def _parsed(text: str) -> dict[str, Any]:
