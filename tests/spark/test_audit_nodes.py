@@ -1,10 +1,10 @@
 """The audit of real nodes in this process, without a JVM: what a plan makes of splits, trims, absences and a steady load."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +14,8 @@ from antiphon.cli.main import app
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import InvalidRequestError, UnknownTopicError, UnreachableError, WrongKindError
 from antiphon.node.table_shard import TableShard
+from antiphon.records.batch import read_header, stamp
+from antiphon.records.builder import seal
 from antiphon.records.changes import VERSION
 from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.audit_plan import Scope, plan_audit
@@ -186,6 +188,93 @@ def test_replicas_that_are_away_or_lag_are_told_of(tmp_path: Path) -> None:
             hosts = cluster.nodes.nodes[follower].hosts
             await eventually(lambda: shard in hosts and hosts[shard].high_watermark >= 100)
             assert (await cluster.audit(Scope(["log"], ["state"]))).verdict == "agree"
+
+    run(test())
+
+
+Served = list[memoryview]
+
+
+def without(served: Served) -> Served:
+    return [batch for batch in served if read_header(batch).base_offset != 12]
+
+
+def flipped(served: Served) -> Served:
+    return [
+        changed(batch, -2, sealed=False) if read_header(batch).base_offset == 12 else batch
+        for batch in served
+    ]
+
+
+def rewritten(served: Served) -> Served:
+    return [
+        changed(batch, -2, sealed=True) if read_header(batch).base_offset == 12 else batch for batch in served
+    ]
+
+
+def of_an_old_term(served: Served) -> Served:
+    return [
+        changed(batch, 15, sealed=True) if read_header(batch).base_offset == 12 else batch for batch in served
+    ]
+
+
+def twice(served: Served) -> Served:
+    """The batch at 12 stands at 16 once more, in the place of another one."""
+    again = next((batch for batch in served if read_header(batch).base_offset == 12), None)
+    if again is None:
+        return served
+    moved = bytearray(again)
+    stamp(moved, 16, read_header(again).leader_epoch)
+    return [memoryview(moved) if read_header(batch).base_offset == 16 else batch for batch in served]
+
+
+def changed(batch: memoryview, at: int, *, sealed: bool) -> memoryview:
+    made = bytearray(batch)
+    made[at] ^= 1
+    if sealed:
+        seal(made)
+    return memoryview(made)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (without, {("gap", 12)}),
+        (flipped, {("bad_crc", 12)}),
+        (rewritten, {("differs", 12)}),
+        (of_an_old_term, {("falling_term", 12)}),
+        (twice, {("doubled_marker", 16)}),
+    ],
+)
+def test_a_node_whose_replica_is_wrong_is_named_over_the_wire(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Served], Served],
+    found: set[tuple[str, int]],
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as cluster:
+            topic = await cluster.db.create_topic("log", shards=1, replicas=3)
+            for number in range(10):
+                await topic.append_batch([b"%d" % number] * 4)
+            (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
+            victim = await cluster.follower(shard)
+            host = cluster.nodes.nodes[victim].hosts[shard]
+            memory, disk = host.read, host.read_in_thread
+
+            def from_memory(*args: Any, **named: Any) -> Served:
+                return fault(memory(*args, **named))
+
+            async def from_disk(*args: Any, **named: Any) -> Served:
+                return fault(await disk(*args, **named))
+
+            monkeypatch.setattr(host, "read", from_memory)
+            monkeypatch.setattr(host, "read_in_thread", from_disk)
+            report = await cluster.audit(Scope(topics=["log"]), step=8)
+            assert report.verdict == "differs"
+            assert {(p.kind, p.offset) for p in report.problems} >= found
+            assert {p.node for p in report.problems} == {victim}
+            assert min(p.offset or 0 for p in report.problems) == min(at for _, at in found)
 
     run(test())
 
