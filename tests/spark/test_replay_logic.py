@@ -217,6 +217,13 @@ def test_times_that_cannot_be_had_name_the_earliest(db: antiphon.Client, cluster
 
 
 @pytest.mark.cluster
+def test_where_every_replica_writes_there_is_no_one_order(db: antiphon.Client, cluster: Cluster) -> None:
+    db.create_table("everybody", config={"writers": "multi"})
+    with pytest.raises(InvalidRequestError, match="no one order of its records"):
+        _cut(cluster, "everybody")
+
+
+@pytest.mark.cluster
 def test_offsets_that_are_gone_are_said_to_be(db: antiphon.Client, cluster: Cluster) -> None:
     from antiphon.wire.requests import TrimShard
 

@@ -34,6 +34,7 @@ from antiphon.spark.jobs.bulk_load_writer import (
 from antiphon.spark.jobs.digests import Digest, frame_digest
 from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
 from antiphon.spark.option_values import parse_servers
+from antiphon.spark.planner import is_multi
 from antiphon.spark.shard_writers import TableWriters
 from antiphon.spark.spark_errors import our_error
 from antiphon.wire.requests import TableScan
@@ -143,6 +144,11 @@ def bulk_load(
     name = f"load/{txn_id}" if txn_id is not None else f"load/{uuid.uuid4().hex}"
     with Cluster(addresses, timeout_ms) as cluster:
         meta = cluster.topic(table, table=True)
+        if is_multi(meta):
+            raise InvalidRequestError(
+                f"every replica of table {table} takes writes, and none knows what a task wrote to another one before it was run "
+                "again: load into a table with writers=single"
+            )
         slices = tasks_per_shard or slices_for(frame.sparkSession, meta)
         spec = LoadSpec(
             servers=tuple(addresses),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
 from antiphon.spark.archived import archived_offset_at, archived_rows, archived_start
 from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.planner import is_multi
 from antiphon.spark.split_cuts import settle
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import ListOffset, OffsetReply
@@ -82,6 +83,11 @@ def find_cut(
     """
     if as_of_offset is not None and as_of_timestamp_ms is not None:
         raise InvalidRequestError("give an offset or a time to replay up to, not both")
+    if is_multi(topic):
+        raise InvalidRequestError(
+            f"every replica of {topic.name} takes writes, so there is no one order of its records to replay: read its state of "
+            'now, spark.read.format("antiphon"), and load that'
+        )
     bounds = bounds_of(cluster, topic)
     shards = {shard.index: shard for shard in topic.shards}
     if as_of_timestamp_ms is not None:
