@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import antiphon
 from antiphon.records.batch import stamp
 from antiphon.records.builder import build_batch
 from tests.node.processes import Processes, eventually
@@ -212,3 +213,27 @@ def test_conditional_append_over_kafkas_protocol(cluster: Processes) -> None:
         writer.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_delete_records_reaches_every_replica(cluster: Processes) -> None:
+    create(cluster, "deleted")
+    producer = Producer({"bootstrap.servers": bootstrap(cluster)})
+    for number in range(60):
+        producer.produce("deleted", str(number).encode())
+        if number % 10 == 9:
+            assert producer.flush(20) == 0
+    admin = AdminClient({"bootstrap.servers": bootstrap(cluster)})
+    part = TopicPartition("deleted", 0, 35)
+    begins = admin.delete_records([part])[part].result(20).low_watermark
+    assert 25 < begins <= 35
+    alive = cluster.alive()
+    nodes = [node for node in cluster.metadata(alive[0]).nodes if node.node_id in alive]
+    with antiphon.connect([node.native for node in nodes]) as db:
+        (meta,) = [topic for topic in db.metadata().topics if topic.name == "deleted"]
+        found = {
+            node.node_id: replica.log_start
+            for node in nodes
+            for replica in db.node_status(node.node_id).replicas
+            if replica.shard_id == meta.shards[0].shard_id
+        }
+    assert found == dict.fromkeys(alive, begins)
