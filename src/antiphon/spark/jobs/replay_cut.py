@@ -85,8 +85,8 @@ def find_cut(
         raise InvalidRequestError("give an offset or a time to replay up to, not both")
     if is_multi(topic):
         raise InvalidRequestError(
-            f"every replica of {topic.name} takes writes, so there is no one order of its records to replay: read its state of "
-            'now, spark.read.format("antiphon"), and load that'
+            f"every replica of {topic.name} takes writes, so there is no one order of its records to replay: read its "
+            'state of now, spark.read.format("antiphon"), and load that'
         )
     bounds = bounds_of(cluster, topic)
     shards = {shard.index: shard for shard in topic.shards}
