@@ -66,7 +66,7 @@ def test_any_flipped_bit_anywhere() -> None:
     """Every byte counts, those that no CRC covers too, and it is always that node which is blamed."""
     honest = honest_log(8)
     size = sum(map(len, honest))
-    for position in range(0, size, 2):
+    for position in range(size):
         replicas = three(honest)
         number, at = 0, position
         while at >= len(honest[number]):
