@@ -146,7 +146,7 @@ def test_a_table_that_takes_none_takes_none() -> None:
             served.answer()
         started = asyncio.get_running_loop().time()
         await eventually(lambda: bool(served.underway))
-        assert 0.3 < asyncio.get_running_loop().time() - started < 3
+        assert 0.3 < asyncio.get_running_loop().time() - started < 10
         assert served.sequences == [2]
 
     run(test())

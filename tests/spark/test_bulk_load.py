@@ -259,8 +259,8 @@ def test_the_job_can_bound_itself() -> None:
     started = time.monotonic()
     for _ in range(5):
         pace.wait(5_000)
-    assert 0.19 < time.monotonic() - started < 1.0
-    assert 0.19 < pace.waited_s < 1.0
+    assert 0.19 < time.monotonic() - started < 5.0
+    assert 0.19 < pace.waited_s < 5.0
     free = Pace(0)
     free.wait(1 << 40)
     assert free.waited_s == 0

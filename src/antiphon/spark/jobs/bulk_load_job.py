@@ -146,8 +146,8 @@ def bulk_load(
         meta = cluster.topic(table, table=True)
         if is_multi(meta):
             raise InvalidRequestError(
-                f"every replica of table {table} takes writes, and none knows what a task wrote to another one before it was "
-                "run again: load into a table with writers=single"
+                f"every replica of table {table} takes writes, and none knows what a task wrote to another one before it "
+                "was run again: load into a table with writers=single"
             )
         slices = tasks_per_shard or slices_for(frame.sparkSession, meta)
         spec = LoadSpec(
