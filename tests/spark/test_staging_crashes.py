@@ -231,6 +231,33 @@ def test_the_housekeeper_leaves_alone_what_is_being_applied(
         assert patient.look(cluster).finished == 0
 
 
+def test_what_is_decided_in_the_middle_of_a_look_is_not_trimmed(
+    server: NativeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(server, Fuse(monkeypatch), 1, table=False)
+    results = [world.task(0, 0, [(None, b"a")])]
+    undecided = [results]
+
+    def then_decides(method: Any) -> Any:
+        def looked(*args: Any) -> Any:
+            found = method(*args)
+            if undecided:
+                with monkeypatch.context() as patch, pytest.raises(AntiphonError):
+                    patch.setattr("antiphon.spark.staging_commit.apply_epoch", _raises)
+                    commit_results(world.options, undecided.pop(), b"")
+            return found
+
+        return looked
+
+    for name in ("_open", "_pending"):
+        monkeypatch.setattr(Housekeeper, name, then_decides(getattr(Housekeeper, name)))
+    with Cluster([world.address], 5_000) as cluster:
+        Housekeeper([world.address], None, wait_s=60).look(cluster)
+    assert not undecided
+    commit_results(world.options, results, b"")
+    assert _values(world) == Counter([b"a"])
+
+
 def test_old_rows_go(server: NativeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(server, Fuse(monkeypatch), 1, table=False)
     batch = pa.record_batch({"value": pa.array([b"a"])})

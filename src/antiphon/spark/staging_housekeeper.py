@@ -3,8 +3,8 @@
 Every node runs one as a thread; only that of the node that leads `__epochs` does anything. While no such table exists a look
 is one request for metadata. A look
 
-1. finishes epochs that are decided, not applied, and left alone for `wait_s`: as their driver would have;
-2. forgets what tasks staged for epochs that were decided since, or that nobody touched for a day;
+1. forgets what tasks staged for epochs that were decided since, or that nobody touched for a day;
+2. finishes epochs that are decided, not applied, and left alone for `wait_s`: as their driver would have;
 3. trims `__staged` below everything that an epoch may still need;
 4. now and then removes old rows: of writes without a name after an hour, of queries a year after their last epoch. (The last
    row of a query is what tells a repeat of its last epoch from a new one.)
@@ -101,10 +101,12 @@ class Housekeeper:
         from antiphon.spark.staging_epochs import Epochs
 
         epochs = Epochs(cluster, table)
-        # The ends come first: what is staged by an epoch that is not seen below begins after them.
+        # The ends come first: what is staged by an epoch that is not seen below begins after them. Open epochs come before
+        # pending ones: an epoch that is decided in between is seen twice, and not missed.
         needed = epochs.ends([shard.shard_id for shard in staged.shards])
+        forgotten = self._open(epochs, needed)
         finished, failed, removed = self._pending(cluster, epochs, needed)
-        removed += self._open(epochs, needed)
+        removed += forgotten
         trimmed = self._trim(cluster, staged.shards, epochs, needed)
         return Look(finished, failed, removed + self._sweep(epochs), trimmed)
 
