@@ -133,21 +133,27 @@ class World:
 
     def write(self, epoch: int, rows: list[Row]) -> None:
         for _ in range(TRIES_MAX):
+            over = threading.Event()
             helper: threading.Thread | None = None
-            if self.random.random() < 0.3:
-                helper = threading.Thread(target=self.keep_house_beside)
+            if self.random.random() < 0.5:
+                helper = threading.Thread(target=self.keep_house_beside, args=[over, self.random.random()])
                 helper.start()
-            done = self.attempt(epoch, rows)
-            if helper is not None:
-                helper.join()
+            try:
+                done = self.attempt(epoch, rows)
+            finally:
+                over.set()
+                if helper is not None:
+                    helper.join()
             if done:
                 return
             self.disturb()
         raise AssertionError(f"epoch {epoch} does not get through")
 
-    def keep_house_beside(self) -> None:
+    def keep_house_beside(self, over: threading.Event, seed: float) -> None:
+        chance = random.Random(seed)
         with Cluster([self.address], 5_000) as cluster:
-            Housekeeper([self.address], None, wait_s=0).look(cluster)
+            while not over.wait(chance.random() * 0.003):
+                Housekeeper([self.address], None, wait_s=chance.choice([0, 60])).look(cluster)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -242,7 +248,7 @@ def test_what_is_decided_in_the_middle_of_a_look_is_not_trimmed(
         def looked(*args: Any) -> Any:
             found = method(*args)
             if undecided:
-                with monkeypatch.context() as patch, pytest.raises(AntiphonError):
+                with monkeypatch.context() as patch, suppress(AntiphonError):
                     patch.setattr("antiphon.spark.staging_commit.apply_epoch", _raises)
                     commit_results(world.options, undecided.pop(), b"")
             return found
