@@ -34,13 +34,12 @@ async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
     host = node.host(shard_id)
     _check(host, before)
     host.check_alive()
-    if host.table is not None and host.table.state.durable_offset < min(before, host.settled):
-        await asyncio.get_running_loop().run_in_executor(None, host.table.state.flush)
-        host.check_alive()
     fed = await _fed(host, min(before, host.settled))
     host.check_alive()
     limit = min(fed, host.settled, host.log.durable_end)
     if host.table is not None:
+        if host.table.state.durable_offset < limit:
+            host.table.state.flush()  # here and now, as for a snapshot: a store must not be closed in the middle of it
         limit = min(limit, host.table.state.durable_offset)
     if limit > host.log.log_start:
         _trim(node, host, host.log.batch_start(limit))
