@@ -1,5 +1,6 @@
 """A mirror without Spark: its tasks run in this process. Whatever dies at whatever step, rows and dead letters are once."""
 
+import importlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -395,3 +396,71 @@ def test_a_snapshot_and_the_changes_since_before_it(table: Opener, letters: Lett
 def test_files_of_rows_survive_as_json() -> None:
     file = DataFile("a", 1, 2, {"x": 0}, {"x": -5}, {"x": 7})
     assert DataFile.from_json(json.loads(json.dumps(file.to_json()))) == file
+
+
+# -- a crash before every single thing that is done --------------------------------------------------------------------
+
+
+class Dying:
+    """Dies before the n-th thing that is done to files, tables and the dead-letter topic, and at each one after it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, letters: Letters, alive: int) -> None:
+        self.left = alive
+        for name in ("create", "move", "delete", "open_write"):
+            monkeypatch.setattr(Folder, name, self.mortal(getattr(Folder, name)))
+        monkeypatch.setattr(mirror_module, "send_dead_letters", self.mortal(letters.send))
+        for module, name in (("deltalake", "DeltaTable"), ("pyiceberg.table", "Transaction")):
+            kind = getattr(importlib.import_module(module), name)
+            for method in ("create_write_transaction", "commit_transaction"):
+                if hasattr(kind, method):
+                    monkeypatch.setattr(kind, method, self.mortal(getattr(kind, method)))
+
+    @property
+    def dead(self) -> bool:
+        return self.left <= 0
+
+    def mortal(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def does(*args: Any, **kwargs: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        return does
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_crash_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    frames = [
+        (Frame(records(0, 0, 4, bad=[1]), records(1, 0, 2)), Epoch({}, {0: 4, 1: 2})),
+        (Frame(records(0, 4, 7, bad=[5]), records(1, 2, 4, bad=[2, 3])), Epoch({0: 4, 1: 2}, {0: 7, 1: 4})),
+    ]
+    expected = Counter([(0, n) for n in (0, 2, 3, 4, 6)] + [(1, 0), (1, 1)])
+    for alive in range(200):
+        letters = Letters()
+
+        def opened(folder: Path = tmp_path / str(alive)) -> Mirror:
+            recipe = Recipe(RowShape(is_table=False), JSON, "dead")
+            found = Mirror(None, TOPIC, open_target(f"{kind}:{folder}"), recipe, [0, 1])
+            found.recover()
+            return found
+
+        with monkeypatch.context() as patch:
+            dying = Dying(patch, letters, alive)
+            try:
+                mirror = opened()
+                for frame, epoch in frames:
+                    mirror.apply(frame, epoch)
+            except KeyboardInterrupt:
+                assert dying.dead
+        with monkeypatch.context() as patch:
+            patch.setattr(mirror_module, "send_dead_letters", letters.send)
+            again = opened()
+            for frame, epoch in frames:
+                again.apply(frame, epoch)
+        assert places(again) == expected, f"died before thing {alive}"
+        assert letters.all == [(b"poison", n) for n in (1, 2, 3, 5)], f"died before thing {alive}"
+        if not dying.dead:
+            break
+    assert 15 < alive < 199, "every thing had its turn"
