@@ -2,10 +2,12 @@
 
 What is done once per record is done by compiled kernels (`arrow_decode_kernels`): one pass checks the records and copies
 keys and values straight into Arrow's buffers.
+
+Arrays are made of buffers, never of Python's values: for those pyarrow loads pandas, at a cost to every task.
 """
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000  # that microseconds can hold
+_NONE: Final = np.empty(0, np.int64)
 _ARROW_BYTES_MAX: Final = 2**31 - 1
 _HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -105,10 +108,46 @@ def to_arrow(
 
 def constants(rows: int, topic: str, partition: int) -> dict[str, pa.Array]:
     """The columns that say where rows came from."""
+    name = topic.encode()
+    edges = np.arange(rows + 1, dtype=np.int32) * np.int32(len(name))
+    topics = [None, pa.py_buffer(edges), pa.py_buffer(name * rows)]
     return {
-        "topic": pa.repeat(pa.scalar(topic, pa.string()), rows),
-        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "topic": pa.Array.from_buffers(pa.string(), rows, topics, 0),
+        "partition": array_of(np.full(rows, partition, np.int32), pa.int32()),
     }
+
+
+def array_of(numbers: "NDArray[Any]", kind: pa.DataType | None = None) -> pa.Array:
+    """Numbers as a column: int64 (default), or any type whose values are laid out as these are."""
+    if kind is None:
+        kind, numbers = pa.int64(), numbers.astype(np.int64)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))], 0)
+
+
+def texts(values: Sequence[str]) -> pa.Array:
+    """A column of a few texts."""
+    encoded = [value.encode() for value in values]
+    edges = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), len(values), [None, pa.py_buffer(edges), pa.py_buffer(b"".join(encoded))], 0
+    )
+
+
+def int64_view(column: pa.Array) -> "Ints":
+    """The values of an int64 or timestamp column; anything where it is null."""
+    return (
+        np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset) if len(column) else _NONE
+    )
+
+
+def null_rows(column: pa.Array) -> "NDArray[np.bool_]":
+    """Which rows are null."""
+    validity = column.buffers()[0]
+    if validity is None or column.null_count == 0:
+        return np.zeros(len(column), bool)
+    bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
+    nulls: NDArray[np.bool_] = bits[column.offset : column.offset + len(column)] == 0
+    return nulls
 
 
 def decode(
@@ -261,7 +300,7 @@ class _Decoder:
         """The columns that are asked for; the versions of changes are among them always."""
         if not self.rows:
             kinds = {field.name: field.type for field in SCHEMA_WITH_HEADERS} | _VERSIONS
-            return {name: pa.array([], kinds[name]) for name in (*names, *self._numbers) if name in kinds}
+            return {name: pa.nulls(0, kinds[name]) for name in (*names, *self._numbers) if name in kinds}
         from antiphon.records import arrow_decode_kernels as kernels
 
         sizes = {"key": kernels.KEY_BYTES, "value": kernels.VALUE_BYTES}

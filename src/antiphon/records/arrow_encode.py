@@ -13,6 +13,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from antiphon.errors import BatchTooLargeError, InvalidRequestError
+from antiphon.records.arrow import int64_view, null_rows
 from antiphon.records.batch import BATCH_BYTES_MAX, HEADER_BYTES, HEADER_STRUCT, LENGTH_PREFIX_BYTES, MAGIC
 from antiphon.records.builder import recompress, seal
 from antiphon.records.compression import codec_number
@@ -20,6 +21,7 @@ from antiphon.records.compression import codec_number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from antiphon.records.arrow_encode_kernels import HeaderLists
     from antiphon.records.arrow_memory import BytesColumn
 
     Ints = NDArray[np.int64]
@@ -238,28 +240,28 @@ class _Columns:
     def _all_null(self) -> "BytesColumn":
         return 0, 0, 0, self._address(np.zeros((self._rows + 7) // 8, np.uint8)), 0
 
-    def _headers(self, column: pa.Array | None) -> "tuple[tuple[int, int, int], BytesColumn, BytesColumn]":
+    def _headers(self, column: pa.Array | None) -> "tuple[HeaderLists, BytesColumn, BytesColumn]":
         """Where each row's headers are among all, and their columns of names and values."""
         if column is None:
-            return (0, 0, 0), (0, 0, 0, 0, 0), (0, 0, 0, 0, 0)
+            return (0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0), (0, 0, 0, 0, 0)
         kind = column.type
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        if not is_list or not pa.types.is_struct(kind.value_type):
+        wide = pa.types.is_large_list(kind)
+        if not (wide or pa.types.is_list(kind)) or not pa.types.is_struct(kind.value_type):
             raise InvalidRequestError(f"headers are a list of structs of key and value, not {kind}")
         fields = [field.name for field in kind.value_type]
         if sorted(fields) != ["key", "value"]:
             raise InvalidRequestError(f"headers are structs of key and value, not of {', '.join(fields)}")
-        pairs = column.flatten()  # rows that are null have none, whatever their offsets say
-        offsets = np.zeros(self._rows + 1, np.int64)
-        np.cumsum(np.asarray(column.value_lengths().fill_null(0)), out=offsets[1:])
+        column.validate()
+        pairs = column.values
         names = pairs.field(fields.index("key"))
         try:
-            names = names.cast(pa.large_string()).fill_null("")
+            names = names if pa.types.is_string(names.type) else names.cast(pa.large_string())
             names.validate(full=True)
         except pa.ArrowException as error:
             raise InvalidRequestError(f"a header's key is text: {error}") from error
-        self._kept.append(pairs)
-        lists = self._address(offsets), _bitmap(pairs), pairs.offset
+        self._kept += (column, pairs)
+        first = column.buffers()[1].address + column.offset * (8 if wide else 4)
+        lists = first, int(wide), _bitmap(column), column.offset, _bitmap(pairs), pairs.offset
         values = pairs.field(fields.index("value"))
         return lists, self._bytes(names, "header's key"), self._bytes(values, "header's value")
 
@@ -343,11 +345,11 @@ def _times_ms(column: pa.Array | None, rows: int, default_time_ms: int | Callabl
         return np.full(rows, _default(default_time_ms), np.int64)
     if not pa.types.is_timestamp(column.type):
         raise InvalidRequestError(f"a timestamp column has the type timestamp, not {column.type}")
-    times_ms = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + rows]
+    times_ms = int64_view(column)
     factor, divisor = _MS_OF_UNIT[column.type.unit]
     times_ms = times_ms * factor if divisor == 1 else times_ms // divisor
     if column.null_count:
-        times_ms[np.asarray(column.is_null())] = _default(default_time_ms)
+        times_ms[null_rows(column)] = _default(default_time_ms)
     return times_ms
 
 

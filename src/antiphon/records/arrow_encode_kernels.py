@@ -4,12 +4,25 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from antiphon.records.arrow_memory import BytesColumn, copy, int64_at, is_null, kernel, part, piece, put_byte
+from antiphon.records.arrow_memory import (
+    BytesColumn,
+    copy,
+    edge,
+    int64_at,
+    is_null,
+    kernel,
+    part,
+    piece,
+    put_byte,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+# The column of lists of headers: offsets (0: there is none), wide, bitmap and its first bit; then the headers' own bitmap.
+HeaderLists = tuple[int, int, int, int, int, int]
 
 RECORD_BYTES_MAX: Final = 2**31 - 1
 
@@ -67,28 +80,41 @@ def _put_piece(at: int, column: BytesColumn, row: int) -> int:
 
 
 @part
+def _name_bytes(names: BytesColumn, pair: int) -> int:
+    """What a header's name takes; null stands for an empty one."""
+    size = max(piece(names, pair)[1], 0)
+    return _varint_bytes(size) + size
+
+
+@part
+def _pairs(lists: HeaderLists, row: int) -> tuple[int, int]:
+    """Which of all headers are the row's; some of them may be null."""
+    offsets, wide, valid, first_bit, _, _ = lists
+    if offsets == 0 or is_null(valid, first_bit + row):
+        return 0, 0
+    return edge(offsets, wide, row), edge(offsets, wide, row + 1)
+
+
+@part
 def _measure_headers(
-    lists: tuple[int, int, int], names: BytesColumn, values: BytesColumn, row: int
+    lists: HeaderLists, names: BytesColumn, values: BytesColumn, row: int
 ) -> tuple[int, int]:
     """How many headers a row has and what they take, their count not included."""
-    offsets, valid, first_bit = lists
+    first, last = _pairs(lists, row)
     count = size = 0
-    if offsets:
-        for pair in range(int64_at(offsets + 8 * row), int64_at(offsets + 8 * row + 8)):
-            if not is_null(valid, first_bit + pair):
-                count += 1
-                size += _piece_bytes(names, pair) + _piece_bytes(values, pair)
+    for pair in range(first, last):
+        if not is_null(lists[4], lists[5] + pair):
+            count += 1
+            size += _name_bytes(names, pair) + _piece_bytes(values, pair)
     return count, size
 
 
 @part
-def _put_headers(
-    at: int, lists: tuple[int, int, int], names: BytesColumn, values: BytesColumn, row: int
-) -> int:
-    offsets, valid, first_bit = lists
-    for pair in range(int64_at(offsets + 8 * row), int64_at(offsets + 8 * row + 8)):
-        if not is_null(valid, first_bit + pair):
-            at = _put_piece(at, names, pair)
+def _put_headers(at: int, lists: HeaderLists, names: BytesColumn, values: BytesColumn, row: int) -> int:
+    first, last = _pairs(lists, row)
+    for pair in range(first, last):
+        if not is_null(lists[4], lists[5] + pair):
+            at = _put_varint(at, 0) if piece(names, pair)[1] < 0 else _put_piece(at, names, pair)
             at = _put_piece(at, values, pair)
     return at
 
@@ -103,7 +129,7 @@ def encode_rows(
     upto: int,
     key: BytesColumn,
     value: BytesColumn,
-    lists: tuple[int, int, int],
+    lists: HeaderLists,
     names: BytesColumn,
     values: BytesColumn,
     times_ms: int,
@@ -113,8 +139,7 @@ def encode_rows(
     """Append rows[at:upto] to the batch in the `room` bytes at `out` until it is complete.
 
     A batch is complete with `rows_max` rows, or where the next row would make it larger than `bytes_max`. `rows` are row
-    numbers (int64). `lists`: int64 offsets of the headers of each row (0: there are none), bitmap of the headers and its
-    first bit; `names` have no nulls. Returns how far it came, and why it stopped.
+    numbers (int64). Returns how far it came, and why it stopped.
     """
     used, count, first_ms, max_ms = state[USED], state[ROWS], state[FIRST_MS], state[MAX_MS]
     reason = DONE

@@ -118,7 +118,8 @@ def is_null(valid: int, bit: int) -> bool:
 
 
 @part
-def _edge(offsets: int, wide: int, row: int) -> Any:
+def edge(offsets: int, wide: int, row: int) -> Any:
+    """An offset of a column of bytes or lists."""
     return int64_at(offsets + 8 * row) if wide else int32_at(offsets + 4 * row)
 
 
@@ -128,5 +129,5 @@ def piece(column: BytesColumn, row: int) -> tuple[int, int]:
     offsets, wide, data, valid, first_bit = column
     if is_null(valid, first_bit + row):
         return 0, -1
-    start = _edge(offsets, wide, row)
-    return data + start, _edge(offsets, wide, row + 1) - start
+    start = edge(offsets, wide, row)
+    return data + start, edge(offsets, wide, row + 1) - start

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.records.arrow import TIMESTAMP_MS_MAX, constants, decode
+from antiphon.records.arrow import TIMESTAMP_MS_MAX, array_of, constants, decode, int64_view, null_rows, texts
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
 
 if TYPE_CHECKING:
@@ -90,11 +90,9 @@ def _fixed(packed: Any) -> Any:
 def kinds(value: Any, modifications: Any) -> Any:
     """Created, modified or deleted, from a change's columns."""
     import numpy as np
-    import pyarrow as pa
 
-    is_deleted = np.asarray(value.is_null())
-    number = np.where(is_deleted, 2, np.asarray(modifications) != 0)
-    return pa.array(_KINDS).take(pa.array(number))
+    number = np.where(null_rows(value), 2, int64_view(modifications) != 0)
+    return texts(_KINDS).take(array_of(number))
 
 
 def version_columns(versions: Any) -> dict[str, Any]:
@@ -104,11 +102,12 @@ def version_columns(versions: Any) -> dict[str, Any]:
 
     numbers = np.asarray(versions, np.int64).reshape(-1, 4)
     times_us = np.clip(numbers[:, 2:], -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX) * 1000
+    utc = pa.timestamp("us", "UTC")
     return {
-        "version": pa.array(numbers[:, 0]),
-        "modifications": pa.array(numbers[:, 1]),
-        "created": pa.array(times_us[:, 0]).view(pa.timestamp("us", "UTC")),
-        "modified": pa.array(times_us[:, 1]).view(pa.timestamp("us", "UTC")),
+        "version": array_of(numbers[:, 0]),
+        "modifications": array_of(numbers[:, 1]),
+        "created": array_of(times_us[:, 0], utc),
+        "modified": array_of(times_us[:, 1], utc),
     }
 
 

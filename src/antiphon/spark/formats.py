@@ -27,11 +27,10 @@ from antiphon.spark.schema import arrow_schema, cdf_schema, debezium_schema, tab
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_KINDS: Final = pa.array(
-    [kind.value for kind in (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED)]
-)
-_CDF_TYPES: Final = pa.array(["insert", "update_postimage", "delete"])
-_OPS: Final = pa.array(["c", "u", "d"])
+# Not arrays yet: to make one from Python's values pyarrow loads pandas, which every task would pay for.
+_KINDS: Final = tuple(kind.value for kind in (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED))
+_CDF_TYPES: Final = ("insert", "update_postimage", "delete")
+_OPS: Final = ("c", "u", "d")
 
 
 def schema_of(format_: str) -> "StructType":
@@ -59,7 +58,7 @@ def formatted(
 def as_cdf(changes: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """Columns of Delta's change data feed; `_commit_version` is the change's offset, which rises in its shard."""
     columns = {name: changes.column(name) for name in changes.schema.names}
-    columns["_change_type"] = _CDF_TYPES.take(pc.index_in(columns["kind"], _KINDS))
+    columns["_change_type"] = pa.array(_CDF_TYPES).take(pc.index_in(columns["kind"], pa.array(_KINDS)))
     columns["_commit_version"] = columns["offset"]
     columns["_commit_timestamp"] = columns["timestamp"]
     return fitted({name: columns[name] for name in target.names}, target)
@@ -70,7 +69,7 @@ def as_debezium(
 ) -> pa.RecordBatch:
     """Debezium's envelopes in JSON, and a row without a value behind each delete where tombstones are asked for."""
     columns: dict[str, Any] = {name: changes.column(name) for name in changes.schema.names}
-    op = _OPS.take(pc.index_in(columns["kind"], _KINDS))
+    op = pa.array(_OPS).take(pc.index_in(columns["kind"], pa.array(_KINDS)))
     columns["value"] = _envelopes(columns, op, options, cluster_id)
     if options.tombstones:
         is_delete = np.asarray(pc.equal(op, "d").to_numpy(zero_copy_only=False), bool)
