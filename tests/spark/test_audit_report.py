@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 
-from antiphon.spark.jobs.audit_job import _uncompared
+from antiphon.spark.jobs.audit_job import _never_judged, _uncompared
 from antiphon.spark.jobs.audit_model import (
     AuditPlan,
     Finding,
@@ -160,6 +160,14 @@ def test_a_long_list_is_cut_in_the_text_only() -> None:
     assert len(report.as_dict()["problems"]) == SHOWN_MAX + 5
     assert report.text().count("problem: ") == SHOWN_MAX
     assert "and 5 more problems" in report.text()
+
+
+def test_silence_is_not_agreement() -> None:
+    plan = plan_of_two()
+    assert [one.shard_id for one in _never_judged(plan, [result(8)])] == [7]
+    assert not _never_judged(plan, [result(7), result(8)])
+    empty = msgspec.structs.replace(plan.shards[0], bounds=(), cut=0)
+    assert not _never_judged(AuditPlan("c", NODES, 1, (empty,)), [])
 
 
 def test_what_is_left_out_by_its_nature_is_said() -> None:

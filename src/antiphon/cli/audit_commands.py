@@ -7,6 +7,7 @@ import typer
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
+from antiphon.spark.jobs.audit_model import AGREE
 from antiphon.spark.jobs.audit_plan import Scope, plan_audit
 from antiphon.spark.option_values import parse_servers
 
@@ -59,7 +60,7 @@ def audit(
         print_json(report.as_dict())
     else:
         typer.echo(report.text())
-    if report.verdict != "agree":
+    if report.verdict != AGREE:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -23,7 +23,10 @@ from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_locate import locate
 from antiphon.spark.jobs.audit_model import (
     DIFFERS,
+    INCOMPLETE,
     NOBODY,
+    NOTE,
+    NOWHERE,
     AuditPlan,
     Finding,
     ShardResult,
@@ -97,7 +100,7 @@ def run_plan(spark: "SparkSession", plan: AuditPlan, tell: Callable[[str], None]
     results = _run(spark, plan, "logs", ["shard_id"], judge_logs) if plan.shards else []
     log_seconds = time.monotonic() - began_s
     tell("looking at differences again")
-    located = look_again(plan, results)
+    located = look_again(plan, results) + _never_judged(plan, results)
     if any(shard.is_table and shard.replicas for shard in plan.shards):
         tell("comparing tables with their logs")
         results += _run(spark, plan, "tables", ["shard_id", "part"], judge_keys)
@@ -156,6 +159,16 @@ def look_again(plan: AuditPlan, results: Sequence[ShardResult]) -> list[Finding]
     return found
 
 
+def _never_judged(plan: AuditPlan, results: Sequence[ShardResult]) -> list[Finding]:
+    """Shards of which no task told anything, though there was something to be read: silence is never taken for agreement."""
+    judged = {result.shard_id for result in results}
+    return [
+        Finding(INCOMPLETE, "unread", shard.shard_id, NOBODY, shard.start, "no block of it was read")
+        for shard in plan.shards
+        if shard.shard_id not in judged and any(len(shard.bounds_of(one.node)) > 1 for one in shard.replicas)
+    ]
+
+
 def _uncompared(plan: AuditPlan) -> list[Finding]:
     """What this audit leaves out by its nature, said aloud."""
     found: list[Finding] = []
@@ -167,13 +180,13 @@ def _uncompared(plan: AuditPlan) -> list[Finding]:
                 f"conflict rule {shard.conflict!r} is the table's own: stores were compared with each other, "
                 "not with the fold of their logs"
             )
-            found.append(Finding("note", "own_rule", shard.shard_id, NOBODY, -1, what))
+            found.append(Finding(NOTE, "own_rule", shard.shard_id, NOBODY, NOWHERE, what))
         if not shard.every_replica_writes and shard.start > 0:
             what = (
                 f"the log begins at offset {shard.start}: keys without a change from there on were compared between "
                 "replicas only"
             )
-            found.append(Finding("note", "trimmed_log", shard.shard_id, NOBODY, shard.start, what))
+            found.append(Finding(NOTE, "trimmed_log", shard.shard_id, NOBODY, shard.start, what))
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from antiphon.spark.jobs.audit_markers import marker_problem
 from antiphon.spark.jobs.audit_model import (
+    AGREE,
     DIFFERS,
     INCOMPLETE,
     NOWHERE,
@@ -191,4 +192,4 @@ def odd_ones(values: Mapping[int, Hashable]) -> list[int]:
 def topic_verdict(found: Iterable[Finding]) -> str:
     """The gravest of the findings' verdicts, or `agree`."""
     verdicts = {finding.verdict for finding in found}
-    return DIFFERS if DIFFERS in verdicts else INCOMPLETE if INCOMPLETE in verdicts else "agree"
+    return DIFFERS if DIFFERS in verdicts else INCOMPLETE if INCOMPLETE in verdicts else AGREE
