@@ -284,7 +284,7 @@ def _scanned_state(task: _Task) -> "Iterator[pa.RecordBatch]":
                 for batch in reader:
                     yield table_fold.without_keys(batch, changed).select(task.schema.names)
             for rows in table_fold.joined(changed, columns.ROWS_MAX):
-                yield _fitted(task, rows.filter(rows.column("value").is_valid()))
+                yield _fitted(task, table_fold.with_values(rows))
             return
     raise UnavailableError(
         f"table {task.options.target.name} was split {SPLITS_MAX} times while it was read; read it again"
@@ -352,6 +352,9 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schem
     import numpy as np
     import pyarrow as pa
 
+    from antiphon.records.arrow import constants
+    from antiphon.spark.table_fold import binaries
+
     versions = [row.version for row in rows]
     numbers = np.empty((len(rows), 4), np.int64)
     numbers[:, 0] = [version.id for version in versions]
@@ -359,11 +362,11 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schem
     numbers[:, 2] = [version.created_ms for version in versions]
     numbers[:, 3] = [version.modified_ms for version in versions]
     made = columns.version_columns(numbers)
-    made["key"] = pa.array([row.key for row in rows], pa.binary())
-    made["value"] = pa.array([row.value or b"" for row in rows], pa.binary())
+    made["key"] = binaries([row.key for row in rows])
+    made["value"] = binaries([row.value or b"" for row in rows])
     made["kind"] = columns.kinds(made["value"], made["modifications"])
-    made["table"] = pa.repeat(pa.scalar(task.options.target.name, pa.string()), len(rows))
-    made["partition"] = pa.repeat(pa.scalar(holder.shard, pa.int32()), len(rows))
+    place = constants(len(rows), task.options.target.name, holder.shard)
+    made["table"], made["partition"] = place["topic"], place["partition"]
     made["offset"] = pa.nulls(len(rows), pa.int64())
     made["timestamp"] = made["modified"]
     return columns.fitted(made, schema)

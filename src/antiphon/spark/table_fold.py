@@ -1,14 +1,18 @@
 """The last change of every key, of changes in Arrow columns, without a Python object per change."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from antiphon.records.arrow import null_rows
 from antiphon.records.arrow_encode import key_hashes
 from antiphon.spark.table_cut import Hashes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BYTES_MIN: Final = 128 * 1024 * 1024  # that are gathered before the first look for keys that changed twice
 
@@ -45,21 +49,45 @@ class Fold:
 
 
 def _last_of_each(parts: Sequence[pa.RecordBatch], *, drop_deleted: bool) -> list[pa.RecordBatch]:
-    keys = pa.chunked_array([part.column("key") for part in parts])
-    numbered = pa.table({"key": keys, "row": pa.array(np.arange(len(keys)))})
-    last = numbered.group_by("key").aggregate([("row", "max")]).column("row_max").to_numpy()
-    mask = np.zeros(len(keys), bool)
-    mask[last] = True
+    encoded = pa.chunked_array([part.column("key") for part in parts]).dictionary_encode()
+    rows = np.concatenate([_numbers(chunk.indices) for chunk in encoded.chunks])
+    last = np.zeros(len(encoded.chunk(0).dictionary), np.int64)
+    last[rows] = np.arange(len(rows))  # where an index comes several times the last one stays
+    is_last = np.zeros(len(rows), bool)
+    is_last[last] = True
     found, at = [], 0
     for part in parts:
-        chosen = pa.array(mask[at : at + part.num_rows])
+        chosen = is_last[at : at + part.num_rows]
         at += part.num_rows
         if drop_deleted:
-            chosen = pc.and_(chosen, pc.is_valid(part.column("value")))
-        kept = part.filter(chosen)
-        if kept.num_rows:
-            found.append(kept)
+            chosen = chosen & ~null_rows(part.column("value"))
+        if chosen.any():
+            found.append(part if chosen.all() else part.filter(_mask(chosen)))
     return found
+
+
+def with_values(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows whose value is not null."""
+    null = null_rows(rows.column("value"))
+    return rows.filter(_mask(~null)) if null.any() else rows
+
+
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """A binary column of a few values, none of them null."""
+    edges = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=edges[1:])
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(edges), data], 0)
+
+
+def _numbers(indices: pa.Array) -> "NDArray[np.int32]":
+    return np.frombuffer(indices.buffers()[1], np.int32, len(indices), 4 * indices.offset)
+
+
+def _mask(chosen: "NDArray[np.bool_]") -> pa.Array:
+    """Which rows to take, without `pa.array`, which would load pandas into every task."""
+    bits = pa.py_buffer(np.packbits(chosen, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, bits], 0)
 
 
 def within(rows: pa.RecordBatch, ranges: Sequence[Hashes]) -> pa.RecordBatch:
@@ -68,7 +96,7 @@ def within(rows: pa.RecordBatch, ranges: Sequence[Hashes]) -> pa.RecordBatch:
     mask = np.zeros(rows.num_rows, bool)
     for first, last in ranges:
         mask |= (hashes >= first) & (hashes <= last)
-    return rows.filter(pa.array(mask))
+    return rows.filter(_mask(mask))
 
 
 def without_keys(rows: pa.RecordBatch, gone: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
