@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from antiphon.errors import InvalidRequestError
+from antiphon.records.arrow import texts
 from antiphon.records.changes import ChangeKind
 from antiphon.spark.columns import fitted
 from antiphon.spark.connection import Cluster
@@ -58,7 +59,7 @@ def formatted(
 def as_cdf(changes: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """Columns of Delta's change data feed; `_commit_version` is the change's offset, which rises in its shard."""
     columns = {name: changes.column(name) for name in changes.schema.names}
-    columns["_change_type"] = pa.array(_CDF_TYPES).take(pc.index_in(columns["kind"], pa.array(_KINDS)))
+    columns["_change_type"] = texts(_CDF_TYPES).take(pc.index_in(columns["kind"], texts(_KINDS)))
     columns["_commit_version"] = columns["offset"]
     columns["_commit_timestamp"] = columns["timestamp"]
     return fitted({name: columns[name] for name in target.names}, target)
@@ -69,7 +70,7 @@ def as_debezium(
 ) -> pa.RecordBatch:
     """Debezium's envelopes in JSON, and a row without a value behind each delete where tombstones are asked for."""
     columns: dict[str, Any] = {name: changes.column(name) for name in changes.schema.names}
-    op = pa.array(_OPS).take(pc.index_in(columns["kind"], pa.array(_KINDS)))
+    op = texts(_OPS).take(pc.index_in(columns["kind"], texts(_KINDS)))
     columns["value"] = _envelopes(columns, op, options, cluster_id)
     if options.tombstones:
         is_delete = np.asarray(pc.equal(op, "d").to_numpy(zero_copy_only=False), bool)
