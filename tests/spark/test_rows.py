@@ -81,6 +81,8 @@ def test_a_row_goes_where_it_asks_to() -> None:
 
     made = all_of(topic_rows(), asking(2, None, 2, 0))
     assert [len(records(made, shard)) for shard in range(3)] == [1, 1, 2]
+    made = all_of(topic_rows(), asking(0, None, 2, None, 1, *[2] * 9, None).slice(3))
+    assert [len(records(made, shard)) for shard in range(3)] == [1, 1, 10]
     for wrong in (3, -1):
         with pytest.raises(UnknownShardError, match=r"shards 0 to 2, a row asks for .* \(row 1 of epoch 3"):
             all_of(topic_rows(), asking(0, wrong))

@@ -125,7 +125,7 @@ class TopicRows:
         place = "partition" if "partition" in names else "shard"
         if place in names:
             asked = _integers(batch.column(place), NO_EXPECTATION)
-            given = ~np.asarray(batch.column(place).is_null())
+            given = ~_nulls(batch.column(place))
             wrong = given & ((asked < 0) | (asked >= self._shards))
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
@@ -212,14 +212,28 @@ class _Run:
         return self._first + at if self._first >= 0 else None
 
 
+# Arrow's own conversions from and to Python's and numpy's values import pandas, in every worker of Spark.
+
+
 def _integers(column: "pa.Array", null: int) -> "NDArray[np.int64]":
     import pyarrow as pa
 
-    found: NDArray[np.int64] = column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
-    return found
+    whole = column.cast(pa.int64())
+    found = np.frombuffer(whole.buffers()[1], np.int64)[whole.offset : whole.offset + len(whole)]
+    return np.where(_nulls(whole), null, found) if whole.null_count else found
+
+
+def _nulls(column: "pa.Array") -> "NDArray[np.bool_]":
+    validity = column.buffers()[0]
+    if validity is None or column.null_count == 0:
+        return np.zeros(len(column), np.bool_)
+    bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)] == 0
 
 
 def _indices(rows: "NDArray[Any]") -> "pa.Array":
     import pyarrow as pa
 
-    return pa.array(rows)
+    return pa.Int64Array.from_buffers(
+        pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))]
+    )
