@@ -205,7 +205,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for position in end:
             begin.setdefault(position, planner.first(position, bounds[position]))
         # Spark asks without a limit where all is to be one batch (Trigger.Once).
-        is_limited = not isinstance(limit, ReadAllAvailable) or self.options.admission.offsets_min is not None
+        is_limited = not isinstance(limit, ReadAllAvailable)
         reached = self._admitter.admit(
             planner, begin, end, is_last=self._target is not None, is_limited=is_limited
         )
@@ -231,7 +231,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in sorted(offsets):
             now = planner.ids.get(topic)
             if now is None:
-                planner.lost(f"{topic} is gone: it was deleted")  # its offsets stay as they are
+                planner.lost(f"{topic} is gone: it was deleted, or the options do not name it any more")
             elif known.get(topic, now) != now:
                 planner.lost(
                     f"{topic} was deleted and created again: the offsets of this query are of the old one"
