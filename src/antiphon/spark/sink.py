@@ -119,7 +119,10 @@ class BatchSink(DataSourceArrowWriter):
             commit_results(self.options, _results(messages), b"")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Rows that were written stay; run the job again with the same txnId to complete it."""
+        """Direct: rows that were written stay; run the job again with the same txnId to complete it.
+
+        Staged: nothing is in the target, unless the epoch was decided; then the cluster completes it.
+        """
 
 
 def _check(options: WriteOptions, schema: Any, *, overwrite: bool) -> None:
