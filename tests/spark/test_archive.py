@@ -466,6 +466,10 @@ def test_what_cannot_be_archived_is_refused(live: LiveNodes, db: antiphon.Client
     db.create_topic("somebody")
     with pytest.raises(ArchiveError, match="nofs"):
         run("somebody", "nofs://x/y")
+    db.topic("somebody").append(b"x")
+    (tmp_path / "file").touch()
+    with pytest.raises(ArchiveError, match="could not be written"):
+        run("somebody", str(tmp_path / "file"))
     with pytest.raises(InvalidRequestError, match="chained"):
         run("somebody", "simplecache::file:///tmp")
 

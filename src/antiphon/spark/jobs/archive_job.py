@@ -27,6 +27,7 @@ from antiphon.spark.archived import Catalog, topic_named
 from antiphon.spark.connection import Address, Cluster
 from antiphon.spark.jobs.archive_plan import Limits, Place, ShardPlan, plan
 from antiphon.spark.jobs.archive_tasks import ArchiveTask, run_task
+from antiphon.spark.spark_errors import our_error
 from antiphon.wire.metadata import ShardMeta, TopicMeta
 from antiphon.wire.requests import Trimmed, TrimShard
 
@@ -155,7 +156,14 @@ def with_spark(spark: "SparkSession", tasks: Sequence[ArchiveTask]) -> Iterator[
 
     frame = spark.range(0, len(kept), 1, len(kept)).mapInArrow(work, "row binary")
     decode = msgspec.json.Decoder(ArchivedFile | None).decode
-    return iter([decode(bytes(row[0])) for row in frame.collect()])
+    try:
+        rows = frame.collect()
+    except Exception as error:
+        ours = our_error(str(error))
+        if ours is None:
+            raise
+        raise ArchiveError(ours) from error  # what the task said, without Spark's many lines around it
+    return iter([decode(bytes(row[0])) for row in rows])
 
 
 class ArchiveRun:
@@ -191,6 +199,7 @@ class ArchiveRun:
 
     def run(self, runner: Runner, *, trim: bool = True) -> ArchiveReport:
         """All of it; see `archive`."""
+        self._reports = {}
         with Cluster(self._servers, self._timeout_ms) as cluster:
             meta = topic_named(cluster, self._topic, refresh=True)
             place = Place(self._uri, meta, self._options)
@@ -220,16 +229,14 @@ class ArchiveRun:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def _write_all(self, cluster: Cluster, meta: TopicMeta, place: Place, runner: Runner) -> list[ShardPlan]:
-        """Write and enter everything; returns the plan as it was at first, for the bounds of the trim."""
-        first: list[ShardPlan] = []
+        """Write and enter everything; returns the plan of the last pass, for the bounds of the trim."""
         for _ in range(PASSES_MAX):
             plans = plan(cluster, meta, self._limits, self._file_bytes, _now_ms())
-            first = first or plans
             for one in plans:
                 report = self._report(one)
                 report.lost = max(report.lost, one.lost)
             if self._write(cluster, plans, place, runner):
-                return first
+                return plans
         raise ArchiveError(
             f"other runs were archiving {meta.name} at the same time, {PASSES_MAX} times over; run again when they are done"
         )

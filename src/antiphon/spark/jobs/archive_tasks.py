@@ -56,6 +56,8 @@ def run_task(task: ArchiveTask) -> ArchivedFile | None:
             remove_file(file, task.options)
         if isinstance(error, OffsetOutOfRangeError) and error.details.get("start", -1) > task.file.start:
             return None
+        if isinstance(error, OSError):
+            raise ArchiveError(f"{file.uri} could not be written: {error}", uri=file.uri) from error
         raise
     return proven
 
