@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 OURS = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStreamWithTriggerAvailableNow@423b5243"
 
 
+def _with_id(offsets: Any) -> Any:
+    """As a checkpoint has them: each topic's id beside its shards."""
+    if isinstance(offsets, dict) and isinstance(offsets.get("flights"), dict):
+        return {"flights": {**offsets["flights"], "id": "5f0c", "only": True}}
+    return offsets
+
+
 def _source(end: Any, latest: Any, rows: int = 0, description: str = OURS) -> dict[str, Any]:
     return {
         "description": description,
         "startOffset": None,
-        "endOffset": end,
-        "latestOffset": latest,
+        "endOffset": _with_id(end),
+        "latestOffset": _with_id(latest),
         "numInputRows": rows,
         "inputRowsPerSecond": 50.0,
         "processedRowsPerSecond": "NaN",
@@ -125,12 +132,20 @@ def test_lag_in_seconds_grows_while_nothing_is_read(watched: Watched) -> None:
 
 def test_other_sources_are_none_of_ours(watched: Watched) -> None:
     kafka = _source({"flights": {"0": 1}}, {"flights": {"0": 9}}, description="KafkaV2[Subscribe[flights]]")
-    others = (kafka, _source(0, 7), _source({"0": 140}, {"0": 150}), _source(None, None), _source("x", "y"))
+    bare = {**_source(0, 0), "endOffset": {"flights": {"0": 1}}}
+    others = (
+        kafka,
+        bare,
+        _source(0, 7),
+        _source({"0": 140}, {"0": 150}),
+        _source(None, None),
+        _source("x", "y"),
+    )
     assert [reached(other) for other in others] == [None] * len(others)
     watched.metrics.progressed(_progress(0, *others))
     assert watched.value("query_active") is None
     # Beside others ours counts, and a topic that is read twice counts by the slower of the two.
-    both = json.dumps({"flights": {"0": 30}})
+    both = json.dumps({"flights": {"0": 30, "id": "5f0c"}})
     watched.metrics.progressed(
         _progress(
             1, kafka, _source(both, both, rows=4), _source({"flights": {"0": 20}}, {"flights": {"0": 30}})

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from antiphon.spark.offsets import Position, Positions, to_positions
+from antiphon.spark.offsets import Position, ids_in, to_positions
 from antiphon.spark.spark_errors import our_error
 
 KEEP_S: Final = 600.0
@@ -48,25 +48,26 @@ def reached(source: Mapping[str, Any]) -> dict[Position, Reached] | None:
     """One entry of a progress's `sources`, by (topic, shard); None where it is not ours.
 
     Spark names the class that stands for every source written in Python, not the format. Ours are told from others by the
-    form of their offsets.
+    form of their offsets, which have each topic's id beside its shards.
     """
     if SOURCE_CLASS not in str(source.get("description")):
         return None
-    end = _positions(source.get("endOffset"))
-    if not end:
+    try:
+        offsets = _decoded(source.get("endOffset"))
+        end = to_positions(offsets)
+        if not end or ids_in(offsets).keys() != offsets.keys():
+            return None
+        latest = to_positions(_decoded(source.get("latestOffset")) or {})
+    except (AttributeError, TypeError, ValueError):
         return None
-    latest = _positions(source.get("latestOffset")) or {}
     return {
         position: Reached(offset, latest.get(position))
         for position, offset in islice(end.items(), SHARDS_MAX)
     }
 
 
-def _positions(offsets: Any) -> Positions | None:
-    try:
-        return to_positions(json.loads(offsets) if isinstance(offsets, str) else offsets)
-    except (AttributeError, TypeError, ValueError):
-        return None
+def _decoded(offsets: Any) -> Any:
+    return json.loads(offsets) if isinstance(offsets, str) else offsets
 
 
 def error_line(exception: str) -> str:
