@@ -23,7 +23,7 @@ import structlog
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.spark.connection import Address, Cluster
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import TrimShard
+from antiphon.wire.requests import Trimmed, TrimShard
 
 if TYPE_CHECKING:
     from antiphon.spark.staging_epochs import Epoch, Epochs
@@ -74,7 +74,7 @@ class Housekeeper:
         self._node_id = node_id
         self._wait_ms = int(wait_s * 1000)
         self._look_s = min(LOOK_S_MAX, wait_s / 2)
-        self._trimmed: dict[tuple[int, int], int] = {}  # (shard id, node) -> before
+        self._trimmed: dict[tuple[int, int], int] = {}  # (shard id, node) -> where its log begins
         self._swept_s: float | None = None
         self._log = structlog.get_logger()
 
@@ -107,7 +107,7 @@ class Housekeeper:
         forgotten = self._open(epochs, needed)
         finished, failed, removed = self._pending(cluster, epochs, needed)
         removed += forgotten
-        trimmed = self._trim(cluster, staged.shards, epochs, needed)
+        trimmed = self._trim(cluster, staged.shards, needed)
         return Look(finished, failed, removed + self._sweep(epochs), trimmed)
 
     # -- epochs -------------------------------------------------------------------------------------------------
@@ -185,24 +185,22 @@ class Housekeeper:
 
     # -- trimming -----------------------------------------------------------------------------------------------
 
-    def _trim(
-        self, cluster: Cluster, shards: Sequence[ShardMeta], epochs: "Epochs", needed: dict[int, int]
-    ) -> int:
+    def _trim(self, cluster: Cluster, shards: Sequence[ShardMeta], needed: dict[int, int]) -> int:
         """Let each replica's log begin where something is needed; one that is away is asked at a later look."""
-        starts = epochs.starts([shard.shard_id for shard in shards])
         trimmed = 0
         for shard in shards:
             shard_id, before = shard.shard_id, needed[shard.shard_id]
             for node in shard.everybody:
-                if before <= self._trimmed.get((shard_id, node), starts[shard_id]):
+                if before <= self._trimmed.get((shard_id, node), 0):
                     continue
                 try:
-                    cluster.ask(node, TrimShard(shard_id, before))
+                    reply = cluster.ask(node, TrimShard(shard_id, before)).body
                 except (AntiphonError, OSError) as error:
                     self._log.info("staged_not_trimmed", shard=shard_id, node=node, reason=str(error))
                     continue
-                self._trimmed[shard_id, node] = before
-                trimmed += node == shard.leader
+                if isinstance(reply, Trimmed):
+                    self._trimmed[shard_id, node] = reply.log_start
+                    trimmed += node == shard.leader
         return trimmed
 
 
