@@ -96,7 +96,7 @@ def test_a_poisoned_record_ends_the_mirror_with_its_name(
     where = target("delta", tmp_path)
     options: dict[str, Any] = {"format": "json", "schema": "id bigint, tail string", "timeout_ms": 10_000}
     with pytest.raises(
-        BadRecordError, match=r"topic flights shard 0 offset 4 is not json: .*number to string"
+        BadRecordError, match=r"topic flights shard 0 offset 4 cannot be decoded as json: .*number to string"
     ):
         jobs.mirror_topic(spark, server.address, "flights", where, str(tmp_path / "checkpoint"), **options)
     assert open_target(where).files() == []

@@ -211,7 +211,7 @@ def test_a_bad_record_without_dead_letters(opener: Opener, letters: Letters) -> 
     one.apply(Frame(records(0, 0, 2)), Epoch({}, {0: 2}))
     with pytest.raises(
         BadRecordError,
-        match=r"topic flights shard 0 offset 4 is not json: not JSON: .* Nothing of this epoch was written",
+        match=r"topic flights shard 0 offset 4 cannot be decoded as json: not JSON: .* Nothing of this epoch was written",
     ) as caught:
         one.apply(Frame(records(1, 0, 9), records(0, 2, 9, bad=[4, 6])), Epoch({0: 2}, {0: 9, 1: 9}))
     assert caught.value.details["offset"] == 4

@@ -205,8 +205,9 @@ class Mirror:
     def _bad_record(self, told: list[TaskReport], bad: int) -> BadRecordError:
         first = min(one.first_bad for one in told if one.first_bad is not None)
         kind = "table" if self._source.is_table else "topic"
+        place = f"offset {first.offset}" if first.offset >= 0 else "(a row of its snapshot)"
         return BadRecordError(
-            f"{kind} {self._source.name} shard {first.shard} offset {first.offset} is not "
+            f"{kind} {self._source.name} shard {first.shard} {place} cannot be decoded as "
             f"{self._recipe.spec.format}: {first.reason}. Nothing of this epoch was written. Name a topic for dead letters "
             "to go on without such records, or mend the schema",
             topic=self._source.name,
