@@ -6,7 +6,7 @@ over the same rows sends the same batches, byte for byte. (Rows of topics stay c
 
 import difflib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from antiphon.errors import BatchTooLargeError, InvalidRequestError
 from antiphon.spark.job import Job
@@ -94,8 +94,23 @@ class TableRows:
         keys = _bytes(batch, "key")
         shards = shards_by_key(keys, self._shards, table=True).tolist()
         values = _bytes(batch, "value").to_pylist()
+        gathered, filled, bytes_max = self._open, self._bytes, self._bytes_max
         for shard, key, value in zip(shards, keys.to_pylist(), values, strict=True):
-            yield from self._take(shard, RowData(key, value))
+            size = ROW_ROOM_BYTES + len(key or b"") + len(value or b"")
+            if key is None or size > self._limit_bytes or len(key) > TABLE_KEY_BYTES_MAX:
+                self._refuse(key, size)
+            rows = gathered.get(shard)
+            if rows is not None and filled[shard] + size > bytes_max:
+                yield shard, rows
+                rows = None
+            if rows is None:
+                rows = gathered[shard] = []
+                filled[shard] = 0
+            rows.append(RowData(key, value))
+            filled[shard] += size
+            if len(rows) >= self._rows_max:
+                del gathered[shard]
+                yield shard, rows
             self.rows += 1
 
     def rest(self) -> Iterator[tuple[int, list[RowData]]]:
@@ -103,38 +118,21 @@ class TableRows:
         left, self._open, self._bytes = sorted(self._open.items()), {}, {}
         yield from left
 
-    def _take(self, shard: int, row: RowData) -> Iterator[tuple[int, list[RowData]]]:
-        size = row.size_bytes
-        self._check(row, size)
-        rows = self._open.get(shard)
-        if rows is not None and self._bytes[shard] + size > self._bytes_max:
-            yield shard, rows
-            rows = None
-        if rows is None:
-            rows = self._open[shard] = []
-            self._bytes[shard] = 0
-        rows.append(row)
-        self._bytes[shard] += size
-        if len(rows) >= self._rows_max:
-            del self._open[shard]
-            yield shard, rows
-
-    def _check(self, row: RowData, size_bytes: int) -> None:
-        if row.key is None:
+    def _refuse(self, key: bytes | None, size_bytes: int) -> NoReturn:
+        if key is None:
             raise InvalidRequestError(
                 f"{self._job}: row {self.rows} has no key; a row without a key cannot be put in a table"
             )
-        if len(row.key) > TABLE_KEY_BYTES_MAX:
+        if len(key) > TABLE_KEY_BYTES_MAX:
             raise InvalidRequestError(
-                f"{self._job}: row {self.rows} has a key of {len(row.key)} bytes, a table takes {TABLE_KEY_BYTES_MAX}"
+                f"{self._job}: row {self.rows} has a key of {len(key)} bytes, a table takes {TABLE_KEY_BYTES_MAX}"
             )
-        if size_bytes > self._limit_bytes:
-            raise BatchTooLargeError(
-                f"{self._job}: row {self.rows} takes {size_bytes} bytes, the table takes {self._limit_bytes} "
-                "(max.message.bytes)",
-                size_bytes=size_bytes,
-                limit_bytes=self._limit_bytes,
-            )
+        raise BatchTooLargeError(
+            f"{self._job}: row {self.rows} takes {size_bytes} bytes, the table takes {self._limit_bytes} "
+            "(max.message.bytes)",
+            size_bytes=size_bytes,
+            limit_bytes=self._limit_bytes,
+        )
 
 
 def _bytes(batch: "pa.RecordBatch", name: str) -> Any:

@@ -51,7 +51,6 @@ JOB_BATCHES_MAX: Final = (
 )
 CONTENT_BITS: Final = 16
 SPLIT_PAUSE_S: Final = 0.02  # a split is through within a moment of the refusal that tells of it
-_LENGTHS: Final = struct.Struct(">qq")
 
 
 class Numbers:
@@ -161,17 +160,20 @@ class TableRequest(msgspec.Struct, frozen=True, array_like=True):
 def table_request(number: int, rows: Sequence[RowData]) -> TableRequest:
     """Rows as a request; raises InvalidRequestError for one without a key."""
     ops: list[TableOp] = []
-    checksum = 0
-    for row in rows:
-        key, value = row.key, row.value
+    lengths: list[int] = []
+    content: list[bytes] = []
+    for key, value in rows:
         if key is None:
             raise InvalidRequestError("a row without a key cannot be put in a table")
+        content.append(key)
         if value is None:
             ops.append(Delete(key))
-            checksum = crc32c(key, crc32c(_LENGTHS.pack(len(key), -1), checksum))
+            lengths += (len(key), -1)
         else:
             ops.append(Put(key, value))
-            checksum = crc32c(_LENGTHS.pack(len(key), len(value)) + key + value, checksum)
+            lengths += (len(key), len(value))
+            content.append(value)
+    checksum = crc32c(b"".join(content), crc32c(struct.pack(f">{len(lengths)}q", *lengths)))
     sequence = number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
     return TableRequest(sequence, tuple(ops))
 
