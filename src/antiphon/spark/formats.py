@@ -9,7 +9,7 @@ Everything is done for whole columns at a time.
 
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,7 @@ from antiphon.spark.connection import Cluster
 from antiphon.spark.json_text import base64_text, quoted, utf8_text, valid_json
 from antiphon.spark.options import ReadOptions
 from antiphon.spark.ranges import Range, change_decoder, read_range
-from antiphon.spark.schema import arrow_schema, cdf_schema, debezium_schema, table_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from antiphon.spark.schema import arrow_schema, table_schema
 
 # Not arrays yet: to make one from Python's values pyarrow loads pandas, which every task would pay for.
 _KINDS: Final = tuple(kind.value for kind in (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED))
@@ -34,18 +31,10 @@ _CDF_TYPES: Final = ("insert", "update_postimage", "delete")
 _OPS: Final = ("c", "u", "d")
 
 
-def schema_of(format_: str) -> "StructType":
-    """Columns of a table's changes in a format."""
-    return {"raw": table_schema, "cdf": cdf_schema, "debezium": debezium_schema}[format_]()
-
-
 def formatted(
     cluster: Cluster, options: ReadOptions, wanted: Range, target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The changes in a range, in the format that `options` ask for. `target` is any choice of its columns."""
-    if options.format == "raw":
-        yield from read_range(cluster, options, wanted, change_decoder(target))
-        return
+    """The changes in a range, as cdf or debezium. `target` is any choice of the format's columns."""
     rows = read_range(cluster, options, wanted, change_decoder(arrow_schema(table_schema())))
     if options.format == "cdf":
         for changes in rows:

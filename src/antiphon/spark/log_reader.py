@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import (
 from antiphon.errors import InvalidRequestError
 from antiphon.spark import columns
 from antiphon.spark.admission import Admitter
-from antiphon.spark.formats import formatted
 from antiphon.spark.offsets import (
     Offsets,
     Positions,
@@ -38,7 +37,7 @@ from antiphon.spark.offsets import (
 )
 from antiphon.spark.options import ReadOptions
 from antiphon.spark.planner import Bounds, Planner, is_multi
-from antiphon.spark.ranges import Place, Range, connect, log_decoder, read_range
+from antiphon.spark.ranges import Place, Range, change_decoder, connect, log_decoder, read_range
 from antiphon.spark.schema import arrow_schema
 from antiphon.spark.split_order import SplitOrder
 
@@ -71,10 +70,13 @@ def read_partition(
     wanted = Range(Place(span.topic, span.shard, partition.shard_id), span.start, span.end)
     target = arrow_schema(schema)
     with connect(options) as cluster:
-        if options.mode == "changes":
+        if options.format != "raw":
+            from antiphon.spark.formats import formatted
+
             rows = formatted(cluster, options, wanted, target)
         else:
-            rows = read_range(cluster, options, wanted, log_decoder(target))
+            decoder = change_decoder(target) if options.mode == "changes" else log_decoder(target)
+            rows = read_range(cluster, options, wanted, decoder)
         for batch in rows:
             yield from columns.sliced(batch)
 

@@ -103,6 +103,11 @@ def debezium_schema() -> StructType:
     )
 
 
+def format_schema(format_: str) -> StructType:
+    """Columns of a table's changes in a format."""
+    return {"raw": table_schema, "cdf": cdf_schema, "debezium": debezium_schema}[format_]()
+
+
 def chosen(schema: StructType, names: Sequence[str] | None) -> StructType:
     """The columns that option `columns` names, in its order; all where it was not given. Raises InvalidRequestError."""
     if names is None:

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from antiphon.spark.formats import schema_of
 from antiphon.spark.log_reader import LogBatchReader, LogStreamReader
 from antiphon.spark.options import Shape, parse_read, parse_shape
-from antiphon.spark.schema import check_schema, chosen, topic_schema
-from antiphon.spark.snapshot import SnapshotReader
+from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema
 
 if TYPE_CHECKING:
     from antiphon.spark.sink import BatchSink, StreamSink
@@ -43,6 +41,8 @@ class AntiphonDataSource(DataSource):
         options = parse_read(self.options, streaming=False)
         self._check(schema)
         if options.mode == "snapshot":
+            from antiphon.spark.snapshot import SnapshotReader
+
             return SnapshotReader(options, schema)
         return LogBatchReader(options, schema)
 
@@ -72,4 +72,6 @@ class AntiphonDataSource(DataSource):
 
 
 def _all_columns(shape: Shape) -> StructType:
-    return schema_of(shape.format) if shape.is_table else topic_schema(include_headers=shape.include_headers)
+    return (
+        format_schema(shape.format) if shape.is_table else topic_schema(include_headers=shape.include_headers)
+    )
