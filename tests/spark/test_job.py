@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.job import EpochTime, Job, epoch_time, record_time_ms
+from antiphon.spark.job import EpochTime, Job, epoch_time, plan_of, record_time_ms
 
 
 def test_identity_is_of_query_and_partition() -> None:
@@ -71,3 +71,19 @@ def test_no_checkpoint_means_now() -> None:
 def test_an_unreachable_checkpoint_is_no_accident(tmp_path: Path) -> None:
     assert epoch_time(str(tmp_path / "nothing")) == EpochTime(-1, 0)
     assert epoch_time("nosuchscheme://x/y") == EpochTime(-1, 0)
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_a_plan_is_what_spark_noted_of_the_epoch(tmp_path: Path, prefix: str) -> None:
+    checkpoint = f"{prefix}{tmp_path}"
+    _offsets(tmp_path, 8, 1008)
+    _offsets(tmp_path, 9, 1009)
+    assert plan_of(checkpoint, 8) == plan_of(checkpoint, 8) != plan_of(checkpoint, 9)
+    planned = plan_of(checkpoint, 9)
+    _offsets(tmp_path, 9, 2009)  # planned anew
+    assert plan_of(checkpoint, 9) not in {planned, b""}
+
+
+@pytest.mark.parametrize("checkpoint", [None, "nosuchscheme://x/y", "/nosuchfolder"])
+def test_a_plan_that_cannot_be_read_is_unknown(checkpoint: str | None) -> None:
+    assert plan_of(checkpoint, 3) == b""
