@@ -19,6 +19,7 @@ from antiphon.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     ProducerFencedError,
+    ReplayConflictError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -460,4 +461,17 @@ def test_a_cluster_that_is_away_and_comes_back(server: NativeServer) -> None:
     back.start()
     commit_results(patient, results, b"")
     back.join()
+    assert values(shards) == numbers(0, 30)
+
+
+def test_a_protocol_that_changes_in_the_middle_of_an_epoch_is_noticed(server: NativeServer) -> None:
+    shards = server.create("out")
+    direct, options = options_for(server, protocol="direct"), options_for(server)
+    write_rows(Task(direct, Job("q", 0, 0), 1_000), iter([rows(0, 10)]))
+    with pytest.raises(ReplayConflictError, match="only when its last epoch is complete"):
+        commit_results(options, epoch_of(options, 0, rows(5, 10)), b"")
+    assert values(shards) == numbers(0, 10)
+    # With the same rows it is a repeat like any other.
+    write_rows(Task(direct, Job("p", 0, 0), 1_000), iter([rows(10, 10)]))
+    commit_results(options, epoch_of(options, 0, rows(10, 10), rows(20, 10), query="p"), b"")
     assert values(shards) == numbers(0, 30)

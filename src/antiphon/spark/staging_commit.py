@@ -15,6 +15,7 @@ from antiphon.errors import (
     CorruptBatchError,
     OffsetOutOfRangeError,
     ProducerFencedError,
+    ReplayConflictError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -172,6 +173,12 @@ def finish_epoch(place: Place, cluster: Cluster, epochs: Epochs, stored: Stored)
         if _is_over(epochs, epoch):
             return  # another one applied it meanwhile, and later epochs came, or what was staged was trimmed
         raise
+    except ReplayConflictError as error:
+        raise ReplayConflictError(
+            f"{epoch} was staged, but some of it had been written with protocol=direct before, with other rows: change the "
+            f"protocol of a query only when its last epoch is complete ({error.message})",
+            **error.details,
+        ) from error
     if not epochs.applied(stored) and not _is_over(epochs, epoch):
         raise UnavailableError(f"{epoch} is applied, but could not be marked so; do it again")
 
