@@ -40,6 +40,7 @@ from antiphon.spark.staging import (
     read_blobs,
 )
 from antiphon.spark.staging_epochs import Epoch, Epochs, Stored
+from antiphon.spark.staging_housekeeper import Housekeeper
 from antiphon.spark.write_options import WriteOptions, parse_write
 from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
 from antiphon.wire.metadata import Kind
@@ -269,6 +270,12 @@ def test_a_target_that_was_made_anew_is_another_one(
     shards = server.create("out")
     with pytest.raises(UnknownTopicError, match="is another one"):
         commit_results(options, results, b"")
+    host, _, port = server.address.rpartition(":")
+    with Cluster([(host, int(port))], 3_000) as cluster:
+        keeper = Housekeeper([(host, int(port))], None, wait_s=0)
+        assert keeper.look(cluster).finished == 1  # there is nothing to finish it in
+        assert keeper.look(cluster).finished == 0
+    assert pending(server) == 0
     assert not values(shards)
 
 
