@@ -11,6 +11,7 @@ import pytest
 import antiphon
 from antiphon.cli.local_cluster import LocalCluster
 from antiphon.client.archive_format import ArchivedFile
+from antiphon.errors import ArchiveError
 from antiphon.spark import jobs
 from antiphon.spark.jobs import archive_job
 from antiphon.spark.jobs.archive_tasks import ArchiveTask
@@ -149,3 +150,8 @@ def test_the_past_of_a_table_reads_through_its_archive(
         .collect()
     )
     assert {row["kind"]: row["count"] for row in kinds} == {"created": 50, "modified": 750, "deleted": 1}
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        ArchiveError, match="could not be written"
+    ):  # one line of ours, not hundreds of Spark's
+        jobs.archive(reader.spark, cluster.native, "state", str(tmp_path / "file"))
