@@ -201,11 +201,12 @@ class Watch(NamedTuple):
 def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, watch: Watch) -> None:
     """Append an epoch's staged rows to its target."""
     with (
-        Cluster(place.servers, place.timeout_ms) as reader,
+        Pipeline(place.servers, place.timeout_ms) as reader,
         Pipeline(place.servers, place.timeout_ms) as pipeline,
     ):
         target = target_of(cluster, epoch)
         pipeline.learn(cluster)
+        reader.learn(cluster)
         write, finish = (
             _to_table(cluster, target, epoch, place, watch.check_open)
             if epoch.is_table
