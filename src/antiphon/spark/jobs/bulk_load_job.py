@@ -143,12 +143,7 @@ def bulk_load(
     addresses = parse_servers(servers)
     name = f"load/{txn_id}" if txn_id is not None else f"load/{uuid.uuid4().hex}"
     with Cluster(addresses, timeout_ms) as cluster:
-        meta = cluster.topic(table, table=True)
-        if is_multi(meta):
-            raise InvalidRequestError(
-                f"every replica of table {table} takes writes, and none knows what a task wrote to another one before it "
-                "was run again: load into a table with writers=single"
-            )
+        meta = _loadable(cluster, table)
         slices = tasks_per_shard or slices_for(frame.sparkSession, meta)
         spec = LoadSpec(
             servers=tuple(addresses),
@@ -179,6 +174,16 @@ def bulk_load(
     if verify:
         verify_table(frame.sparkSession, servers, table, digest, timeout_ms)
     return _summed(spec, results, digest, time.monotonic() - started, verified=verify)
+
+
+def _loadable(cluster: Cluster, name: str) -> "TopicMeta":
+    table = cluster.topic(name, table=True)
+    if is_multi(table):
+        raise InvalidRequestError(
+            f"every replica of table {name} takes writes, and none knows what a task wrote to another one before it was run "
+            "again: load into a table with writers=single"
+        )
+    return table
 
 
 def run_load(chosen: "DataFrame", spec: LoadSpec, write: "Writer" = write_partition) -> list[TaskResult]:
