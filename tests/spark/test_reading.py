@@ -1,6 +1,8 @@
 """What a reader plans and reads, called as Spark calls it, without a JVM."""
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -455,6 +457,25 @@ def test_retries_are_bounded(server: NativeServer, source: Source) -> None:
         source.rows(topic="t", retries=2)
     server.faults.deny_leadership = 2
     assert source.rows(topic="t", retries=2) == []
+
+
+READING = """
+import sys
+from antiphon.spark.source import AntiphonDataSource
+for what in ({"topic": "t", "includeheaders": "true"}, {"table": "a"}, {"table": "a", "format": "cdf"}):
+    source = AntiphonDataSource({"servers": sys.argv[1], **what})
+    reader = source.reader(source.schema())
+    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 2, what
+assert "pandas" not in sys.modules
+"""
+
+
+def test_tasks_do_not_load_pandas(server: NativeServer) -> None:
+    """It takes 0.3 s and 60 MB in each of Spark's processes, and pyarrow loads it wherever it is given Python's values."""
+    fill(server.create("t")[0], 2)
+    (shard,) = server.create("a", kind=Kind.TABLE)
+    shard.write_table(TableWrite(0, (Put(b"a", b"1"), Put(b"b", b"2"))))
+    subprocess.run([sys.executable, "-c", READING, server.address], check=True, timeout=50)
 
 
 def test_every_error_crosses_processes_whole() -> None:
