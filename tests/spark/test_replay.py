@@ -125,7 +125,7 @@ def test_a_table_as_of_any_moment_over_a_split(
     assert _state(db, "past-1") == state
     (meta,) = [topic for topic in db.metadata().topics if topic.name == "past-1"]
     assert (len(meta.shards), meta.replicas) == (2, 3)
-    lake = f"delta:{tmp_path / 'lake'}"
+    lake = f"iceberg:{tmp_path / 'lake'}#db.past"
     done = jobs.replay_table(spark, nodes.native, "past", as_of_timestamp_ms=time_ms, to_lake=lake)
     from antiphon.spark.lake.targets import open_target
 

@@ -20,7 +20,7 @@ from antiphon.wire.metadata import KeyRanges, Kind
 from antiphon.wire.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
 
 JOBS_TABLE: Final = "__jobs"
-NAME_LENGTH_MAX: Final = 200
+NAME_LENGTH_MAX: Final = 1_000
 WAIT_S: Final = 30.0
 _ABSENT: Final = -1
 

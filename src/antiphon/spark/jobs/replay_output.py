@@ -106,9 +106,28 @@ def deliver(
         raise InvalidRequestError("give to_table or to_lake: the table, or the lake table, to replay into")
     started = time.monotonic()
     target, lake = _target(output)
+    try:
+        done = _delivered(spark, cluster, source, {**wanted, "target": target}, cut, make, (output, lake))
+    finally:
+        if lake is not None and lake is not output.to_lake:
+            lake.close()
+    return done._replace(seconds=time.monotonic() - started)
+
+
+def _delivered(
+    spark: "SparkSession",
+    cluster: Cluster,
+    source: "TopicMeta",
+    wanted: Mapping[str, Any],
+    cut: Callable[[], Cut],
+    make: MakeFrame,
+    where: "tuple[Output, Target | None]",
+) -> Replayed:
+    output, lake = where
+    target = str(wanted["target"])
     name = output.name or f"{source.name} to {target}"
     book = JobBook(cluster, f"replay/{name}")
-    wanted = {**wanted, "source": source.name, "topic_id": source.topic_id.hex(), "target": target}
+    wanted = {**wanted, "source": source.name, "topic_id": source.topic_id.hex()}
     stored = book.plan()
     if stored is None:
         _check_free(cluster, output, lake, name)
@@ -141,7 +160,7 @@ def deliver(
     else:
         done = _into_table(spark, cluster, source, frame, output, base, int(stored["slices"]))
     book.ended({"rows": done.digest.rows, "total": str(done.digest.total)})
-    return done._replace(seconds=time.monotonic() - started)
+    return done
 
 
 def _target(output: Output) -> "tuple[str, Target | None]":
@@ -150,7 +169,16 @@ def _target(output: Output) -> "tuple[str, Target | None]":
     from antiphon.spark.lake.targets import open_target
 
     lake = open_target(output.to_lake)
-    return f"{lake.kind} {lake.folder.url}", lake
+    return _called(output.to_lake, lake), lake
+
+
+def _called(asked: "str | Mapping[str, Any] | Target", lake: "Target") -> str:
+    """The same in every run: where an Iceberg table's files are is known only when it was made, so it goes by its name."""
+    if lake.kind == "iceberg" and isinstance(asked, str):
+        return f"iceberg {asked.removeprefix('iceberg:')}"
+    if lake.kind == "iceberg" and isinstance(asked, Mapping):
+        return f"iceberg {asked.get('path', '')}#{asked.get('table', '')}"
+    return f"{lake.kind} {lake.folder.url}"
 
 
 def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
