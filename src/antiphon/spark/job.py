@@ -101,7 +101,7 @@ def _newest_offsets_file(checkpoint: str) -> tuple[int, str] | None:
         files, path = _file_system(checkpoint)
         found = files.get_file_info(fs.FileSelector(f"{path}/offsets", allow_not_found=True))
         epochs = [int(entry.base_name) for entry in found if entry.base_name.isdigit()]
-    except (OSError, ValueError, NotImplementedError):
+    except (OSError, ValueError):
         return None
     if not epochs:
         return None
@@ -122,15 +122,18 @@ def _offsets_file(checkpoint: str, epoch: int) -> bytes | None:
         with files.open_input_stream(f"{path}/offsets/{epoch}") as stream:
             text: bytes = stream.read()
             return text
-    except (OSError, ValueError, NotImplementedError):
+    except (OSError, ValueError):
         return None
 
 
 def _file_system(checkpoint: str) -> tuple[Any, str]:
     """The file system of a checkpoint, any that Arrow knows, and the path there; raises OSError, ValueError."""
-    from pyarrow import fs
+    from pyarrow import ArrowException, fs
 
     if "://" in checkpoint:
-        files, path = fs.FileSystem.from_uri(checkpoint)
+        try:
+            files, path = fs.FileSystem.from_uri(checkpoint)
+        except ArrowException as error:  # a kind that Arrow was built without
+            raise OSError(f"{checkpoint} cannot be read: {error}") from error
         return files, path
     return fs.LocalFileSystem(), str(Path(checkpoint.removeprefix("file:")).absolute())
