@@ -134,7 +134,7 @@ def test_a_reader_fetches_only_the_groups_that_it_needs(
     assert len(seen) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.lists(
@@ -169,13 +169,14 @@ def test_both_sides_have_the_same_digest_and_it_tells_records_apart(rows: Any, d
     for other in (
         (value, key, headers, time_ms),
         (key, value, [*headers, ("", None)], time_ms),
-        (key, value, headers, time_ms + 1),
+        (key, value, headers, 0 if time_ms else 1),  # times beyond what columns hold are all the same to them
         ((key or b"") + b"x", value, headers, time_ms),
     ):
         changed = list(batches)
         base = sum(map(len, rows[:number]))
         changed[number] = bytes(build_batch([other, *rows[number][1:]], base_offset=base, leader_epoch=2))
-        assert digest_of_batches(changed, 0, at)[0] != digest_of_batches(batches, 0, at)[0] or key == value
+        is_same = other == (key, value, headers, time_ms)
+        assert (digest_of_batches(changed, 0, at)[0] == digest_of_batches(batches, 0, at)[0]) is is_same
 
 
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
