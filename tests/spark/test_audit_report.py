@@ -162,6 +162,19 @@ def test_a_long_list_is_cut_in_the_text_only() -> None:
     assert "and 5 more problems" in report.text()
 
 
+def test_notes_that_all_replicas_share_are_one_line() -> None:
+    moved = [Finding("note", "trimmed", 7, node, 20, "the start moved") for node in (0, 1, 2)]
+    report = build_report(
+        plan_of_two(), [result(7, *moved, Finding("note", "trimmed", 7, 1, 30, "once"))], []
+    )
+    assert len(report.as_dict()["notes"]) == 4
+    notes = [line for line in report.text().splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: flights/3 at offset 20: trimmed: the start moved",
+        "note: flights/3 on node 1 at offset 30: trimmed: once",
+    ]
+
+
 def test_silence_is_not_agreement() -> None:
     plan = plan_of_two()
     assert [one.shard_id for one in _never_judged(plan, [result(8)])] == [7]

@@ -1,7 +1,7 @@
 """What an audit says in the end: one verdict, figures, every problem with its place; for people and for machines."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from antiphon.spark.jobs.audit_judge import topic_verdict
@@ -150,7 +150,7 @@ class AuditReport:
                 )
             )
         lines.append("")
-        for title, found in (("problem", self.problems), ("note", self.notes)):
+        for title, found in (("problem", self.problems), ("note", _once(self.notes))):
             lines += [f"{title}: {problem}" for problem in found[:SHOWN_MAX]]
             if len(found) > SHOWN_MAX:
                 lines.append(f"... and {len(found) - SHOWN_MAX} more {title}s (--json has them)")
@@ -160,6 +160,14 @@ class AuditReport:
         lines.append(f"read {rate}; everything took {self.seconds:.1f} s")
         lines.append(f"verdict: {self.verdict}: {_EXPLAINED[self.verdict]}")
         return "\n".join(lines)
+
+
+def _once(notes: Sequence[Problem]) -> list[Problem]:
+    """Notes that say the same of several nodes are one, of the shard."""
+    alike: dict[Problem, list[Problem]] = {}
+    for note in notes:
+        alike.setdefault(replace(note, node=None), []).append(note)
+    return [shared if len(same) > 1 else same[0] for shared, same in alike.items()]
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
