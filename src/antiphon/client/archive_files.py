@@ -94,6 +94,18 @@ def _blamed(file: ArchivedFile) -> Iterator[None]:
         ) from error
 
 
+def footer_bytes_of(handle: Any) -> int:
+    """Bytes of a Parquet file's footer, with its length and the magic number behind it."""
+    handle.seek(-8, os.SEEK_END)
+    return int.from_bytes(handle.read(4), "little") + 8
+
+
+def read_footer(handle: Any, size_bytes: int) -> bytes:
+    """The last bytes of a file."""
+    handle.seek(-size_bytes, os.SEEK_END)
+    return bytes(handle.read(size_bytes))
+
+
 def describe(file: ArchivedFile) -> bytes:
     """What a file says of itself in its own footer, as JSON: that which is known before it is written."""
     known = {"format": FORMAT_VERSION, "topic_id": file.topic_id, "shard": file.shard}
@@ -137,11 +149,18 @@ class OpenFile:
 
         file = self.file
         size = self._handle.seek(0, os.SEEK_END)
-        self._handle.seek(0)
         if size != file.size_bytes:
             raise ArchiveError(
                 f"archived file {file.name} has {size} bytes, {file.size_bytes} were written", uri=file.uri
             )
+        footer = read_footer(self._handle, file.footer_bytes)
+        if (
+            xxh3_128(footer).hexdigest() != file.footer_checksum
+        ):  # the parser may abort the process over a bad one
+            raise ArchiveError(
+                f"archived file {file.name} cannot be read: its footer is damaged; restore it", uri=file.uri
+            )
+        self._handle.seek(0)
         parquet = pq.ParquetFile(self._handle, page_checksum_verification=True)
         said = (parquet.metadata.metadata or {}).get(META_FILE, b"")
         if said != describe(file) or parquet.metadata.num_rows != file.rows:

@@ -40,6 +40,8 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
         digest: of the records (`antiphon.client.archive_digest`).
         earliest_ms, latest_ms: the smallest and the largest timestamp, ms since 1970; -1 where there is no record.
         archived_ms: when it was written, ms since 1970.
+        footer_bytes, footer_checksum: of the end of the file, which says where everything is: pages have checksums of their
+            own, this has not.
     """
 
     format: int
@@ -57,6 +59,8 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     earliest_ms: int
     latest_ms: int
     archived_ms: int
+    footer_bytes: int = 0
+    footer_checksum: str = ""
 
     @property
     def key(self) -> bytes:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 from xxhash import xxh3_128
 
-from antiphon.client.archive_files import META_FILE, META_SPLITS, Options, describe, file_system
+from antiphon.client.archive_files import (
+    META_FILE,
+    META_SPLITS,
+    Options,
+    describe,
+    file_system,
+    footer_bytes_of,
+    read_footer,
+)
 from antiphon.client.archive_format import ArchivedFile
 
 if TYPE_CHECKING:
@@ -137,6 +145,9 @@ class FileWriter:
         self._writer.close()
         self._sink.close()
         make_durable(self._system, self._path)
+        with self._system.open(self._path, "rb") as handle:
+            footer_bytes = footer_bytes_of(handle)
+            footer = read_footer(handle, footer_bytes)
         return msgspec.structs.replace(
             self.file,
             rows=self._rows,
@@ -144,6 +155,8 @@ class FileWriter:
             size_bytes=self._sink.size_bytes,
             checksum=self._sink.hasher.hexdigest(),
             digest=digest,
+            footer_bytes=footer_bytes,
+            footer_checksum=xxh3_128(footer).hexdigest(),
             earliest_ms=-1 if self._earliest_us is None else self._earliest_us // 1000,
             latest_ms=-1 if self._latest_us is None else self._latest_us // 1000,
         )
