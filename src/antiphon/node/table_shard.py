@@ -99,7 +99,8 @@ def write_table(
         header = producer_header(
             request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
         )
-        _check_inherited(table, header)  # first: to this log alone, what came before the split is out of order
+        # First: to this log alone, what came before the split is out of order.
+        _check_inherited(table, header)
         duplicate = host.log.producers.check(header, table=True)
         if duplicate is not None:
             host.services.metrics.duplicates += 1
