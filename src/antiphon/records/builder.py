@@ -24,6 +24,7 @@ from antiphon.records.batch import (
 )
 from antiphon.records.compression import codec_number, compress
 from antiphon.records.members import Members
+from antiphon.records.varint import take_varint, varint
 
 Headers = Sequence[tuple[str, bytes | None]]
 RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, headers, timestamp in ms
@@ -142,8 +143,8 @@ def build_control(kind: int, value: bytes, term: int, base_offset: int, timestam
     """
     key = _CONTROL_KEY.pack(0, kind)
     # attributes, timestamp delta, offset delta, key length, key, value length, value, header count; lengths are zigzag
-    body = b"\x00\x00\x00" + _varint(len(key)) + key + _varint(len(value)) + value + b"\x00"
-    record = _varint(len(body)) + body
+    body = b"\x00\x00\x00" + varint(len(key)) + key + varint(len(value)) + value + b"\x00"
+    record = varint(len(body)) + body
     header = HEADER_STRUCT.pack(
         base_offset,
         HEADER_BYTES - LENGTH_PREFIX_BYTES + len(record),
@@ -164,29 +165,6 @@ def build_control(kind: int, value: bytes, term: int, base_offset: int, timestam
     return batch
 
 
-def _varint(value: int) -> bytes:
-    """Zigzag, for values that are not negative."""
-    rest = value << 1
-    made = bytearray()
-    while rest >= 0x80:
-        made.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    made.append(rest)
-    return bytes(made)
-
-
-def _take_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Undo `_varint`: the value, and where it ends."""
-    found = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return found >> 1, at
-        shift += 7
-
-
 def control_value(batch: Buffer, kind: int) -> bytes | None:
     """The value of the only record of a control batch of this type; None for anything else.
 
@@ -197,11 +175,11 @@ def control_value(batch: Buffer, kind: int) -> bytes | None:
         return None
     data = bytes(batch[HEADER_BYTES:])
     try:
-        _, at = _take_varint(data, 0)
-        key_size, at = _take_varint(data, at + 3)
+        _, at = take_varint(data, 0)
+        key_size, at = take_varint(data, at + 3)
         if key_size != _CONTROL_KEY.size or _CONTROL_KEY.unpack_from(data, at)[1] != kind:
             return None
-        size, at = _take_varint(data, at + key_size)
+        size, at = take_varint(data, at + key_size)
     except (IndexError, struct.error):
         return None
     return data[at : at + size] if len(data) - at >= size else None

@@ -35,6 +35,7 @@ from antiphon.records.batch import (
     iter_batches,
     validate_batch,
 )
+from antiphon.records.varint import take_varint, varint
 from antiphon.spark.connection import Buffer, Cluster, ShardCall
 from antiphon.wire.metadata import Kind, TopicMeta
 from antiphon.wire.requests import AlterTopic, CreateTopic, Fetch, Fetched
@@ -54,7 +55,6 @@ _STAGED_CONFIG: Final = {
     "max.message.bytes": str(BLOB_BYTES_MAX),
 }
 _FIXED_FIELDS: Final = b"\x00\x00\x00"  # of a batch's only record: attributes, timestamp delta, offset delta
-_VARINT_BYTES_MAX: Final = 10
 
 
 class BlobHead(msgspec.Struct, frozen=True, array_like=True):
@@ -96,10 +96,10 @@ def encode_blob(head: BlobHead, parts: Sequence[Buffer], now_ms: int) -> list[Bu
     """A record batch with the blob as its only record, as a list of buffers: `parts` are passed through, not copied."""
     key = msgspec.msgpack.encode(head)
     value_bytes = sum(len(part) for part in parts)
-    before = _FIXED_FIELDS + _varint(len(key)) + key + _varint(value_bytes)
+    before = _FIXED_FIELDS + varint(len(key)) + key + varint(value_bytes)
     after = b"\x00"  # no headers
     record_bytes = len(before) + value_bytes + len(after)
-    before = _varint(record_bytes) + before
+    before = varint(record_bytes) + before
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(before) + value_bytes + len(after)
     header = bytearray(
         HEADER_STRUCT.pack(0, length, -1, MAGIC, 0, 0, 0, now_ms, now_ms, -1, -1, -1, 1) + before
@@ -116,38 +116,16 @@ def decode_blob(batch: memoryview) -> Blob:
     header = validate_batch(batch)
     data = batch[HEADER_BYTES:]
     try:
-        size, at = _take_varint(data, 0)
+        size, at = take_varint(data, 0)
         wrong = header.codec or header.record_count != 1 or size != len(data) - at
-        key_size, at = _take_varint(data, at + len(_FIXED_FIELDS))
+        key_size, at = take_varint(data, at + len(_FIXED_FIELDS))
         head = _HEAD_DECODER.decode(data[at : at + key_size])
-        value_size, at = _take_varint(data, at + key_size)
+        value_size, at = take_varint(data, at + key_size)
     except (IndexError, msgspec.MsgspecError) as error:
         raise CorruptBatchError(f"a record of {STAGED_TOPIC} that is no blob: {error}") from error
     if wrong or value_size != len(data) - at - 1 or value_size != sum(size for _, size in head.parts):
         raise CorruptBatchError(f"a record of {STAGED_TOPIC} that is no blob: its sizes do not add up")
     return Blob(head, data[at : at + value_size])
-
-
-def _varint(value: int) -> bytes:
-    """Zigzag, of a number that is not negative."""
-    rest = value << 1
-    made = bytearray()
-    while rest >= 0x80:
-        made.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    made.append(rest)
-    return bytes(made)
-
-
-def _take_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """(number, where it ends); IndexError where there is none."""
-    found = 0
-    for place in range(_VARINT_BYTES_MAX):
-        byte = data[at + place]
-        found |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return found >> 1, at + place + 1
-    raise IndexError("a number that does not end")
 
 
 # -- the topic ----------------------------------------------------------------------------------------------------
