@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from antiphon.errors import TimedOutError
+from antiphon.spark.offsets import to_positions
 
 TRIGGER: Final = "1 second"
 COUNT_AGE_S: Final = 0.4
@@ -261,10 +262,7 @@ def _epoch(progress: dict[str, Any]) -> Epoch:
 def _shards(offsets: Any) -> dict[int, int]:
     if isinstance(offsets, str):
         offsets = json.loads(offsets)
-    if not offsets:
-        return {}
-    (shards,) = offsets.values()
-    return {int(shard): int(offset) for shard, offset in shards.items()}
+    return {shard: offset for (_, shard), offset in to_positions(offsets or {}).items()}
 
 
 def delays_ms(arrivals: Any, epochs: Sequence[Epoch]) -> Any:
