@@ -22,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from antiphon.errors import InvalidRequestError
-from antiphon.spark import columns
 from antiphon.spark.admission import Admitter
 from antiphon.spark.offsets import (
     Offsets,
@@ -37,7 +36,6 @@ from antiphon.spark.offsets import (
 )
 from antiphon.spark.options import ReadOptions
 from antiphon.spark.planner import Bounds, Planner, is_multi
-from antiphon.spark.ranges import Place, Range, change_decoder, connect, log_decoder, read_range
 from antiphon.spark.schema import arrow_schema
 from antiphon.spark.split_order import SplitOrder
 
@@ -66,6 +64,10 @@ def read_partition(
     """The rows of a partition, as Arrow record batches. Runs in tasks."""
     if not isinstance(partition, LogPartition):
         return  # Spark's stand-in for a read without partitions
+    # Planners, of which Spark starts several an epoch, do without all this.
+    from antiphon.spark import columns
+    from antiphon.spark.ranges import Place, Range, change_decoder, connect, log_decoder, read_range
+
     span = partition.span
     wanted = Range(Place(span.topic, span.shard, partition.shard_id), span.start, span.end)
     target = arrow_schema(schema)

@@ -1,15 +1,18 @@
-"""`format("antiphon")`: the data source that Spark sees. Says what can be done with it and hands over to who does it."""
+"""`format("antiphon")`: the data source that Spark sees. Says what can be done with it and hands over to who does it.
+
+Spark starts several processes for each epoch that just ask what to do, so readers and writers are imported where needed.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from antiphon.spark.log_reader import LogBatchReader, LogStreamReader
 from antiphon.spark.options import Shape, parse_read, parse_shape
 from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema
 
 if TYPE_CHECKING:
+    from antiphon.spark.log_reader import LogStreamReader
     from antiphon.spark.sink import BatchSink, StreamSink
 
 
@@ -44,10 +47,14 @@ class AntiphonDataSource(DataSource):
             from antiphon.spark.snapshot import SnapshotReader
 
             return SnapshotReader(options, schema)
+        from antiphon.spark.log_reader import LogBatchReader
+
         return LogBatchReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> "LogStreamReader":  # noqa: N802 - Spark's name
         """A streaming read."""
+        from antiphon.spark.log_reader import LogStreamReader
+
         options = parse_read(self.options, streaming=True)
         self._check(schema)
         return LogStreamReader(options, schema)

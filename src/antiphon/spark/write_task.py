@@ -17,12 +17,13 @@ from antiphon.spark.staging import ensure_internal
 from antiphon.spark.staging_commit import Place, commit_epoch
 from antiphon.spark.staging_epochs import Epoch, Epochs, Part, now_ms
 from antiphon.spark.staging_task import Stager
-from antiphon.spark.topic_rows import Cut, TopicRows
 from antiphon.spark.write_options import WriteOptions
 from antiphon.wire.metadata import TopicMeta
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from antiphon.spark.topic_rows import TopicRows
 
 KEEP_S: Final = 300.0  # between two looks at whether what is staged is still protected
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588  # of a topic that sets no max.message.bytes
@@ -166,7 +167,7 @@ class _Keeper:
         )
 
 
-def _batches(rows: TopicRows, batches: "Iterator[pa.RecordBatch]") -> Iterator[tuple[int, bytearray]]:
+def _batches(rows: "TopicRows", batches: "Iterator[pa.RecordBatch]") -> Iterator[tuple[int, bytearray]]:
     for batch in batches:
         for ready in rows.add(batch):
             yield ready.shard, ready.batch
@@ -186,7 +187,9 @@ def _requests(
         yield shard, encode(table_request(numbers.take(shard), cut))
 
 
-def _topic_rows(task: Task, topic: TopicMeta) -> TopicRows:
+def _topic_rows(task: Task, topic: TopicMeta) -> "TopicRows":
+    from antiphon.spark.topic_rows import Cut, TopicRows  # numpy, which the driver's part does without
+
     options = task.options
     cut = Cut(options.batch_rows, options.batch_bytes, limit_of(topic), options.compression)
     return TopicRows(task.job, topic.name, len(topic.shards), cut, task.time_ms)
