@@ -7,9 +7,6 @@ import typer
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
-from antiphon.spark.jobs.audit_model import AGREE
-from antiphon.spark.jobs.audit_plan import Scope, plan_audit
-from antiphon.spark.option_values import parse_servers
 
 REPLICA_TIMEOUT_S: Final = 10.0
 
@@ -44,6 +41,11 @@ def audit(
     Compared are bytes, offsets without gap or repeat, terms, each producer's markers, and tables with their logs. Writes may
     go on meanwhile. The verdict is agree, differs, or incomplete where a replica could not be read.
     """
+    # Only here, so that other commands start without it.
+    from antiphon.spark.jobs.audit_model import AGREE
+    from antiphon.spark.jobs.audit_plan import Scope, plan_audit
+    from antiphon.spark.option_values import parse_servers
+
     if replica_timeout <= 0:
         usage(f"--replica-timeout is more than 0 seconds, not {replica_timeout}")
     addresses = parse_servers(server_addresses(servers, directory))

@@ -14,7 +14,6 @@ import typer
 
 from antiphon.cli.output import progress, reports_errors
 from antiphon.errors import AntiphonError
-from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +58,8 @@ def spark_job(
         raise  # they say all there is to say
     except Exception as error:
         keep = True
+        from antiphon.spark.spark_errors import our_error
+
         ours = our_error(str(error))
         if ours is not None:
             raise AntiphonError(f"{ours} (Spark's own log: {log})") from error
