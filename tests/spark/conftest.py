@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import antiphon
+from antiphon.cli.local_cluster import LocalCluster
 from tests.spark.native_server import NativeServer, running
 
 if TYPE_CHECKING:
@@ -79,3 +81,23 @@ class Reader:
 def antiphon_reader(spark: "SparkSession", server: NativeServer) -> Reader:
     """Reads from and writes to `server`."""
     return Reader(spark, server.address)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three node processes for the tests of a module; who wants others has a fixture of this name."""
+    with LocalCluster.start(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
+    """A client of `cluster`."""
+    with antiphon.connect(cluster.native) as db:
+        yield db
+
+
+@pytest.fixture
+def reader(spark: "SparkSession", cluster: LocalCluster) -> Reader:
+    """Reads from and writes to `cluster`."""
+    return Reader(spark, cluster.native)

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,30 +17,10 @@ from antiphon.spark.jobs import archive_job
 from antiphon.spark.jobs.archive_tasks import ArchiveTask
 from tests.spark.conftest import Reader
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]
 
 EVENTS = 6000
 NUMBER = "cast(cast(value as string) as int) as n"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
-    with antiphon.connect(cluster.native) as db:
-        yield db
-
-
-@pytest.fixture
-def reader(spark: "SparkSession", cluster: LocalCluster) -> Reader:
-    return Reader(spark, cluster.native)
 
 
 def test_a_leader_dies_while_a_topic_is_archived(

@@ -31,18 +31,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 VICTIM = 2
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
-    with antiphon.connect(cluster.native) as db:
-        yield db
-
-
 @contextmanager
 def writers(cluster: LocalCluster) -> Iterator[None]:
     """Somebody goes on writing everywhere."""

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +15,6 @@ import antiphon
 from antiphon.cli.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 from tests.spark.failing_sink import FailingSource
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -31,17 +27,6 @@ def cluster() -> Iterator[LocalCluster]:
         patch.setenv("ANTIPHON_ROLL_FORWARD_S", "1")
         with LocalCluster.start(3) as cluster:
             yield cluster
-
-
-@pytest.fixture
-def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
-    with antiphon.connect(cluster.native) as db:
-        yield db
-
-
-@pytest.fixture
-def reader(spark: "SparkSession", cluster: LocalCluster) -> Reader:
-    return Reader(spark, cluster.native)
 
 
 def _leader(db: antiphon.Client, topic: str, shard: int) -> int:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,30 +18,16 @@ import antiphon
 from antiphon.cli.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 EVENTS = 1_200
 PLANNER = b"python_streaming_source_runner"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
     with antiphon.connect(cluster.native, timeout_s=60) as db:
         yield db
-
-
-@pytest.fixture
-def reader(spark: "SparkSession", cluster: LocalCluster) -> Reader:
-    return Reader(spark, cluster.native)
 
 
 class Copy:

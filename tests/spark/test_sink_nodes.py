@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import antiphon
+from antiphon.errors import InvalidRequestError
 from antiphon.spark import staging_commit
 from antiphon.spark.connection import Cluster
 from antiphon.spark.job import Job
@@ -186,3 +187,13 @@ def _values(nodes: LiveNodes) -> Counter[bytes]:
             for shard in range(4)
             for record in topic.read(shard=shard, start=0, end=topic.offsets(shard)[1])
         )
+
+
+@pytest.mark.parametrize("protocol", ["staged", "direct"])
+def test_where_every_replica_writes_nothing_is_written(nodes: LiveNodes, protocol: str) -> None:
+    name = f"everybody-{protocol}"
+    with antiphon.connect(nodes.servers) as db:
+        topic = db.create_topic(name, config={"writers": "multi"})
+        with pytest.raises(InvalidRequestError, match=f"every replica of {name} takes writes"):
+            write(options_for(nodes, topic=name, protocol=protocol), 0, rows(0, 10))
+        assert topic.offsets(0)[1] == 0

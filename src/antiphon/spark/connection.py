@@ -9,6 +9,7 @@ time is up. So it is for requests that may be repeated: reads, and writes with a
 import random
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -196,7 +197,28 @@ def _who() -> str:
         return "antiphon-spark"
 
 
-class Cluster:
+def is_multi(topic: TopicMeta) -> bool:
+    """Does every replica write? Then each has a log of an order of its own, and offsets of its own."""
+    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
+
+
+class Closes(ABC):
+    """What hangs up at the end of a `with`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Hang up."""
+
+
+class Cluster(Closes):
     """The cluster, seen from one process. Not thread-safe.
 
     `timeout_ms` bounds every call, retries included. `retries`: so often a call is tried again without any progress; None:
@@ -212,14 +234,6 @@ class Cluster:
         self._meta: ClusterMeta | None = None
         self._leaders: dict[int, int] = {}  # shard id -> node id, by metadata or by hint, whichever came last
         self._cluster_id: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections; the object can still be used and connects again."""

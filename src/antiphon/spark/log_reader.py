@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.admission import Admitter
+from antiphon.spark.connection import is_multi
 from antiphon.spark.offsets import (
     Offsets,
     Positions,
@@ -35,7 +36,7 @@ from antiphon.spark.offsets import (
     to_positions,
 )
 from antiphon.spark.options import ReadOptions
-from antiphon.spark.planner import Bounds, Planner, is_multi
+from antiphon.spark.planner import Bounds, Planner
 from antiphon.spark.schema import arrow_schema
 from antiphon.spark.split_order import SplitOrder
 

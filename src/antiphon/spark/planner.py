@@ -46,11 +46,6 @@ class Bounds(NamedTuple):
     log_start: int
 
 
-def is_multi(topic: TopicMeta) -> bool:
-    """Does every replica write? Then each has a log of an order of its own, and offsets of its own."""
-    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
-
-
 class Planner:
     """Bounds of all shards that `options` name. Connects at the first use; holds one connection per node.
 

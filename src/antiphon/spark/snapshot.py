@@ -22,10 +22,10 @@ from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError
 from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.spark import archived, columns
-from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.connection import Cluster, ShardCall, is_multi
 from antiphon.spark.offset_options import OffsetSpec
 from antiphon.spark.options import ReadOptions
-from antiphon.spark.planner import LIST_LATEST, Planner, is_multi
+from antiphon.spark.planner import LIST_LATEST, Planner
 from antiphon.spark.ranges import Decoder, Place, Range, change_decoder, connect, read_range
 from antiphon.spark.schema import arrow_schema, table_schema
 from antiphon.spark.table_cut import Hashes, answering

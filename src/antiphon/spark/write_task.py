@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from antiphon.errors import InvalidRequestError, ProducerFencedError
-from antiphon.spark.connection import Cluster
+from antiphon.spark.connection import Cluster, is_multi
 from antiphon.spark.job import EpochTime, Job, record_time_ms
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.rows import TableRows
@@ -75,6 +75,11 @@ def write_rows(task: Task, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
         Pipeline(target.servers, target.timeout_ms) as pipeline,
     ):
         topic = cluster.topic(target.name, table=target.is_table)
+        if is_multi(topic):
+            raise InvalidRequestError(
+                f"every replica of {target.name} takes writes, and none knows what a task wrote to another before it was "
+                "run again, so rows could be there twice: write to a topic or table with writers=single"
+            )
         pipeline.learn(cluster)
         if task.options.protocol == "direct":
             return _direct(task, cluster, pipeline, topic, batches)

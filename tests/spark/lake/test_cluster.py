@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,18 +63,6 @@ def targets(folder: Path) -> dict[str, str]:
         "iceberg": f"iceberg:{folder}/iceberg#db.t",
         "parquet": f"parquet:{folder}/parquet",
     }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
-    with antiphon.connect(cluster.native) as db:
-        yield db
 
 
 def commits(folder: Path) -> list[int]:

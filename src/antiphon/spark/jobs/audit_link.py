@@ -2,11 +2,10 @@
 
 import random
 import time
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError, from_wire
-from antiphon.spark.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Link
+from antiphon.spark.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Closes, Link
 from antiphon.wire.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -26,7 +25,7 @@ class _Sent(NamedTuple):
     body: Any
 
 
-class NodeLink:
+class NodeLink(Closes):
     """One connection to one node. Every call is repeated until it is answered or `timeout_ms` are over.
 
     With `learns`, a node that was silent is hardly waited for by the other links of this process, for a while.
@@ -42,14 +41,6 @@ class NodeLink:
         self._learns = learns
         self._link: Link | None = None
         self._sent: _Sent | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up; the next call connects again."""

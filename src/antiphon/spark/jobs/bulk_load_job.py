@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.connection import Cluster, ShardCall, is_multi
 from antiphon.spark.jobs.bulk_load_columns import ORDER_COLUMN, load_frame
 from antiphon.spark.jobs.bulk_load_writer import (
     TASK_COLUMN,
@@ -34,7 +34,6 @@ from antiphon.spark.jobs.bulk_load_writer import (
 from antiphon.spark.jobs.digests import Digest, frame_digest
 from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.planner import is_multi
 from antiphon.spark.shard_writers import TableWriters
 from antiphon.spark.spark_errors import our_error
 from antiphon.wire.requests import TableScan

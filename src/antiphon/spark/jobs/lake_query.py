@@ -40,6 +40,12 @@ class Pace(NamedTuple):
     fail_on_data_loss: bool = True
     timeout_ms: int = TIMEOUT_MS_DEFAULT
 
+    def checked(self) -> "Pace":
+        """Itself; raises InvalidRequestError for what cannot be."""
+        if self.max_offsets < 1:
+            raise InvalidRequestError(f"max_offsets has to be at least 1, not {self.max_offsets}")
+        return self
+
 
 class MirrorQuery:
     """A mirror that runs. Use as a context, or `stop` it; `wait` raises what it failed with."""

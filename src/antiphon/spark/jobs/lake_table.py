@@ -54,9 +54,7 @@ def mirror_table(
     """
     check_choice("start", start, STARTS)
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
-    if max_offsets < 1:
-        raise InvalidRequestError(f"max_offsets has to be at least 1, not {max_offsets}")
-    pace = Pace(every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms)
+    pace = Pace(every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms).checked()
     lake = open_target(target)
     if lake.kind == "parquet":
         raise InvalidRequestError(

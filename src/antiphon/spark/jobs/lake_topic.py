@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import InvalidRequestError
 from antiphon.spark.jobs.lake_query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, Pace, recipe
 from antiphon.spark.lake.mirror import Mirror, Tally, find_source
 from antiphon.spark.lake.records import RowShape
@@ -64,9 +63,7 @@ def mirror_topic(
     gone, or the checkpoint is ahead of the table; TargetConflictError where another mirror of the topic writes to the table.
     """
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
-    pace = Pace(
-        every, _positive("max_offsets", max_offsets), partitions, starting, fail_on_data_loss, timeout_ms
-    )
+    pace = Pace(every, max_offsets, partitions, starting, fail_on_data_loss, timeout_ms).checked()
     lake = open_target(target)
     source, shards = find_source(servers, topic, table=False, timeout_ms=timeout_ms)
     shape = RowShape(is_table=False, key_format=key, headers=headers)
@@ -79,9 +76,3 @@ def mirror_topic(
     if every is None:
         query.wait()
     return query
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise InvalidRequestError(f"{name} has to be at least 1, not {value}")
-    return value

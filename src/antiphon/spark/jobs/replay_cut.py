@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
 from antiphon.spark.archived import archived_offset_at, archived_rows, archived_start
-from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.spark.planner import is_multi
+from antiphon.spark.connection import Cluster, ShardCall, is_multi
 from antiphon.spark.split_cuts import settle
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import ListOffset, OffsetReply

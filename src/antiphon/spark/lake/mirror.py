@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antiphon.errors import BadRecordError, DataLossError, InvalidRequestError
-from antiphon.spark.connection import Cluster
+from antiphon.spark.connection import Cluster, is_multi
 from antiphon.spark.lake.changes import last_changes
 from antiphon.spark.lake.folder import Folder
 from antiphon.spark.lake.json_values import unified
@@ -24,7 +24,6 @@ from antiphon.spark.lake.staged import REPORT, collected, lake_schema
 from antiphon.spark.lake.targets import Marks, MarkStep, Target
 from antiphon.spark.lake.values import REST, ValueSpec
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.planner import is_multi
 
 ROUNDS_MAX: Final = 3  # of an epoch whose values have new fields
 CHANGES: Final = "changes"
