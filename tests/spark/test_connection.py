@@ -198,3 +198,55 @@ def test_requests_without_a_leader_end(server: NativeServer) -> None:
     with Cluster([(host, int(port))], 300) as cluster, pytest.raises(TimedOutError, match="not_leader"):
         cluster.call(ShardCall(1, ListOffset(1, -1)))
     assert time.monotonic() - began_s < 2
+
+
+def _address(server: NativeServer) -> tuple[str, int]:
+    host, _, port = server.address.rpartition(":")
+    return host, int(port)
+
+
+def _socket_pair(link: Link) -> socket.socket:
+    """Put one end of a pair in the place of the link's socket; returns the other one."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    link.close()
+    link._socket = ours
+    return theirs
+
+
+def test_a_request_of_many_parts_arrives_whole(server: NativeServer) -> None:
+    link = Link(_address(server))
+    parts = [b"", *(bytes([n % 251]) * (n % 700) for n in range(1500)), b""]
+    taken = bytearray()
+    with closing(_socket_pair(link)) as other, closing(link):
+
+        def take() -> None:
+            while data := other.recv(3000):
+                taken.extend(data)
+
+        reader = threading.Thread(target=take)
+        reader.start()
+        request_id = link.send(ListOffset(1, -1), parts)
+        link.close()
+        reader.join(10)
+    assert bytes(taken) == b"".join(encode_message(request_id, ListOffset(1, -1), parts))
+
+
+def test_a_peer_that_takes_a_byte_now_and_then_does_not_hold_a_request_up(server: NativeServer) -> None:
+    link = Link(_address(server))
+    with closing(_socket_pair(link)) as other, closing(link):
+        stop = threading.Event()
+
+        def dribble() -> None:
+            while not stop.wait(0.02):
+                other.recv(4096)
+
+        reader = threading.Thread(target=dribble)
+        reader.start()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            link.send(ListOffset(1, -1), [bytes(8_000_000)], timeout_s=0.3)
+        took_s = time.monotonic() - began
+        stop.set()
+        reader.join(10)
+    assert took_s < 2

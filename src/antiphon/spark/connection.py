@@ -10,8 +10,10 @@ import random
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -39,6 +41,7 @@ CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 10.0  # for one try; a node that is paused is given up on and asked again
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
+SEND_PARTS_MAX: Final = 512  # in one call; systems allow 1,024
 RECEIVE_BYTES: Final = 64 * 1024  # at once, while nothing is known of what comes
 SHUN_S_MIN: Final = (
     0.05  # an address that could not be reached is left alone for so long, then for twice as long, ...
@@ -96,10 +99,25 @@ class Link:
         """Send a request; returns its id. After an error the connection is of no more use."""
         request_id = self._next_id
         self._next_id += 1
-        self._socket.settimeout(ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
-        parts = encode_message(request_id, body, payload)
-        self._socket.sendall(b"".join(parts) if len(parts) > 1 else parts[0])
+        timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
+        self._send_all(encode_message(request_id, body, payload), timeout_s)
         return request_id
+
+    def _send_all(self, parts: Sequence[Buffer], timeout_s: float) -> None:
+        """Send the parts as they are, one after the other: record bytes are not copied together."""
+        deadline = time.monotonic() + timeout_s
+        waiting = deque(memoryview(part).cast("B") for part in parts)
+        while waiting:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                where = f"{self.address[0]}:{self.address[1]}"
+                raise TimeoutError(f"{where} did not take a request within {timeout_s:.1f} s")
+            self._socket.settimeout(left)
+            sent = self._socket.sendmsg(list(islice(waiting, SEND_PARTS_MAX)))
+            while waiting and sent >= len(waiting[0]):
+                sent -= len(waiting.popleft())
+            if sent:
+                waiting[0] = waiting[0][sent:]
 
     def receive(self, timeout_s: float) -> tuple[int, Answer]:
         """The next answer, with the id of its request; raises OSError (TimeoutError among them).
