@@ -22,6 +22,7 @@ from antiphon.errors import (
     from_wire,
 )
 from antiphon.log.producer_state import ProducerState
+from antiphon.node.write_order import WriteOrder
 from antiphon.records.batch import BatchHeader, read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import TableEvaluator, results_from_batch
@@ -68,6 +69,7 @@ class Shard:
         self.batches: list[bytes] = []
         self.end = 0
         self.producers = ProducerState()
+        self.order = WriteOrder()
         self.state = state
         self.evaluator = TableEvaluator(state) if state is not None else None
         self.grown = asyncio.Event()
@@ -259,6 +261,7 @@ class MemoryCluster:
         self.term += 1
         shards = list(topic.shards)
         old = shards[index]
+        self.shards[old.shard_id].order = WriteOrder()
         shards[index] = ShardMeta(old.shard_id, index, old.ensemble, leader, self.term, old.status, old.live)
         self.topics[name] = TopicMeta(
             name, topic.topic_id, topic.kind, topic.replicas, topic.profile, tuple(shards), topic.config
@@ -343,8 +346,10 @@ class MemoryCluster:
             return results_from_batch(
                 next(b for b in shard.batches if read_header(b).base_offset == seen.base_offset)
             )
+        shard.order.check(body, shard.producers)
         evaluation = shard.evaluator.evaluate(body.ops, 1000, atomic=body.atomic)
         if not evaluation.records:
+            shard.order.left_no_trace(body)
             return TableWritten(tuple(evaluation.results), -1)
         batch = build_batch(
             evaluation.records,

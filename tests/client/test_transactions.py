@@ -63,39 +63,54 @@ def test_keys_of_several_shards_are_refused_before_anything_is_sent(play: Play) 
     play(scenario)
 
 
-def test_a_handover_delivers_in_the_order_in_which_the_old_shard_got_them() -> None:
+def an_item(name: str) -> Item:
+    return Item(name, 1, 0.0, asyncio.get_running_loop().create_future())
+
+
+def test_a_handover_delivers_in_the_order_in_which_callers_made_them() -> None:
     async def test() -> None:
-        loop = asyncio.get_running_loop()
-
-        def item(name: str) -> Item:
-            return Item(name, 1, 0.0, loop.create_future())
-
         delivered: list[str] = []
-        first, second, third = (Request([item(f"r{n}")], n, 1) for n in range(3))
-        handover = Handover([first, second, third], lambda one: delivered.append(one.what))
-        handover.add(item("later"))
+        items = [an_item(name) for name in ("of the second", "of the third", "queued", "later")]
+        first, second, third = (Request([], n, 1) for n in range(3))
+        handover = Handover(lambda one: delivered.append(one.what))
+        handover.extend([7], [first, second, third], [items[2]])
+        assert handover.holds_back(7)
+        assert not handover.holds_back(6)
+        handover.add(items[3])
         handover.settled(first)  # carried out
-        handover.refused(third, [item("of the third")])
+        handover.add(items[1])
         handover.settled(third)
         assert delivered == []
-        handover.refused(second, [item("of the second")])  # its outcome was unknown until now
+        handover.add(items[0])  # its outcome was unknown until now
         handover.settled(second)
-        assert delivered == ["of the second", "of the third", "later"]
+        assert delivered == ["of the second", "of the third", "queued", "later"]
         assert handover.done
-        handover.add(item("last"))
-        handover.refused(third, [item("very last")])
-        assert delivered[-2:] == ["last", "very last"]
+        assert not handover.holds_back(7)
+
+    asyncio.run(test())
+
+
+def test_another_split_extends_a_handover() -> None:
+    async def test() -> None:
+        delivered: list[str] = []
+        first, second = Request([], 0, 1), Request([], 0, 1)
+        handover = Handover(lambda one: delivered.append(one.what))
+        handover.extend([7], [first], [an_item("w")])
+        handover.extend([8], [second], [])
+        handover.settled(first)
+        assert handover.holds_back(8)
+        assert delivered == []
+        handover.settled(second)
+        assert delivered == ["w"]
 
     asyncio.run(test())
 
 
 def test_a_handover_that_is_closed_fails_what_waits() -> None:
     async def test() -> None:
-        loop = asyncio.get_running_loop()
-        waiting = Item("w", 1, 0.0, loop.create_future())
-        open_request = Request([], 0, 1)
-        handover = Handover([open_request], lambda _: None)
-        handover.add(waiting)
+        waiting = an_item("w")
+        handover = Handover(lambda _: None)
+        handover.extend([7], [Request([], 0, 1)], [waiting])
         handover.fail(InvalidRequestError("closed"))
         with pytest.raises(InvalidRequestError, match="closed"):
             await waiting.future

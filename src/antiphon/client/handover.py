@@ -1,10 +1,12 @@
-"""Writes to keys that moved to another shard: kept in order while earlier ones may still be carried out where they were.
+"""Writes to keys that moved to other shards: kept in order while earlier ones may still be carried out where they were.
 
-A table's shard may be split while writes are on their way to it. What was sent to the old shard is settled there first: the
-shard carries it out, or recognises that it did, or refuses it for good (`WrongShardError`), in this order of its log. Only
-what was refused for good is sent to the new shard, as a new request, so no write is carried out twice, by whichever shard.
-Meanwhile later writes to the same keys must not overtake: they wait in a `Handover` until the last request that was open
-when the split became known is settled.
+A table's shards may be split while writes are on their way to them. What was sent to the old shard is settled there first:
+the shard carries it out, or recognises that it did, or refuses it for good (`WrongShardError`), in the order of its log.
+Only what was refused for good is sent to the new shard, as a new request, so no write is carried out twice, by whichever
+shard. Meanwhile later writes to the same keys must not overtake: all writes to new shards wait in the table's `Handover`
+until the last request that was open at an old one is settled, and then go in the order in which their callers made them.
+
+Another split that becomes known meanwhile extends the handover.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,33 +15,32 @@ from antiphon.client.pipeline import Item, Request
 
 
 class Handover:
-    """From one shard's writer to those of the shards that took over some of its keys."""
+    """From the shards of a table that were split to those that took over some of their keys."""
 
-    def __init__(self, open_requests: Iterable[Request], deliver: Callable[[Item], None]) -> None:
+    def __init__(self, deliver: Callable[[Item], None]) -> None:
         """`deliver` sends an item on its way, by the key and what is known of the table now."""
-        self._open = {id(request): request for request in open_requests}
         self._deliver = deliver
-        self._refused: list[tuple[int, list[Item]]] = []  # with the sequences under which they were sent
-        self._later: list[Item] = []
+        self._open: dict[int, Request] = {}
+        self._fresh: set[int] = set()
+        self._waiting: list[Item] = []
         self.done = False
 
-    def add(self, item: Item) -> None:
-        """A write that came later than the open requests."""
-        if self.done:
-            self._deliver(item)
-        else:
-            self._later.append(item)
+    def extend(self, fresh: Iterable[int], open_requests: Iterable[Request], moved: Iterable[Item]) -> None:
+        """Shards took keys over from one that has these requests open; `moved` were to follow them there."""
+        self._fresh.update(fresh)
+        self._open.update((id(request), request) for request in open_requests)
+        self._waiting.extend(moved)
 
-    def refused(self, request: Request, items: list[Item]) -> None:
-        """The old shard refused a request for good; `items` are those of it that are the new shards'."""
-        if self.done:
-            for item in items:
-                self._deliver(item)
-        else:
-            self._refused.append((request.sequence, items))
+    def holds_back(self, shard_id: int) -> bool:
+        """Must a write to this shard wait?"""
+        return not self.done and shard_id in self._fresh
+
+    def add(self, item: Item) -> None:
+        """A write that is to wait: made by now, or refused by an old shard for good."""
+        self._waiting.append(item)
 
     def settled(self, request: Request) -> None:
-        """The old shard has nothing to do with this request any more; when that is so of all, the rest is sent on."""
+        """The old shard has nothing to do with this request any more; when that is so of all, what waits goes on."""
         if self._open.pop(id(request), None) is not None:
             self.finish_if_settled()
 
@@ -48,18 +49,14 @@ class Handover:
         if self._open or self.done:
             return
         self.done = True
-        self._refused.sort(key=lambda one: one[0])
-        for _, items in self._refused:
-            for item in items:
-                self._deliver(item)
-        for item in self._later:
+        waiting, self._waiting = self._waiting, []
+        for item in sorted(waiting, key=lambda item: item.number):
             self._deliver(item)
-        self._refused, self._later = [], []
 
     def fail(self, error: Exception) -> None:
         """The client is closed."""
         self.done = True
-        for item in [item for _, items in self._refused for item in items] + self._later:
+        for item in self._waiting:
             if not item.future.done():
                 item.future.set_exception(error)
-        self._refused, self._later = [], []
+        self._waiting = []

@@ -10,6 +10,7 @@ in flight: its outcome is unknown then (`TimedOutError` says so), and the reques
 """
 
 import asyncio
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import deque
@@ -25,13 +26,16 @@ QUEUE_ITEMS_MAX: Final = 100_000
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
+_numbers = itertools.count()
+
+
 class Item:
     """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time.
 
-    `alone`: it shares its request with nobody.
+    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them.
     """
 
-    __slots__ = ("alone", "deadline", "future", "size_bytes", "what")
+    __slots__ = ("alone", "deadline", "future", "number", "size_bytes", "what")
 
     def __init__(self, what: Any, size_bytes: int, deadline: float, future: "asyncio.Future[Any]") -> None:
         self.what = what
@@ -39,17 +43,22 @@ class Item:
         self.deadline = deadline
         self.future = future
         self.alone = False
+        self.number = next(_numbers)
 
 
 class Request:
-    """Items that travel together. `sequence` is the producer's; `failure` is how the last try ended, None in flight."""
+    """Items that travel together. `sequence` is the producer's; `failure` is how the last try ended, None in flight.
 
-    __slots__ = ("attempts", "count", "failure", "in_flight", "items", "sequence")
+    `after` is the sequence of the request before it that somebody waited for when it was sent, -1 without one.
+    """
+
+    __slots__ = ("after", "attempts", "count", "failure", "in_flight", "items", "sequence")
 
     def __init__(self, items: list[Item], sequence: int, count: int) -> None:
         self.items = items
         self.sequence = sequence
         self.count = count  # sequences that it takes
+        self.after = -1
         self.attempts = 0
         self.in_flight = False
         self.failure: AntiphonError | None = None
@@ -112,10 +121,6 @@ class ShardPipeline(ABC):
     @abstractmethod
     def _refused(self, request: Request, error: AntiphonError) -> bool:
         """A definite refusal came. True: it was dealt with by planning another try, keep the request."""
-
-    def _split(self, request: Request, error: AntiphonError) -> bool:  # noqa: ARG002 - for subclasses
-        """A request was refused for good. True: its items were queued again, each on its own."""
-        return False
 
     def _abandoned(self) -> None:  # noqa: B027 - tables have nothing to do here
         """A request that may have been carried out is given up: nobody waits for it any more."""
@@ -201,15 +206,17 @@ class ShardPipeline(ABC):
             request = self._take()
             if request is None:
                 return
+            before = next((sent for sent in reversed(self._sent) if sent.wanted), None)
             self._sent.append(request)
-            self._send(connection, request)
+            self._send(connection, request, before)
 
     def _flush_soon(self) -> None:
         if not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
 
-    def _send(self, connection: Connection, request: Request) -> None:
+    def _send(self, connection: Connection, request: Request, before: Request | None) -> None:
+        request.after = -1 if before is None else before.sequence
         request.attempts += 1
         request.failure = None
         try:
@@ -243,8 +250,7 @@ class ShardPipeline(ABC):
             self._recover()
         else:
             self._forget(request)
-            if not self._split(request, reply):
-                request.fail(reply)
+            request.fail(reply)
         if self._drained is not None:
             if not self._in_flight and not self._drained.done():
                 self._drained.set_result(None)
@@ -289,12 +295,13 @@ class ShardPipeline(ABC):
 
     async def _try_round(self, pauses: Pauses) -> AntiphonError | None:
         """Send everything that is left over one connection; returns what stands in the way."""
-        last: AntiphonError | None = None
+        reason: AntiphonError | None = None
         for request in self._sent:
             if request.failure is not None and mends(request.failure):
-                last, request.failure = request.failure, None
-        if last is not None:
-            return last
+                reason = reason or request.failure  # those behind it were refused because of it
+                request.failure = None
+        if reason is not None:
+            return reason
         try:
             fresh = self._before_resend()
             if fresh or self.producer_id < 0:
@@ -313,8 +320,10 @@ class ShardPipeline(ABC):
 
     def _resend(self, connection: Connection) -> None:
         """Send all that has no answer, in order."""
+        before: Request | None = None
         for request in list(self._sent):
-            self._send(connection, request)
+            self._send(connection, request, before)
+            before = request if request.wanted else before
 
     def _drop_unwanted(self) -> None:
         for request in [request for request in self._sent if not request.wanted]:

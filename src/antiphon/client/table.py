@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import heapq
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.handles import Handle, PerShard
+from antiphon.client.handover import Handover
 from antiphon.client.hashing import as_bytes
-from antiphon.client.pipeline import Item
+from antiphon.client.pipeline import Item, Request
 from antiphon.client.table_reader import TableReader
 from antiphon.client.table_scan import SCAN_ROWS, RangeScan
 from antiphon.client.table_writer import BYTES_PER_REQUEST, TableWriter, Together, refusal
@@ -38,9 +39,6 @@ from antiphon.wire.requests import (
     Version,
 )
 
-if TYPE_CHECKING:
-    from antiphon.client.handover import Handover
-
 ABSENT: Final = -1
 """Expected version of a key that must not be there."""
 OP_OVERHEAD_BYTES: Final = 64
@@ -61,7 +59,10 @@ class AsyncTable(Handle):
         super().__init__(cluster, name, timeout_s)
         self._writers: dict[int, TableWriter] = {}
         self._ranges = KeyRanges(())
-        self._handovers: dict[int, Handover] = {}  # by the shards that took keys over
+        self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
+        self._early: list[
+            Item
+        ] = []  # writes from before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
         self._readers: dict[str, PerShard[TableReader]] = {
             consistency: PerShard(partial(self._reader, consistency)) for consistency in CONSISTENCIES
@@ -85,12 +86,20 @@ class AsyncTable(Handle):
     def _shards_were_split(self, old: KeyRanges, before: TopicMeta) -> None:
         """Shards took over keys of others: writes to those keys wait for what is open at the others."""
         known = {shard.shard_id for shard in before.shards}
+        handover = self._handover
+        if handover is None or handover.done:
+            handover = self._handover = Handover(self._elsewhere)
         for shard in before.shards:
             fresh = [one for one in self._ranges.within(*old.range_of(shard)) if one.shard_id not in known]
             writer = self._writers.get(shard.shard_id)
-            handover = writer.begin_handover() if fresh and writer is not None else None
-            if handover is not None:
-                self._handovers.update((one.shard_id, handover) for one in fresh)
+            if fresh:
+                open_requests, moved = writer.leave() if writer is not None else ([], [])
+                handover.extend((one.shard_id for one in fresh), open_requests, moved)
+        handover.finish_if_settled()
+
+    def _request_settled(self, request: Request) -> None:
+        if self._handover is not None:
+            self._handover.settled(request)
 
     def _route(self, op: TableOp) -> int | None:
         self._known()
@@ -166,8 +175,9 @@ class AsyncTable(Handle):
         """Set a key; the future gets the new version when it is durable and committed.
 
         With `expected_version` only if the key has that version id, or is not there (`ABSENT`). Puts that are made without
-        waiting in between travel together. Repeats after lost connections or fail-overs are recognised by the node: a put is
-        never applied twice.
+        waiting in between travel together (they are kept in memory, however many), and those of one key are carried out in
+        the order in which they were made, over fail-overs and splits. Repeats after lost connections or fail-overs are
+        recognised by the node: a put is never applied twice.
 
         Raises (when awaited) VersionMismatchError (expected, actual), UnknownTopicError, InvalidRequestError, and
         TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
@@ -246,38 +256,55 @@ class AsyncTable(Handle):
         return self._add_item(shard_id, item)
 
     def _write(self, key: bytes, op: TableOp, timeout_s: float | None) -> "asyncio.Future[Any]":
-        deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
-        if self._known() is None:
-            return self._loop.create_task(self._write_later(key, op, deadline))
-        return self._add(self._ranges.shard_of(key).shard_id, op, deadline)
+        item = Item(op, _size_bytes(op), self._deadline(timeout_s), self._loop.create_future())
+        if not self._early and self._known() is not None:
+            return self._add_item(self._ranges.shard_of(key).shard_id, item)
+        self._early.append(item)
+        if len(self._early) == 1:
+            self._start(self._send_early())
+        return item.future
 
-    async def _write_later(self, key: bytes, op: TableOp, deadline: float) -> Any:
-        await self._resolved()
-        return await self._add(self._ranges.shard_of(key).shard_id, op, deadline)
+    async def _send_early(self) -> None:
+        """Send what was written before it was known where to, in order."""
+        problem: AntiphonError | None = ClientClosedError("the client was closed before an answer came")
+        try:
+            await self._resolved()
+            problem = None
+        except AntiphonError as error:
+            problem = error
+        finally:
+            early, self._early = self._early, []
+            for item in early:
+                if problem is None:
+                    self._elsewhere(item)
+                elif not item.future.done():
+                    item.future.set_exception(problem)
 
-    def _add(self, shard_id: int, op: TableOp, deadline: float) -> "asyncio.Future[Any]":
-        return self._add_item(shard_id, Item(op, _size_bytes(op), deadline, self._loop.create_future()))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _add_item(self, shard_id: int, item: Item) -> "asyncio.Future[Any]":
-        if self._handovers:
-            handover = self._handovers.get(shard_id)
-            if handover is not None:
-                if not handover.done:
-                    handover.add(item)
-                    return item.future
-                del self._handovers[shard_id]
+        handover = self._handover
+        if handover is not None:
+            if handover.holds_back(shard_id):
+                handover.add(item)
+                return item.future
+            if handover.done:
+                self._handover = None
         writer = self._writers.get(shard_id)
         if writer is None:
             writer = self._writers[shard_id] = self._new_writer(shard_id)
-        if writer.full:
-            return self._loop.create_task(_add_later(writer, item))
         writer.add(item)
         return item.future
 
     def _new_writer(self, shard_id: int) -> TableWriter:
         config = self._meta.config if self._meta is not None else {}
         limit = int(config.get("max.message.bytes", BYTES_PER_REQUEST * 2))
-        return TableWriter(self._cluster, shard_id, self._route, self._elsewhere, limit // 2)
+        return TableWriter(
+            self._cluster, shard_id, self._route, self._elsewhere, self._request_settled, limit // 2
+        )
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -326,9 +353,7 @@ class AsyncTable(Handle):
 
     def _reader(self, consistency: str, shard_id: int) -> TableReader:
         def moved(items: list[Item], shard_id: int) -> None:
-            task = self._loop.create_task(self._ask_elsewhere(items, consistency, shard_id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._ask_elsewhere(items, consistency, shard_id))
 
         return TableReader(self._cluster, shard_id, consistency, moved)
 
@@ -428,14 +453,8 @@ class AsyncTable(Handle):
                 await reader.close()
         for writer in list(self._writers.values()):
             await writer.close()
-        for handover in self._handovers.values():
-            handover.fail(ClientClosedError("the client was closed before an answer came"))
-
-
-async def _add_later(writer: TableWriter, item: Item) -> Any:
-    await writer.room(item.deadline)
-    writer.add(item)
-    return await item.future
+        if self._handover is not None:
+            self._handover.fail(ClientClosedError("the client was closed before an answer came"))
 
 
 def _piece(rows: Sequence[Row], end: bytes, *, more: bool) -> tuple[bytes, bytes | None]:

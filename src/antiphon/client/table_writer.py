@@ -1,8 +1,11 @@
 """Writes to one table shard: operations of many callers in one `TableWrite`.
 
-A table producer's sequences only have to rise. So a request that the shard never took, though a later one is in its log
-(the leader refused it for a moment, or all of its operations were refused and left no trace), can simply be sent under a new
-sequence: the node's answer "out of order" says that it is not in the log, and makes sure that it never will be.
+Requests are carried out in their order: each says which one went before it and has no answer yet, and the shard takes none
+whose forerunner it has not dealt with (`antiphon.node.write_order`). So where one is refused, those behind it are too.
+
+A table producer's sequences only have to rise. So a request that is not in the log, though a later one is (all of its
+operations were refused and left no trace, and that answer was lost), can simply be sent under a new sequence: the node's
+answer "out of order" says that it is not in the log, and makes sure that it never will be.
 
 Where the shard is split meanwhile, see `antiphon.client.handover`.
 """
@@ -12,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from antiphon.client.cluster import Cluster
-from antiphon.client.handover import Handover
 from antiphon.client.pipeline import Item, Request, ShardPipeline
 from antiphon.errors import (
     AntiphonError,
@@ -56,13 +58,16 @@ class TableWriter(ShardPipeline):
         shard_id: int,
         route: Route,
         deliver: Callable[[Item], None],
+        settled: Callable[[Request], None],
         request_bytes_max: int = BYTES_PER_REQUEST,
     ) -> None:
-        """`deliver` takes an item that turned out to be another shard's."""
+        """`deliver` takes an item that turned out to be another shard's; `settled` hears of requests that this one is done
+        with, after what is delivered of them.
+        """
         super().__init__(cluster, shard_id)
         self._route = route
         self._deliver = deliver
-        self._handovers: list[Handover] = []
+        self._tell_settled = settled
         self._request_bytes_max = min(BYTES_PER_REQUEST, request_bytes_max)
         self._fresh_id = False
 
@@ -96,14 +101,20 @@ class TableWriter(ShardPipeline):
     def _encode(self, request: Request) -> tuple[Any, Sequence[Buffer]]:
         left_ms = max(1, int((request.deadline - self._loop.time()) * 1000))
         first = request.items[0].what
-        if type(first) is Together:
-            ops, atomic, hashes = first
-            write = TableWrite(
-                self._shard_id, ops, self.producer_id, 0, request.sequence, left_ms, atomic, hashes
-            )
-            return write, ()
-        ops = tuple([item.what for item in request.items])
-        return TableWrite(self._shard_id, ops, self.producer_id, 0, request.sequence, left_ms), ()
+        if type(first) is not Together:
+            first = Together(tuple([item.what for item in request.items]))
+        write = TableWrite(
+            self._shard_id,
+            first.ops,
+            self.producer_id,
+            0,
+            request.sequence,
+            left_ms,
+            first.atomic,
+            first.hashes,
+            after=request.after,
+        )
+        return write, ()
 
     def _resolve(self, request: Request, reply: Any) -> None:
         first = request.items[0]
@@ -124,22 +135,18 @@ class TableWriter(ShardPipeline):
             else:
                 future.set_exception(refusal(item.what, result))
 
-    def _refused(self, request: Request, error: AntiphonError) -> bool:  # noqa: ARG002 - every request alike
+    def _refused(self, request: Request, error: AntiphonError) -> bool:
+        if isinstance(error, InvalidRequestError | BatchTooLargeError):
+            return len(request.items) > 1 and request.wanted
         return isinstance(error, OutOfOrderSequenceError | WrongShardError)
-
-    def _split(self, request: Request, error: AntiphonError) -> bool:
-        """What one caller asked for must not fail what others did: find out whose it was."""
-        if len(request.items) == 1 or not isinstance(error, InvalidRequestError | BatchTooLargeError):
-            return False
-        for item in reversed(request.items):
-            item.alone = True
-            self._queue.appendleft(item)
-            self._queue_bytes += item.size_bytes
-        return True
 
     def _before_resend(self) -> bool:
         for request in [request for request in self._sent if isinstance(request.failure, WrongShardError)]:
             self._hand_over(request)
+        for request in self._sent:
+            if isinstance(request.failure, InvalidRequestError | BatchTooLargeError):
+                self._take_back(request)
+                break
         fresh, self._fresh_id = self._fresh_id, False
         for request in [request for request in self._sent if request.failure is not None]:
             request.sequence = self._next_sequence
@@ -148,48 +155,58 @@ class TableWriter(ShardPipeline):
             self._sent.append(request)
         return fresh
 
+    def _take_back(self, refused: Request) -> None:
+        """Queue what a request was made of again, each by itself, and all that was sent behind it.
+
+        What one caller asked for must not fail what others did. Those behind it were not and will not be carried out under
+        the sequences that they had: they come after this one, for which somebody waits and waited, and which never is.
+        """
+        for item in refused.items:
+            item.alone = True
+        back: list[Item] = []
+        for request in list(self._sent)[self._sent.index(refused) :]:
+            self._sent.remove(request)
+            back += self._part(request)
+            self._settled(request)
+        self._queue.extendleft(reversed(back))
+        self._queue_bytes += sum(item.size_bytes for item in back)
+
     # -- a split ------------------------------------------------------------------------------------------------
 
-    def begin_handover(self) -> Handover | None:
-        """Keys of this shard are others' now: what is queued for them goes there; None where nothing else is in the way.
-
-        What is open is settled with this shard first, and the handover delivers what comes after that.
-        """
-        queue, self._queue = list(self._queue), deque()
-        moved = []
-        for item in queue:
-            if self._goes_to(item) == self._shard_id:
-                self._queue.append(item)
-            else:
-                moved.append(item)
-                self._queue_bytes -= item.size_bytes
-        handover = Handover(self._sent, self._deliver)
-        for item in moved:
-            handover.add(item)
-        handover.finish_if_settled()
-        if handover.done:
-            return None
-        self._handovers.append(handover)
-        return handover
+    def leave(self) -> tuple[list[Request], list[Item]]:
+        """Keys of this shard are others' now: what it may still carry out, and what was to follow and is theirs."""
+        keep: deque[Item] = deque()
+        moved: list[Item] = []
+        for item in self._queue:
+            (keep if self._goes_to(item) == self._shard_id else moved).append(item)
+        self._queue = keep
+        self._popped(sum(item.size_bytes for item in moved))
+        return list(self._sent), moved
 
     def _hand_over(self, request: Request) -> None:
-        """The shard refused the request for good. Raises that refusal as long as nothing says where to go instead."""
-        keep: list[Item] = []
-        go: list[Item] = []
-        for item in request.items:
-            (keep if self._goes_to(item) == self._shard_id else go).append(item)
-        if not go and request.failure is not None:
+        """The shard refused the request for good. Raises that refusal as long as nothing says where to go instead.
+
+        What is left of it goes under the same sequence: the shard refuses older copies as it did this one.
+        """
+        if request.failure is not None and all(
+            self._goes_to(item) == self._shard_id for item in request.items
+        ):
             raise request.failure
-        if self._handovers:
-            self._handovers[-1].refused(request, go)
-        else:
-            for item in go:
-                self._deliver(item)
-        request.items = keep
-        request.failure = OutOfOrderSequenceError("what is left of it is sent under a new sequence")
-        if not keep:
+        request.items = self._part(request)
+        request.failure = None
+        if not request.items:
             self._sent.remove(request)
         self._settled(request)
+
+    def _part(self, request: Request) -> list[Item]:
+        """Send on what is another shard's of a request that is not carried out here; returns what is this one's."""
+        keep: list[Item] = []
+        for item in request.items:
+            if self._goes_to(item) == self._shard_id:
+                keep.append(item)
+            else:
+                self._deliver(item)
+        return keep
 
     def _goes_to(self, item: Item) -> int | None:
         if type(item.what) is not Together:
@@ -198,10 +215,7 @@ class TableWriter(ShardPipeline):
         return shards.pop() if len(shards) == 1 else None
 
     def _settled(self, request: Request) -> None:
-        for handover in list(self._handovers):
-            handover.settled(request)
-            if handover.done:
-                self._handovers.remove(handover)
+        self._tell_settled(request)
 
     def _restart(self, producer_id: int) -> None:
         super()._restart(producer_id | TABLE_PRODUCER_BIT)

@@ -136,7 +136,7 @@ class TopicWriter(ShardPipeline):
         if self._known or not self._sent:
             super()._resend(connection)
         else:
-            self._send(connection, self._sent[0])
+            self._send(connection, self._sent[0], None)
 
     def _refused(self, request: Request, error: AntiphonError) -> bool:
         if not isinstance(error, OutOfOrderSequenceError | ProducerFencedError):

@@ -83,6 +83,7 @@ def write_merged(
 
             clients.when_committed(end, timeout_s, answer_again, done)
             return
+        table.order.check(request, host.log.producers)
     origin, lsn = host.next_identity()
     table.begin(origin)
     judge = table.judge
@@ -90,6 +91,7 @@ def write_merged(
         raise InvalidRequestError(f"shard {host.shard_id} takes no writes")
     evaluation = judge.judge(request.ops, now_ms, lsn, origin, atomic=request.atomic)
     if not evaluation.records:
+        table.order.left_no_trace(request)
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
         return

@@ -13,6 +13,7 @@ from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyEr
 from antiphon.invariants import invariant
 from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
 from antiphon.node.shard_clients import ShardClients, producer_header
+from antiphon.node.write_order import WriteOrder
 from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import Evaluation, TableEvaluator, results_from_batch
@@ -38,6 +39,7 @@ class TableShard:
         self.path = path
         self.state = open_state(path)
         self.evaluator: TableEvaluator | None = None
+        self.order = WriteOrder()
         self._log = log
         self._inherited: tuple[bytes, ProducerState | None] = (b"", None)
 
@@ -74,6 +76,7 @@ class TableShard:
     def lead(self) -> None:
         """The replica leads and everything committed is applied: judge from now on."""
         self.evaluator = TableEvaluator(self.state)
+        self.order = WriteOrder()
 
     def stop_leading(self) -> None:
         """Forget what was judged and not committed."""
@@ -120,6 +123,7 @@ def write_table(
 
             clients.when_committed(end, timeout_s, answer_again, done)
             return
+        table.order.check(request, host.log.producers)
     owned = evaluator.owned
     if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
         # It is certain only when the entry that released the keys is: from then on no leader will carry this out.
@@ -128,6 +132,7 @@ def write_table(
         return
     evaluation = evaluator.evaluate(request.ops, now_ms, atomic=request.atomic)
     if not evaluation.records:
+        table.order.left_no_trace(request)
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
         return

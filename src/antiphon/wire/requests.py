@@ -299,7 +299,9 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     requests is answered with its first outcome. `hashes` is the range of key hashes that the sender takes for this shard's,
     where the table was ever split: an operation on a range of keys is refused when that is not (any more) so. `bulk`: the
     sender loads a lot of data and can wait; the leader's node carries such requests out at the rate that it sees fit
-    (`antiphon.node.bulk_gate`), and answers `overloaded` where the wait would be too long.
+    (`antiphon.node.bulk_gate`), and answers `overloaded` where the wait would be too long. `after` is the sequence of the
+    request that the sender sent this shard before this one and that has no answer yet (-1: none): the shard refuses with
+    `not_ready` what would overtake it (`antiphon.node.write_order`).
     """
 
     shard_id: int
@@ -311,6 +313,7 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     atomic: bool = False  # one refused operation refuses them all, and nothing is written
     hashes: tuple[int, ...] = ()
     bulk: bool = False
+    after: int = -1
 
 
 class OpStatus:
