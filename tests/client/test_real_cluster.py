@@ -109,7 +109,9 @@ async def leader_of(db: AsyncClient, name: str) -> int:
 
 
 @pytest.mark.parametrize("fault", [kill, pause])
-def test_no_put_is_lost_or_applied_twice_when_the_leader_goes(processes: Processes, fault: Fault) -> None:
+def test_no_put_is_lost_repeated_or_reordered_when_the_leader_goes(
+    processes: Processes, fault: Fault
+) -> None:
     name = f"puts-{fault.__name__}"
 
     async def main() -> None:
@@ -122,11 +124,11 @@ def test_no_put_is_lost_or_applied_twice_when_the_leader_goes(processes: Process
             async def write(number: int) -> None:
                 count = 0
                 while not done.is_set():
-                    key, value = b"k%d" % (number % 7), b"%d-%d" % (number, count)
-                    await table.put(key, value)
-                    acknowledged.append((key, value))
+                    rows = [(b"k%d" % (number % 7), b"%d-%d" % (number, count + i)) for i in range(3)]
+                    await asyncio.gather(*(table.put(key, value) for key, value in rows))
+                    acknowledged.extend(rows)
                     goal.look()
-                    count += 1
+                    count += 3
 
             writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
             await asyncio.sleep(0.3)
@@ -153,6 +155,11 @@ def test_no_put_is_lost_or_applied_twice_when_the_leader_goes(processes: Process
             assert max(found.values()) == 1, [item for item, times in found.items() if times > 1]
             assert found.keys() == set(acknowledged)
             assert [change.version_id for change in changes] == list(range(len(changes)))
+            for number in range(WRITERS):
+                own = [
+                    c.value for c in changes if c.value is not None and c.value.startswith(b"%d-" % number)
+                ]
+                assert own == [b"%d-%d" % (number, i) for i in range(len(own))]
 
     asyncio.run(main())
 

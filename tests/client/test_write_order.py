@@ -1,6 +1,7 @@
 """The writes of one client to one key are carried out in the order in which it made them, each once, whatever goes wrong."""
 
 import asyncio
+import os
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from antiphon.node.write_order import WriteOrder
 from antiphon.wire.requests import Put, TableWrite, Version
 from tests.client.writer_model import POISON, ModelCluster
 
-SEEDS = 100
+SEEDS = int(os.environ.get("SCHEDULES", "100"))
 KEYS = 6
 PUTS = 300
 
