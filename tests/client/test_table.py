@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.client import pipeline, table_writer
 from antiphon.client import table as table_client
+from antiphon.client import table_writer
 from antiphon.client.aio import AsyncClient
 from antiphon.client.hashing import shard_of_table_key
 from antiphon.client.table import ABSENT
@@ -331,17 +331,6 @@ def test_table_that_is_deleted_and_made_again(play: Play) -> None:
         await db.create_table("t", shards=3)
         assert table.shards == 3
         assert (await table.put("k", b"1")).id == 0
-
-    play(scenario)
-
-
-def test_a_full_queue_makes_callers_wait(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "QUEUE_ITEMS_MAX", 10)
-
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        versions = await asyncio.gather(*(table.put(f"k{i}", b"") for i in range(200)))
-        assert sorted(version.id for version in versions) == list(range(200))
 
     play(scenario)
 

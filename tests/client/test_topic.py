@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.client import topic_writer
+from antiphon.client import pipeline, topic_writer
 from antiphon.client.aio import AsyncClient
 from antiphon.client.hashing import murmur2, shard_of_topic_key
 from antiphon.client.topic_writer import Position
@@ -282,6 +282,27 @@ def test_handles_of_one_topic_share_its_sequences(play: Play) -> None:
         )
         assert len(values(cluster, "t")) == 20
         assert {read_header(batch).codec for batch in cluster.log("t").batches} == {0, 1}
+
+    play(scenario)
+
+
+def test_a_full_queue_makes_callers_wait_in_their_order(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "QUEUE_ITEMS_MAX", 10)
+
+    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+        topic = await db.create_topic("t", shards=1)
+        appends: list[asyncio.Task[Position]] = []
+        for number in range(300):
+            appends.append(asyncio.create_task(topic.append(b"%d" % number)))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*appends)
+        assert values(cluster, "t") == [b"%d" % number for number in range(300)]
+        cluster.fail(AppendBatch, SILENT)
+        stuck = [asyncio.create_task(topic.append(b"", timeout_s=0.1)) for _ in range(30)]
+        outcomes = await asyncio.gather(*stuck, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {TimedOutError}
+        assert any("no room" in str(outcome) for outcome in outcomes)
 
     play(scenario)
 

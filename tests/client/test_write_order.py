@@ -1,16 +1,25 @@
-"""The writes of one client to one key are carried out in the order in which it made them, each once, whatever goes wrong."""
+"""One client's puts of a key, and its appends to a shard, are carried out in its order, each once, whatever goes wrong."""
 
 import asyncio
 import os
 import random
+from collections import Counter
 
 import pytest
 
 from antiphon.client import cluster as cluster_module
-from antiphon.client import table_writer
+from antiphon.client import table_writer, topic_writer
 from antiphon.client.table import AsyncTable
-from antiphon.errors import InvalidRequestError, VersionMismatchError
+from antiphon.client.topic import AsyncTopic
+from antiphon.errors import (
+    BatchTooLargeError,
+    InvalidRequestError,
+    OffsetMismatchError,
+    TimedOutError,
+    VersionMismatchError,
+)
 from antiphon.node.write_order import WriteOrder
+from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import Put, TableWrite, Version
 from tests.client.writer_model import POISON, ModelCluster
 
@@ -24,7 +33,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     monkeypatch.setattr(cluster_module, "PAUSE_S_MIN", 0.0)
     monkeypatch.setattr(cluster_module, "PAUSE_S_MAX", 0.0)
     monkeypatch.setattr(table_writer, "OPS_PER_REQUEST", 4)
-    cluster = ModelCluster(seed)
+    cluster = ModelCluster(seed, Kind.TABLE)
 
     async def main() -> None:
         table = AsyncTable(cluster, "t", 3600.0)
@@ -84,6 +93,77 @@ def test_the_model_sees_writes_that_overtake(monkeypatch: pytest.MonkeyPatch) ->
         except AssertionError as error:
             found += str(error).startswith("seed")
     assert found
+
+
+async def append_to(topic: AsyncTopic, value: int | bytes, expected: int | None = None) -> int:
+    """The offset of a number, or of a batch of its own."""
+    if isinstance(value, bytes):
+        return (await topic.append_batch([value], shard=0))[0].offset
+    return (await topic.append(b"%d" % value, shard=0, expected_offset=expected)).offset
+
+
+def play_appends(seed: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Append numbers in rising order without waiting; see what the log says. Returns the outcomes."""
+    monkeypatch.setattr(cluster_module, "PAUSE_S_MIN", 0.0)
+    monkeypatch.setattr(cluster_module, "PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 3)
+    cluster = ModelCluster(seed, Kind.TOPIC)
+    shard = cluster.shards[1]
+    outcomes: Counter[str] = Counter()
+
+    async def main() -> None:
+        writers: dict[int, topic_writer.TopicWriter] = {}
+        topic = AsyncTopic(cluster, "t", 3600.0, writers)
+        draw = random.Random(seed)
+        made: list[tuple[int, asyncio.Task[int]]] = []
+        poisons: list[asyncio.Task[int]] = []
+        number = 0
+        while number < PUTS or not all(append.done() for _, append in made):
+            cluster.step()
+            if number < PUTS and draw.random() < 0.4:
+                for _ in range(draw.choice([1, 2, 6])):
+                    expected = len(shard.log) + draw.choice([0, 1]) if draw.random() < 0.1 else None
+                    made.append((number, asyncio.create_task(append_to(topic, number, expected))))
+                    number += 1
+                if draw.random() < 0.05:
+                    for _, append in made[-draw.randrange(1, 12) :]:
+                        append.cancel()  # its caller gives up: it may be carried out or not
+                if draw.random() < 0.03:
+                    poisons.append(asyncio.create_task(append_to(topic, POISON)))
+            await asyncio.sleep(0)
+        while not all(poison.done() for poison in poisons):
+            cluster.step()
+            await asyncio.sleep(0)
+        assert all(isinstance(poison.exception(), BatchTooLargeError) for poison in poisons)
+        shard.commit()
+        found = [int(value) for _, value in shard.log]
+        assert len(found) == len(set(found)), f"seed {seed}"
+        known = {value for value, append in made if not append.cancelled() and append.exception() is None}
+        in_order = [value for value in found if value in known]  # the others may land late
+        assert in_order == sorted(known), f"seed {seed}"
+        for value, append in made:
+            if append.cancelled():
+                outcomes["cancelled"] += 1
+            elif (problem := append.exception()) is None:
+                outcomes["done"] += 1
+                assert found[append.result()] == value, f"seed {seed}"
+            else:
+                outcomes[type(problem).__name__] += 1
+                assert isinstance(problem, OffsetMismatchError | TimedOutError), f"seed {seed}: {problem!r}"
+                assert isinstance(problem, TimedOutError) or value not in found, f"seed {seed}, {value}"
+        await writers[1].close()
+
+    asyncio.run(main())
+    return outcomes
+
+
+def test_no_append_overtakes_another_of_its_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        outcomes += play_appends(seed, monkeypatch)
+    assert outcomes["done"] > PUTS * SEEDS * 0.8
+    assert outcomes["OffsetMismatchError"] > 0
+    assert outcomes["TimedOutError"] < outcomes["done"] / 20, "outcomes that are not known are to be rare"
 
 
 def test_requests_without_effect_are_remembered_of_so_many_writers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
-"""A table's shards and the network to them as a seed has it, without sockets or time: for the order of one client's writes.
+"""The shards of a table or a topic and the network to them as a seed has it, without sockets or time.
 
 Everything that happens is a turn of the event loop, drawn from one random source, so a seed always plays the same. The
-client is real (`AsyncTable`, its writers, handovers, `Cluster`), and so are the shards' rules: `ProducerState`,
-`WriteOrder`, the ranges of keys. The network is hostile: connections break with requests and answers on their way, and what
-was on its way may still be carried out later. Leaders change, refuse for a moment, and shards are split.
+client is real (`AsyncTable`, `AsyncTopic`, writers, handovers, `Cluster`), and so are the shards' rules: `ProducerState`,
+`WriteOrder`, `RefusedAppends`, the ranges of keys. The network is hostile: connections break with requests and answers on
+their way, and what was on its way may still be carried out later. Leaders change, with or without what was not committed;
+they refuse for a moment; a table's shards are split.
 """
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,40 +18,56 @@ from antiphon.client.cluster import Cluster
 from antiphon.client.connection import Connection, ConnectionLostError
 from antiphon.errors import (
     AntiphonError,
+    BatchTooLargeError,
     InvalidRequestError,
     NotLeaderError,
     NotReadyError,
+    OffsetMismatchError,
     UnavailableError,
 )
 from antiphon.log.producer_state import ProducerState
-from antiphon.node.write_order import WriteOrder
-from antiphon.records.batch import BatchHeader
+from antiphon.node.write_order import RefusedAppends, WriteOrder
+from antiphon.records.batch import BatchHeader, read_header
+from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Freeze, Inherit, Release
 from antiphon.table.ranges import OwnedRange, advance, check_ops, wrong_shard
 from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.wire.requests import OpResult, OpStatus, Put, TableWrite, TableWritten, Version
+from antiphon.wire.requests import (
+    AppendBatch,
+    Appended,
+    OpResult,
+    OpStatus,
+    Put,
+    TableWrite,
+    TableWritten,
+    Version,
+)
 
 NODES = 3
 Answered = Callable[[Any], None]
 POISON = b"poison"  # a value that makes its whole request invalid
 
 
-class ModelShard:
+class ModelShard(ABC):
     """What is in one shard's log, and what its leader remembers."""
 
-    def __init__(self, shard_id: int, owned: OwnedRange) -> None:
+    def __init__(self, shard_id: int) -> None:
         self.shard_id = shard_id
-        self.owned = owned
         self.term = 1
         self.leader = 0
         self.producers = ProducerState()
-        self.order = WriteOrder()
         self.log: list[tuple[bytes, bytes]] = []
-        self.batches: dict[int, TableWritten] = {}  # by base offset
         self.committed = 0
-        self.pending: list[
-            tuple[int, Any, Answered]
-        ] = []  # answers, each with the end that is to be committed first
+        self.pending: list[tuple[int, Any, Answered]] = []  # each with the end that is to be committed first
+        self.forget()
+
+    @abstractmethod
+    def forget(self) -> None:
+        """A new leader begins without what the log does not tell."""
+
+    @abstractmethod
+    def judge(self, body: Any, payload: bytes) -> Any:
+        """Carry out a request and return the reply, or raise."""
 
     def lead(self, node: int, *, lose: bool) -> None:
         """A new leader, with what was not committed or without."""
@@ -62,7 +80,7 @@ class ModelShard:
         self.commit()
         self.leader = node
         self.term += 1
-        self.order = WriteOrder()
+        self.forget()
 
     def commit(self) -> None:
         self.committed = len(self.log)
@@ -70,26 +88,33 @@ class ModelShard:
             answered(reply)
         self.pending = []
 
-    def write(self, request: TableWrite, answered: Answered) -> None:
-        """Carry out a request, or raise; `answered` gets the reply once it is committed."""
-        reply = self.judge(request)
-        self.pending.append((len(self.log), reply, answered))
 
-    def judge(self, request: TableWrite) -> TableWritten:
+class TableModel(ModelShard):
+    """A shard of a table."""
+
+    def __init__(self, shard_id: int, owned: OwnedRange) -> None:
+        super().__init__(shard_id)
+        self.owned = owned
+        self.batches: dict[int, TableWritten] = {}  # by base offset
+
+    def forget(self) -> None:
+        self.order = WriteOrder()
+
+    def judge(self, body: TableWrite, payload: bytes) -> TableWritten:
         header = BatchHeader(
-            len(self.log), 0, 0, 2, 0, 0, 0, 0, 0, request.producer_id, 0, request.sequence, len(request.ops)
+            len(self.log), 0, 0, 2, 0, 0, 0, 0, 0, body.producer_id, 0, body.sequence, len(body.ops)
         )
         duplicate = self.producers.check(header, table=True)
         if duplicate is not None:
             return self.batches[duplicate.base_offset]
-        self.order.check(request, self.producers)
-        if not check_ops(self.owned, request.ops, request.hashes):
+        self.order.check(body, self.producers)
+        if not check_ops(self.owned, body.ops, body.hashes):
             raise wrong_shard(self.shard_id, self.owned)
-        if any(isinstance(op, Put) and op.value == POISON for op in request.ops):
+        if any(isinstance(op, Put) and op.value == POISON for op in body.ops):
             raise InvalidRequestError("a poisoned value")
         results = []
         base = len(self.log)
-        for op in request.ops:
+        for op in body.ops:
             assert isinstance(op, Put)
             if op.expected_version is not None:
                 results.append(OpResult(OpStatus.UNEXPECTED_VERSION))
@@ -98,11 +123,36 @@ class ModelShard:
             self.log.append((op.key, op.value))
         written = TableWritten(tuple(results), base)
         if len(self.log) == base:
-            self.order.left_no_trace(request)
+            self.order.left_no_trace(body)
             return written
         self.producers.update(header._replace(record_count=1, last_offset_delta=len(self.log) - base - 1))
         self.batches[base] = written
         return written
+
+
+class TopicModel(ModelShard):
+    """A shard of a topic, whose appends are judged in the order of `ShardClients.append`."""
+
+    def forget(self) -> None:
+        self.refused = RefusedAppends()
+
+    def judge(self, body: AppendBatch, payload: bytes) -> Appended:
+        header = read_header(payload)
+        records = list(decode_records(payload))
+        if any(record.value == POISON for record in records):
+            raise BatchTooLargeError("a poisoned value")
+        duplicate = self.producers.check(header)
+        if duplicate is not None:
+            return Appended(duplicate.base_offset, duplicate.next_offset, self.term, True)
+        self.refused.check(header)
+        base = len(self.log)
+        if body.expected_offset not in {None, base}:
+            self.refused.note(header, self.producers)
+            raise OffsetMismatchError("not there", expected=body.expected_offset, actual=base)
+        self.refused.landed(header)
+        self.log += [(record.key or b"", record.value or b"") for record in records]
+        self.producers.update(header._replace(base_offset=base))
+        return Appended(base, len(self.log), self.term)
 
 
 class ModelConnection:
@@ -114,14 +164,14 @@ class ModelConnection:
         self.cluster = cluster
         self.node = node
         self.lost: AntiphonError | None = None
-        self.requests: deque[tuple[TableWrite, Callable[[Any, Any], None]]] = deque()
+        self.requests: deque[tuple[Any, bytes, Callable[[Any, Any], None]]] = deque()
         self.open: list[Callable[[Any, Any], None]] = []
         self.answers: deque[tuple[Any, Callable[[Any, Any], None]]] = deque()
 
     def send(self, body: Any, answer: Callable[[Any, Any], None], payload: Any = ()) -> None:
         if self.lost is not None:
             raise self.lost
-        self.requests.append((body, answer))
+        self.requests.append((body, b"".join(payload), answer))
 
     def step(self) -> None:
         """One request is carried out, or one answer arrives."""
@@ -130,9 +180,9 @@ class ModelConnection:
             reply, answer = self.answers.popleft()
             answer(reply, memoryview(b""))
         elif self.requests:
-            body, answer = self.requests.popleft()
+            body, payload, answer = self.requests.popleft()
             self.open.append(answer)
-            self.cluster.carry_out(self.node, body, lambda reply: self.answered(reply, answer))
+            self.cluster.carry_out(self.node, body, payload, lambda reply: self.answered(reply, answer))
 
     def answered(self, reply: Any, answer: Callable[[Any, Any], None]) -> None:
         if self.lost is None:
@@ -142,8 +192,10 @@ class ModelConnection:
     def cut(self) -> None:
         """The client hears nothing more from here; what it sent may be carried out all the same, later."""
         self.lost = ConnectionLostError("cut")
-        waiting = [answer for _, answer in self.answers] + self.open + [answer for _, answer in self.requests]
-        self.cluster.late += [(self.node, body) for body, _ in self.requests]
+        waiting = (
+            [answer for _, answer in self.answers] + self.open + [answer for *_, answer in self.requests]
+        )
+        self.cluster.late += [(self.node, body, payload) for body, payload, _ in self.requests]
         self.answers.clear()
         self.requests.clear()
         for answer in waiting:
@@ -151,14 +203,18 @@ class ModelConnection:
 
 
 class ModelCluster(Cluster):
-    """One table `t`, and a client's view of it that may lag."""
+    """One table or topic `t`, and a client's view of it that may lag."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: Kind) -> None:
         super().__init__("127.0.0.1:1", "model")
         self.random = random.Random(seed)
         self.links: list[ModelConnection] = []
-        self.late: list[tuple[int, TableWrite]] = []  # on lost connections, not carried out yet
-        self.shards = {1: ModelShard(1, OwnedRange())}
+        self.late: list[tuple[int, Any, bytes]] = []  # on lost connections, not carried out yet
+        self.kind = kind
+        self.producers = 0
+        self.shards: dict[int, ModelShard] = {
+            1: TableModel(1, OwnedRange()) if kind is Kind.TABLE else TopicModel(1)
+        }
         self.version = 1
         self.refusing = 0  # this many requests more
         self.happened: dict[str, int] = {}
@@ -174,12 +230,14 @@ class ModelCluster(Cluster):
                 shard.leader,
                 shard.term,
                 ShardStatus.ONLINE,
-                hashes=(shard.owned.first, shard.owned.last) if split else (),
+                hashes=(shard.owned.first, shard.owned.last)
+                if split and isinstance(shard, TableModel)
+                else (),
             )
             for index, shard in enumerate(self.shards.values())
         )
         nodes = tuple(NodeMeta(node, f"node:{node}") for node in range(NODES))
-        topic = TopicMeta("t", bytes(15) + b"1", Kind.TABLE, 3, "oxia", shards)
+        topic = TopicMeta("t", bytes(15) + b"1", self.kind, 3, "oxia", shards)
         return ClusterMeta("model", self.version, 0, nodes, (topic,))
 
     # -- what the client calls ------------------------------------------------------------------------------------
@@ -206,14 +264,15 @@ class ModelCluster(Cluster):
 
     async def producer_id(self, *, fresh: bool = False) -> int:
         await asyncio.sleep(0)
-        return 8 if fresh else 7
+        self.producers += fresh
+        return self.producers if fresh else 1000
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def count(self, what: str) -> None:
         self.happened[what] = self.happened.get(what, 0) + 1
 
-    def carry_out(self, node: int, body: TableWrite, answered: Answered) -> None:
+    def carry_out(self, node: int, body: Any, payload: bytes, answered: Answered) -> None:
         shard = self.shards[body.shard_id]
         try:
             if shard.leader != node:
@@ -221,7 +280,8 @@ class ModelCluster(Cluster):
             if self.refusing:
                 self.refusing -= 1
                 raise NotReadyError("refused for a moment")
-            shard.write(body, answered)
+            reply = shard.judge(body, payload)
+            shard.pending.append((len(shard.log), reply, answered))
         except AntiphonError as error:
             self.count(error.code)
             answered(error)
@@ -238,11 +298,11 @@ class ModelCluster(Cluster):
             shard = self.random.choice(list(self.shards.values()))
             shard.lead(self.random.randrange(NODES), lose=self.random.random() < 0.5)
             self.version += 1
-        elif draw < 0.035:
+        elif draw < 0.035 and self.kind is Kind.TABLE:
             self.split()
         elif draw < 0.1 and self.late:
-            node, body = self.late.pop(self.random.randrange(len(self.late)))
-            self.carry_out(node, body, lambda _: None)
+            node, body, payload = self.late.pop(self.random.randrange(len(self.late)))
+            self.carry_out(node, body, payload, lambda _: None)
         elif draw < 0.3:
             self.random.choice(list(self.shards.values())).commit()
         elif live:
@@ -250,15 +310,16 @@ class ModelCluster(Cluster):
 
     def split(self) -> None:
         """A freeze or, where there is one, the end of the split; the client does not hear of it by itself."""
-        shard = self.random.choice(list(self.shards.values()))
+        tables = [shard for shard in self.shards.values() if isinstance(shard, TableModel)]
+        shard = self.random.choice(tables)
         shard.commit()
         owned, at = shard.owned, len(shard.log)
         if not owned.is_frozen:
-            if len(self.shards) < 4 and not any(other.owned.is_frozen for other in self.shards.values()):
+            if len(self.shards) < 4 and not any(other.owned.is_frozen for other in tables):
                 middle = (owned.first + owned.last + 1) // 2
                 shard.owned = advance(owned, Freeze(middle, len(self.shards) + 1), at)
             return
-        child = ModelShard(len(self.shards) + 1, OwnedRange())
+        child = TableModel(len(self.shards) + 1, OwnedRange())
         child.owned = advance(
             OwnedRange(), Inherit(owned.frozen_from, owned.last, shard.shard_id, 0, 0, b""), 0
         )

@@ -52,13 +52,14 @@ class Request:
     `after` is the sequence of the request before it that somebody waited for when it was sent, -1 without one.
     """
 
-    __slots__ = ("after", "attempts", "count", "failure", "in_flight", "items", "sequence")
+    __slots__ = ("after", "attempts", "count", "failure", "in_flight", "items", "number", "sequence")
 
     def __init__(self, items: list[Item], sequence: int, count: int) -> None:
         self.items = items
         self.sequence = sequence
         self.count = count  # sequences that it takes
         self.after = -1
+        self.number = 0  # of the sequences that were given out, counted by request
         self.attempts = 0
         self.in_flight = False
         self.failure: AntiphonError | None = None
@@ -83,7 +84,8 @@ class Request:
 class ShardPipeline(ABC):
     """Base of the pipelines of topics and tables, which say how items become requests and replies become results."""
 
-    in_flight_max = 5  # Kafka's limit for idempotent producers: a shard remembers five batches of each
+    in_flight_max = 5
+    """Requests from the oldest without an answer to the newest: a shard remembers five batches of each Kafka producer."""
 
     def __init__(self, cluster: Cluster, shard_id: int) -> None:
         self._cluster = cluster
@@ -100,9 +102,12 @@ class ShardPipeline(ABC):
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_at = math.inf
         self._closed = False
-        self._room: list[asyncio.Future[None]] = []
+        self._room: asyncio.Future[None] | None = None  # of the first who waits for it
+        self._door = asyncio.Lock()
+        self._entering = 0
         self.producer_id = -1
         self._next_sequence = 0
+        self._numbered = 0
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
@@ -140,6 +145,11 @@ class ShardPipeline(ABC):
             request.sequence = self._next_sequence
             request.attempts = 0
             self._next_sequence += request.count
+            self._give_number(request)
+
+    def _give_number(self, request: Request) -> None:
+        request.number = self._numbered
+        self._numbered += 1
 
     # -- callers ------------------------------------------------------------------------------------------------
 
@@ -157,19 +167,25 @@ class ShardPipeline(ABC):
 
     @property
     def full(self) -> bool:
-        """Too much is queued: wait for `room()` before adding more."""
+        """Is as much queued as may be?"""
         return len(self._queue) >= QUEUE_ITEMS_MAX or self._queue_bytes >= QUEUE_BYTES_MAX
 
-    async def room(self, deadline: float) -> None:
-        """Wait until the queue is not full; raises TimedOutError at `deadline` (loop time)."""
-        while self.full:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room.append(waiter)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError:
-                raise TimedOutError("no room in the queue of writes in time; nothing was sent") from None
+    async def enter(self, item: Item) -> None:
+        """`add`, as soon as there is room, in the order of the calls; raises TimedOutError at the item's deadline."""
+        if not self.full and not self._entering:
+            self.add(item)
+            return
+        self._entering += 1
+        try:
+            async with asyncio.timeout_at(item.deadline), self._door:
+                while self.full:
+                    self._room = self._loop.create_future()
+                    await self._room
+                self.add(item)
+        except TimeoutError:
+            raise TimedOutError("no room in the queue of writes in time; nothing was sent") from None
+        finally:
+            self._entering -= 1
 
     @property
     def idle(self) -> bool:
@@ -195,7 +211,7 @@ class ShardPipeline(ABC):
         if self.producer_id < 0:
             self._recover()
             return
-        while self._queue and self._in_flight < self.in_flight_max:
+        while self._queue and not self._window_full():
             connection = self._cluster.ready_connection(self._shard_id)
             if connection is None:
                 self._recover()
@@ -206,9 +222,14 @@ class ShardPipeline(ABC):
             request = self._take()
             if request is None:
                 return
+            self._give_number(request)
             before = next((sent for sent in reversed(self._sent) if sent.wanted), None)
             self._sent.append(request)
             self._send(connection, request, before)
+
+    def _window_full(self) -> bool:
+        """Would the shard have forgotten the oldest request without an answer when it has carried out the next one?"""
+        return bool(self._sent) and self._numbered - self._sent[0].number >= self.in_flight_max
 
     def _flush_soon(self) -> None:
         if not self._flush_planned:
@@ -230,11 +251,8 @@ class ShardPipeline(ABC):
     def _popped(self, size_bytes: int) -> None:
         """Bookkeeping of `_take`: so much left the queue."""
         self._queue_bytes -= size_bytes
-        if self._room and not self.full:
-            waiters, self._room = self._room, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if self._room is not None and not self._room.done() and not self.full:
+            self._room.set_result(None)
 
     # -- answers ------------------------------------------------------------------------------------------------
 

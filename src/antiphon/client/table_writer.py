@@ -151,6 +151,7 @@ class TableWriter(ShardPipeline):
         for request in [request for request in self._sent if request.failure is not None]:
             request.sequence = self._next_sequence
             self._next_sequence += 1
+            self._give_number(request)
             self._sent.remove(request)
             self._sent.append(request)
         return fresh

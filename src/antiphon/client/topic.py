@@ -137,8 +137,6 @@ class AsyncTopic(Handle):
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
         writer = self._writer(meta, index)
-        if writer.full:
-            await writer.room(deadline)
         size_bytes = sum(
             RECORD_OVERHEAD_BYTES
             + (len(key) if key else 0)
@@ -147,7 +145,7 @@ class AsyncTopic(Handle):
             for key, value, headers, _ in append.records
         )
         future: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        writer.add(Item(append, size_bytes, deadline, future))
+        await writer.enter(Item(append, size_bytes, deadline, future))
         return await future
 
     def _shard_for(self, meta: TopicMeta, key: bytes | None, shard: int | None) -> int:

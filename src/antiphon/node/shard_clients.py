@@ -22,7 +22,6 @@ from antiphon.errors import (
     InternalError,
     InvalidRequestError,
     OffsetMismatchError,
-    OutOfOrderSequenceError,
     OverloadedError,
     TimedOutError,
     WrongKindError,
@@ -30,6 +29,7 @@ from antiphon.errors import (
 from antiphon.node.append_queue import AppendQueue, Waiting
 from antiphon.node.gateway import AppendResult, Buffer
 from antiphon.node.shard_reads import ShardReads
+from antiphon.node.write_order import RefusedAppends
 from antiphon.records.batch import BatchHeader, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
 
@@ -41,7 +41,6 @@ Done = Callable[[Any], None]
 """Called with a result or an AntiphonError."""
 
 WAITERS_MAX: Final = 100_000
-REFUSED_MAX: Final = 1000
 
 
 class Pending(NamedTuple):
@@ -89,7 +88,7 @@ class ShardClients(ShardReads):
         self._reads: dict[int, list[Waiter]] = {}
         self._read_token = 0
         self._read_asked = False
-        self._refused: dict[int, tuple[int, int]] = {}  # by producer id: see _check_chain
+        self._refused = RefusedAppends()
 
     def configure(self, settings: "TopicSettings") -> None:
         """Take over the settings of the topic."""
@@ -140,14 +139,13 @@ class ShardClients(ShardReads):
             result = AppendResult(duplicate.base_offset, duplicate.next_offset, host.term, log_start, True)
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
-        if self._refused:
-            self._check_chain(header)
+        self._refused.check(header)
         base = host.log.log_end
         if expected_offset is not None and expected_offset != base:
-            self._note_refusal(header)
+            self._refused.note(header, host.log.producers)
             self._mismatch(expected_offset, base, timeout_s, done)
             return
-        self._refused.pop(header.producer_id, None)
+        self._refused.landed(header)
         owned = bytearray(batch)
         stamp(owned, base, host.term)
         next_offset = base + header.last_offset_delta + 1
@@ -227,29 +225,6 @@ class ShardClients(ShardReads):
             actual=actual,
         )
         self.when_confirmed(actual, timeout_s, lambda: done(error), done)
-
-    def _note_refusal(self, header: BatchHeader) -> None:
-        """Remember the first batch of a producer that the log does not know, when it is refused: see `_check_chain`."""
-        producer_id = header.producer_id
-        if producer_id < 0 or self._host.log.producers.last_batch(producer_id) is not None:
-            return  # batches without a producer are not a chain; those of a known one must follow its last
-        if len(self._refused) >= REFUSED_MAX and producer_id not in self._refused:
-            del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = (header.producer_epoch, header.base_sequence)
-
-    def _check_chain(self, header: BatchHeader) -> None:
-        """Refuse what follows a refused batch in its producer's sequence, so that a chain leaves a prefix (S2.13).
-
-        The log takes any first sequence of a producer that it does not know. But when the batch before this one was on its
-        way here too and has just been refused, then this one must not land, even if the end is where it expects it by now.
-        """
-        epoch, sequence = self._refused.get(header.producer_id, (-1, -1))
-        if epoch == header.producer_epoch and sequence != header.base_sequence:
-            raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} sent sequence {header.base_sequence}, but its batch {sequence} was refused",
-                expected=sequence,
-                actual=header.base_sequence,
-            )
 
     # -- tables -------------------------------------------------------------------------------------------------
 

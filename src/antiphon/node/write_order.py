@@ -1,10 +1,11 @@
-"""One writer's requests to a table shard are carried out in the order in which they were sent.
+"""One writer's requests to a shard are carried out in the order in which they were sent: what the log alone cannot tell.
 
-A client has several requests to a shard on their way. The shard may refuse one for a moment (it has just been elected, its
-queue is full, keys are being handed to another shard) and could carry out the next, which must not overtake: they may
-put the same key. So a request says which one went before it and has no answer yet (`TableWrite.after`), and the shard takes
-it only once that one was dealt with here: it is in the log, or left nothing there since each of its operations was refused.
-The sender then sends both again, in order. An older request that comes late is refused by its sequence, as always.
+A client has several requests to a table's shard on their way. The shard may refuse one for a moment (it has just been
+elected, its queue is full, keys are being handed to another shard) and could carry out the next, which must not overtake:
+they may put the same key. So a request says which one went before it and has no answer yet (`TableWrite.after`), and the
+shard takes it only once that one was dealt with here: it is in the log, or left nothing there since each of its operations
+was refused. The sender then sends both again, in order. An older request that comes late is refused by its sequence, as
+always.
 
 Every leader begins without memory of requests that left nothing in the log. That is enough, since whoever has no answer to
 one sends it to the new leader first.
@@ -12,10 +13,12 @@ one sends it to the new leader first.
 
 from typing import Final
 
-from antiphon.errors import NotReadyError
+from antiphon.errors import NotReadyError, OutOfOrderSequenceError
 from antiphon.log.producer_state import ProducerState
+from antiphon.records.batch import BatchHeader
 from antiphon.wire.requests import TableWrite
 
+REFUSED_MAX: Final = 1000
 WRITERS_MAX: Final = 10_000
 """Writers whose last request without effect is remembered. One that was forgotten only has to send two requests again."""
 
@@ -51,3 +54,44 @@ class WriteOrder:
         if len(self._without_trace) >= WRITERS_MAX and request.producer_id not in self._without_trace:
             del self._without_trace[next(iter(self._without_trace))]
         self._without_trace[request.producer_id] = (request.producer_epoch, request.sequence)
+
+
+class RefusedAppends:
+    """First batches of producers that a topic's log does not know, which were refused: what follows them must not land.
+
+    The log takes any first sequence of a producer that it does not know. But when the batch before one was on its way here
+    too and has just been refused, then this one must not land, even if the end is where it expects it by now: so a chain of
+    appends leaves a prefix (S2.13).
+    """
+
+    def __init__(self) -> None:
+        self._refused: dict[int, tuple[int, int]] = {}  # producer -> epoch and sequence
+
+    def note(self, header: BatchHeader, producers: ProducerState) -> None:
+        """A batch was refused."""
+        producer_id = header.producer_id
+        if producer_id < 0 or producers.last_batch(producer_id) is not None:
+            return  # batches without a producer are not a chain; those of a known one must follow its last
+        if len(self._refused) >= REFUSED_MAX and producer_id not in self._refused:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = (header.producer_epoch, header.base_sequence)
+
+    def check(self, header: BatchHeader) -> None:
+        """Raise OutOfOrderSequenceError for a batch that follows a refused one in its producer's sequence."""
+        if not self._refused:
+            return
+        epoch, sequence = self._refused.get(header.producer_id, (-1, -1))
+        if epoch == header.producer_epoch and sequence != header.base_sequence:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, but its batch {sequence} was refused",
+                expected=sequence,
+                actual=header.base_sequence,
+            )
+
+    def landed(self, header: BatchHeader) -> None:
+        """A batch of this producer is in the log: from now on that tells what comes next."""
+        self._refused.pop(header.producer_id, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._refused.clear()
