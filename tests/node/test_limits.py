@@ -110,14 +110,49 @@ def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same(tmp_path
                 await nodes.append(shard_id, b"<%d>" % number)
             warm = await node.fetch(shard_id, 10, 2000)
             clients = node.hosts[shard_id].clients
-            assert not clients.is_cold(10)
+            assert not clients.is_cold(10, "committed")
             node.hosts[shard_id].log.release_memory()
-            assert clients.is_cold(10)
+            assert clients.is_cold(10, "committed")
             cold = await node.fetch(shard_id, 10, 2000)
             assert b"".join(cold.batches) == b"".join(warm.batches)
             assert len(cold.batches) > 5
             with pytest.raises(OffsetOutOfRangeError):
                 await node.fetch(shard_id, 10_000, 2000)
+
+    run(test())
+
+
+def flip_last_bit(shard: Path) -> None:
+    (data,) = shard.glob("*.log")
+    damaged = bytearray(data.read_bytes())
+    damaged[-3] ^= 1
+    data.write_bytes(damaged)
+
+
+def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_mended(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await new_shard(nodes, "t")
+            for number in range(20):
+                await nodes.append(shard_id, b"<%d>" % number)
+            leader = await nodes.leader(shard_id)
+            victim = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
+            await eventually(lambda: victim.hosts[shard_id].high_watermark == 20)
+            log = victim.hosts[shard_id].log
+            await eventually(lambda: log.durable_end == 20)
+            whole = b"".join((await victim.fetch(shard_id, 0, 1 << 20, "replica")).batches)
+            assert log.is_in_memory(0)
+            flip_last_bit(Path(log.path))
+            with pytest.raises(NotLeaderError, match="damaged at offset 19"):
+                await victim.fetch(shard_id, 0, 1 << 20, "replica")
+
+            await nodes.stop(victim.node_id)
+            victim = await nodes.start(victim.node_id)
+            await eventually(lambda: shard_id in victim.hosts and victim.hosts[shard_id].log.damaged is None)
+            mended = await victim.fetch(shard_id, 0, 1 << 20, "replica")
+            assert b"".join(mended.batches)[: len(whole)] == whole
 
     run(test())
 

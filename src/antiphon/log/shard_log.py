@@ -459,9 +459,12 @@ class ShardLog:
         return self.plan_read(offset, max_bytes, end, at_least_one)()
 
     def plan_read(
-        self, offset: int, max_bytes: int, end: int, at_least_one: bool = True
+        self, offset: int, max_bytes: int, end: int, at_least_one: bool = True, *, from_disk: bool = False
     ) -> Callable[[], list[memoryview]]:
-        """The same as `read`, as a function that may be called in any thread. Raises OffsetOutOfRangeError here."""
+        """The same as `read`, as a function that may be called in any thread. Raises OffsetOutOfRangeError here.
+
+        `from_disk`: what is durable is read from the disk also where it is in memory.
+        """
         if not self.log_start <= offset <= self.log_end:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is outside of the log, which goes from {self.log_start} to {self.log_end}",
@@ -469,13 +472,14 @@ class ShardLog:
                 start=self.log_start,
                 end=self.log_end,
             )
-        if offset >= self._tail.start:
+        in_memory_from = max(self._tail.start, self.durable_end) if from_disk else self._tail.start
+        if offset >= in_memory_from:
             found = []
             if offset < self.log_end:
                 found = self._tail.read(offset, max_bytes, end, at_least_one=at_least_one)
             return lambda: found
         reader = self._disk_read()
-        limit = min(end, self._tail.start)
+        limit = min(end, in_memory_from)
         return functools.partial(reader.read, offset, max_bytes, limit, at_least_one=at_least_one)
 
     def _disk_read(self, since_ms: int = -(1 << 63)) -> DiskRead:

@@ -171,7 +171,7 @@ class GatewayCalls:
     ) -> FetchResult:
         """See Gateway."""
         clients = self.host(shard_id).clients
-        if clients.is_cold(offset):
+        if clients.is_cold(offset, isolation):
             return await clients.fetch_cold(offset, max_bytes, isolation, at_least_one=at_least_one)
         return clients.fetch(offset, max_bytes, isolation, at_least_one=at_least_one)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.errors import InvalidRequestError
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.node.table_shard import TableShard, append_effects
+from antiphon.node.write_order import WriteOrder
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
@@ -33,6 +34,7 @@ class MergedShard(TableShard):
         self.state = self.merged
         self.judge: MergingEvaluator | None = None
         self.evaluator = None
+        self.order = WriteOrder()
         self._log = log
         self._inherited = (b"", None)
         self._forget_from = b""

@@ -391,7 +391,7 @@ class NativeSession:
 
     def _fetch(self, request_id: int, body: Fetch, _payload: memoryview) -> None:
         clients = self._node.host(body.shard_id).clients
-        if clients.is_cold(body.offset):
+        if clients.is_cold(body.offset, body.isolation):
             self._begin(request_id)
             self._node.spawn(self._fetch_cold(request_id, clients, body))
         elif not self._try_fetch(request_id, body, last=body.wait_ms <= 0):

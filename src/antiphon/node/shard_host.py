@@ -476,10 +476,10 @@ class ShardHost:
             raise self._unreadable(error) from error
 
     async def read_in_thread(
-        self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
+        self, offset: int, max_bytes: int, end: int, *, at_least_one: bool, from_disk: bool = False
     ) -> list[memoryview]:
-        """The same, without keeping the event loop waiting for the disk."""
-        work = self.log.plan_read(offset, max_bytes, end, at_least_one)
+        """The same, without keeping the event loop waiting for the disk; `from_disk` as for `ShardLog.plan_read`."""
+        work = self.log.plan_read(offset, max_bytes, end, at_least_one, from_disk=from_disk)
         try:
             return await asyncio.get_running_loop().run_in_executor(None, work)
         except (DamagedLogError, OSError) as error:

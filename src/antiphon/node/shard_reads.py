@@ -61,7 +61,7 @@ class ShardReads:
 
     def fetch(self, offset: int, max_bytes: int, isolation: str, *, at_least_one: bool) -> FetchResult:
         """Whole batches from the one that holds `offset`. Isolation `replica` reads what this replica knows to be
-        committed, whoever leads. May read the disk: see `is_cold`.
+        committed, whoever leads, and of that what is durable from the disk. May read the disk: see `is_cold`.
         """
         end = self._end_for(offset, isolation)
         batches: list[memoryview] = []
@@ -69,9 +69,11 @@ class ShardReads:
             batches = self._host.read(offset, max_bytes, end, at_least_one=at_least_one)
         return self._fetched(batches)
 
-    def is_cold(self, offset: int) -> bool:
-        """Would a fetch from here read the disk? Then `fetch_cold` spares the event loop."""
+    def is_cold(self, offset: int, isolation: str) -> bool:
+        """Would a fetch from here read the disk? Then it is to be a `fetch_cold`, which spares the event loop."""
         log = self._host.log
+        if isolation == "replica" and offset < log.durable_end:
+            return True
         return offset < log.log_end and not log.is_in_memory(offset)
 
     async def fetch_cold(
@@ -81,7 +83,9 @@ class ShardReads:
         end = self._end_for(offset, isolation)
         batches: list[memoryview] = []
         if offset < end and max_bytes > 0:
-            batches = await self._host.read_in_thread(offset, max_bytes, end, at_least_one=at_least_one)
+            batches = await self._host.read_in_thread(
+                offset, max_bytes, end, at_least_one=at_least_one, from_disk=isolation == "replica"
+            )
         return self._fetched(batches)
 
     def _end_for(self, offset: int, isolation: str) -> int:
