@@ -4,6 +4,8 @@ import asyncio
 import os
 import random
 from collections import Counter
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     async def main() -> None:
         table = AsyncTable(cluster, "t", 3600.0)
         draw = random.Random(seed)
-        made: list[tuple[bytes, int, asyncio.Future[Version]]] = []
+        made: list[tuple[bytes, int, asyncio.Future[Any]]] = []
         refused: list[tuple[type[Exception], asyncio.Future[Version]]] = []
         while len(made) < PUTS or not all(put.done() for _, _, put in made):
             cluster.step()
@@ -46,6 +48,11 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
                 for _ in range(draw.choice([1, 2, 6])):
                     key = b"k%d" % draw.randrange(KEYS)
                     made.append((key, len(made), table.put(key, b"%d" % len(made))))
+                if draw.random() < 0.1:
+                    two = [Put(key, b"%d" % number) for number in range(len(made), len(made) + 2)]
+                    both = asyncio.create_task(table.write(two))
+                    made += [(key, len(made), both), (key, len(made) + 1, both)]
+                    await asyncio.sleep(0)  # it begins
                 if draw.random() < 0.1:
                     made[-1][2].cancel()  # its caller gives up: it may be carried out or not
                 if draw.random() < 0.1:
@@ -60,19 +67,27 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
                 await asyncio.sleep(0)
             with pytest.raises(kind):
                 put.result()
-        logs = [entry for _, shard in sorted(cluster.shards.items()) for entry in shard.log]
-        for key in {key for key, _, _ in made}:
-            found = [int(value) for log_key, value in logs if log_key == key]
-            expected = [
-                number
-                for put_key, number, put in made
-                if put_key == key and (number in found or not put.cancelled())
-            ]
-            assert found == expected, f"seed {seed}, {key!r}"
+        check_logs(cluster, made)
         await table.close()
 
     asyncio.run(main())
     return cluster.happened
+
+
+def check_logs(cluster: ModelCluster, made: list[tuple[bytes, int, asyncio.Future[Any]]]) -> None:
+    """What was made and not given up stands there once and in order; a transaction's two rows stand together."""
+    logs = [entry for _, shard in sorted(cluster.shards.items()) for entry in shard.log]
+    for key in {key for key, _, _ in made}:
+        found = [int(value) for log_key, value in logs if log_key == key]
+        expected = [
+            number
+            for put_key, number, put in made
+            if put_key == key and (number in found or not put.cancelled())
+        ]
+        assert found == expected, f"seed {cluster.seed}, {key!r}"
+        for number, following in pairwise([*found, -1]):
+            together = number + 1 < len(made) and made[number][2] is made[number + 1][2]
+            assert not together or following == number + 1, f"seed {cluster.seed}: half a transaction"
 
 
 def test_no_write_overtakes_another_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

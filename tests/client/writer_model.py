@@ -207,6 +207,7 @@ class ModelCluster(Cluster):
 
     def __init__(self, seed: int, kind: Kind) -> None:
         super().__init__("127.0.0.1:1", "model")
+        self.seed = seed
         self.random = random.Random(seed)
         self.links: list[ModelConnection] = []
         self.late: list[tuple[int, Any, bytes]] = []  # on lost connections, not carried out yet
