@@ -63,8 +63,9 @@ def test_keys_of_several_shards_are_refused_before_anything_is_sent(play: Play) 
     play(scenario)
 
 
-def an_item(name: str) -> Item:
-    return Item(name, 1, 0.0, asyncio.get_running_loop().create_future())
+def an_item(name: str, time_s: float = 60.0) -> Item:
+    loop = asyncio.get_running_loop()
+    return Item(name, 1, loop.time() + time_s, loop.create_future())
 
 
 def test_a_handover_delivers_in_the_order_in_which_callers_made_them() -> None:
@@ -102,6 +103,20 @@ def test_another_split_extends_a_handover() -> None:
         assert delivered == []
         handover.settled(second)
         assert delivered == ["w"]
+
+    asyncio.run(test())
+
+
+def test_who_waits_for_a_handover_has_time_of_its_own() -> None:
+    async def test() -> None:
+        moved, later = an_item("m", 0.01), an_item("l", 0.02)
+        handover = Handover(lambda _: None)
+        handover.extend([7], [Request([], 0, 1)], [moved])
+        handover.add(later)
+        outcomes = await asyncio.gather(moved.future, later.future, return_exceptions=True)
+        assert [str(outcome) for outcome in outcomes] == [
+            "the write could not be sent in time; it was not carried out"
+        ] * 2
 
     asyncio.run(test())
 

@@ -9,9 +9,10 @@ until the last request that was open at an old one is settled, and then go in th
 Another split that becomes known meanwhile extends the handover.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 
-from antiphon.client.pipeline import Item, Request
+from antiphon.client.pipeline import Item, Request, give_up
 
 
 class Handover:
@@ -29,15 +30,21 @@ class Handover:
         """Shards took keys over from one that has these requests open; `moved` were to follow them there."""
         self._fresh.update(fresh)
         self._open.update((id(request), request) for request in open_requests)
-        self._waiting.extend(moved)
+        for item in moved:
+            self.add(item)
 
     def holds_back(self, shard_id: int) -> bool:
         """Must a write to this shard wait?"""
         return not self.done and shard_id in self._fresh
 
     def add(self, item: Item) -> None:
-        """A write that is to wait: made by now, or refused by an old shard for good."""
+        """A write that is to wait: made by now, or refused by an old shard for good. Its caller's time goes on."""
         self._waiting.append(item)
+        asyncio.get_running_loop().call_at(item.deadline, self._late, item)
+
+    def _late(self, item: Item) -> None:
+        if not self.done:
+            give_up(item, sent=False)
 
     def settled(self, request: Request) -> None:
         """The old shard has nothing to do with this request any more; when that is so of all, what waits goes on."""

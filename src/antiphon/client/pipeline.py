@@ -378,7 +378,7 @@ class ShardPipeline(ABC):
                 if item.future.done():
                     continue
                 if item.deadline <= now:
-                    item.future.set_exception(_timed_out(sent))
+                    give_up(item, sent=sent)
                 else:
                     following = min(following, item.deadline)
         self._plan_sweep(following)
@@ -403,7 +403,12 @@ def mends(error: AntiphonError) -> bool:
     return error.retriable or isinstance(error, UnknownShardError)
 
 
-def _timed_out(sent: bool) -> TimedOutError:
+def give_up(item: Item, *, sent: bool) -> None:
+    """Its caller's time is over; `sent`: it may have been carried out."""
+    if item.future.done():
+        return
     if sent:
-        return TimedOutError("no answer in time; whether the write was carried out is not known", sent=True)
-    return TimedOutError("the write could not be sent in time; it was not carried out", sent=False)
+        error = TimedOutError("no answer in time; whether the write was carried out is not known", sent=True)
+    else:
+        error = TimedOutError("the write could not be sent in time; it was not carried out", sent=False)
+    item.future.set_exception(error)

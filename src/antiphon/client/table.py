@@ -60,9 +60,7 @@ class AsyncTable(Handle):
         self._writers: dict[int, TableWriter] = {}
         self._ranges = KeyRanges(())
         self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
-        self._early: list[
-            Item
-        ] = []  # writes from before the table's metadata was known, and those behind them
+        self._early: list[Item] = []  # made before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
         self._readers: dict[str, PerShard[TableReader]] = {
             consistency: PerShard(partial(self._reader, consistency)) for consistency in CONSISTENCIES
