@@ -1,5 +1,6 @@
 """`antiphon verify`: its judges see what is wrong, and a short real run finds nothing."""
 
+import asyncio
 import json
 import random
 import signal
@@ -23,11 +24,13 @@ from antiphon.cli.verify_checks import (
 )
 from antiphon.cli.verify_faults import DISK_FAULTS, FAULTS, parse_faults, plan
 from antiphon.cli.verify_history import Append, History, Outcome, Seen, TableCall
-from antiphon.cli.verify_logs import ShardCopy
+from antiphon.cli.verify_logs import ShardCopy, compare_stores
 from antiphon.cli.verify_tables import judge
 from antiphon.errors import InvalidRequestError
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION
+from antiphon.table.state import open_state
+from tests.node.in_process import cluster_of, run
 
 
 def log_of(*values: bytes) -> dict[int, ShardCopy]:
@@ -153,6 +156,38 @@ def test_a_seed_decides_the_faults() -> None:
     assert plans[0] == plans[1]
     assert {fault.what for fault in plans[0]} == {*FAULTS, *DISK_FAULTS} - {"disk"}
     assert all(fault.at_s < 100 for fault in plans[0])
+
+
+def test_a_store_has_to_be_what_its_own_log_folds_into(tmp_path: Path) -> None:
+    made: dict[str, Path | int] = {}
+
+    async def fill() -> None:
+        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+            table = await db.create_table("t", shards=1, replicas=1)
+            await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(20)))
+            await table.delete("k7")
+            host = next(host for host in nodes.nodes[0].hosts.values() if host.table is not None)
+            made["shard"], made["end"] = host.shard_id, host.log.log_end
+            made["dir"] = Path(host.log.path).parents[1]
+
+    run(fill())
+    shard, end, directory = made["shard"], made["end"], made["dir"]
+    assert isinstance(shard, int)
+    assert isinstance(end, int)
+    assert isinstance(directory, Path)
+
+    def compare(committed: int) -> list[str]:
+        return compare_stores({0: directory}, [ShardCopy("t", 0, shard, end=committed)], "t")
+
+    assert compare(end) == []
+    assert compare(end - 2) == [], "the log went on after the leader was read"
+    store = str(directory / "tables" / str(shard))
+    with open_state(store) as state:
+        state.apply_effects([(b"k3", b"else", VERSION.pack(99, 0, 0, 0))], state.applied_offset, 100)
+    assert compare(end) == ["t/0 on node 0: rows that its log does not fold into: [b'k3']"]
+    with open_state(store) as state:
+        state.apply_effects([], end + 5, 100)
+    assert compare(end) == [f"t/0 on node 0: applied up to {end + 5}, its log ends at {end}"]
 
 
 def test_unknown_faults_are_refused_with_those_there_are() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon.errors import AntiphonError, TimedOutError
-from antiphon.records.batch import iter_batches
+from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.decode import Record, decode_records
 
 READ_BYTES: Final = 1024 * 1024
@@ -166,34 +166,46 @@ def _differences(log: Any, copy: ShardCopy) -> list[str]:
 
 
 def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: str) -> list[str]:
-    """After a clean stop: is every table store what its log folds into, up to where it says that it has applied?"""
-    from antiphon.records.changes import decode_changes
+    """After a clean stop: is every table store what its own log folds into, up to where it says that it has applied?
+
+    That may lie behind what the leader served before: nodes stop one after the other, and those that are left elect anew.
+    """
+    from antiphon.log.disk import RealDisk
+    from antiphon.log.shard_log import ShardLog
     from antiphon.table.state import open_state
 
     problems = []
-    for copy in copies:
-        if copy.topic != table:
-            continue
-        changes = list(decode_changes(copy.batches))
-        for node_id, directory in node_dirs.items():
-            where = f"{copy.name} on node {node_id}"
-            with open_state(str(directory / "tables" / str(copy.shard_id))) as state:
-                applied = state.applied_offset
-                if applied > copy.end:
-                    problems.append(f"{where}: applied up to {applied}, committed is {copy.end}")
-                expected: dict[bytes, tuple[bytes, int, int]] = {}
-                for change in changes:
-                    if change.offset < applied and change.value is None:
-                        expected.pop(change.key, None)
-                    elif change.offset < applied and change.value is not None:
-                        expected[change.key] = (change.value, change.version_id, change.modifications)
-                rows, more = state.scan(b"", b"", 10_000)
-                found = {row.key: (row.value, row.version.id, row.version.modifications) for row in rows}
-                if more or found != expected:
-                    odd = sorted(
-                        key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
-                    )
-                    problems.append(
-                        f"{where}: rows that its log does not fold into: {odd[:PROBLEMS_PER_CHECK]}"
-                    )
+    disk = RealDisk()
+    try:
+        for copy in copies:
+            for node_id, directory in node_dirs.items() if copy.topic == table else ():
+                log = ShardLog.open(disk, str(directory / "shards" / str(copy.shard_id)))
+                with open_state(str(directory / "tables" / str(copy.shard_id))) as state:
+                    problems += [f"{copy.name} on node {node_id}: {told}" for told in _misfolded(log, state)]
+    finally:
+        disk.close()
     return problems
+
+
+def _misfolded(log: Any, state: Any) -> list[str]:
+    from antiphon.records.changes import decode_changes
+
+    applied = state.applied_offset
+    if applied > log.log_end:
+        return [f"applied up to {applied}, its log ends at {log.log_end}"]
+    expected: dict[bytes, tuple[bytes, int, int]] = {}
+    at = log.log_start
+    while at < applied:
+        batches = log.read(at, READ_BYTES, applied)
+        for change in decode_changes(batches):
+            if change.value is None:
+                expected.pop(change.key, None)
+            else:
+                expected[change.key] = (change.value, change.version_id, change.modifications)
+        at = read_header(batches[-1]).next_offset
+    rows, more = state.scan(b"", b"", 10_000)
+    found = {row.key: (row.value, row.version.id, row.version.modifications) for row in rows}
+    if not more and found == expected:
+        return []
+    odd = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+    return [f"rows that its log does not fold into: {odd[:PROBLEMS_PER_CHECK]}"]
