@@ -16,6 +16,7 @@ from antiphon.errors import CorruptBatchError, InvalidRequestError, NewerFormatE
 from antiphon.invariants import InvariantError
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION, Effect, effects_of
+from antiphon.records.split_entries import Freeze, Release
 from antiphon.table.state import (
     CEILING,
     EQUAL,
@@ -28,6 +29,7 @@ from antiphon.table.state import (
     install_state,
     open_state,
 )
+from antiphon.wire.metadata import key_hash
 from antiphon.wire.requests import Row, Version
 
 
@@ -268,3 +270,28 @@ def test_store_equals_a_dictionary(
                 model[key] = value
         assert [(row.key, row.value) for row in state.scan(b"", b"", 1000)[0]] == sorted(model.items())
         assert state.applied_offset == len(changes)
+
+
+@pytest.mark.parametrize("between", [0, 1, 3, 9])
+def test_a_split_in_the_middle_of_a_purge_leaves_no_key_behind(state: TableState, between: int) -> None:
+    """Keys that the second split took away may lie before the place that the purge after the first one had reached."""
+    keys = [b"k%03d" % number for number in range(200)]
+    state.apply_effects([effect(key, b"v", number) for number, key in enumerate(keys)], 200, 200)
+
+    def release(first: int, at: int) -> None:
+        state.apply_effects([], at + 2, 200, [(Freeze(first, 9), at), (Release(at, first, 9, 0), at + 1)])
+
+    release(1 << 31, 200)
+    start: bytes | None = b""
+    for _ in range(between):
+        assert start is not None
+        start = state.purge(start, 20)
+    release(1 << 30, 202)
+    for _ in range(40):
+        if start is None:
+            break
+        start = state.purge(start, 20)
+    assert start is None
+    assert not state.owned.purging
+    rows, _ = state.scan(b"", b"", 1000)
+    assert [row.key for row in rows] == [key for key in keys if key_hash(key) < 1 << 30]

@@ -118,6 +118,7 @@ class TableState:
         self.durable_offset = self.applied_offset
         stored = db.get(RANGE_KEY)
         self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
+        self._purged_for = (-1, -1)  # what the shard held when the pass of `purge` began
         self.jobs: bytes = db.get(JOBS_KEY) or b""
 
     def __enter__(self) -> Self:
@@ -195,10 +196,15 @@ class TableState:
     def purge(self, start: bytes, examined_max: int) -> bytes | None:
         """Remove keys that a split took away, among the first `examined_max` from `start` on; returns where to go on.
 
-        None: there are none (left), and the store remembers that.
+        None: there are none (left), and the store remembers that. A pass that another split came into begins anew: what
+        that one took away may lie before the place that was reached.
         """
         if not self.owned.purging:
             return None
+        held = (self.owned.first, self.owned.last)
+        if start and held != self._purged_for:
+            start = b""
+        self._purged_for = held
         batch = WriteBatch(raw_mode=True)
         following: bytes | None = None
         for examined, (stored_key, _) in enumerate(self._db.items(from_key=USER + start)):
