@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from antiphon.errors import InvalidRequestError
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.node.table_shard import TableShard, append_effects
-from antiphon.node.write_order import WriteOrder
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
@@ -29,14 +28,9 @@ class MergedShard(TableShard):
     """Store and evaluator of one replica."""
 
     def __init__(self, path: str, log: "ShardLog", rule: ConflictRule) -> None:
-        self.path = path
         self.merged = MergedState.open(path, rule)
-        self.state = self.merged
+        super().__init__(path, log, self.merged)
         self.judge: MergingEvaluator | None = None
-        self.evaluator = None
-        self.order = WriteOrder()
-        self._log = log
-        self._inherited = (b"", None)
         self._forget_from = b""
 
     def committed(self, high_watermark: int) -> None:

@@ -145,13 +145,13 @@ class Splits:
 
     async def _purge(self, host: "ShardHost") -> None:
         """Remove the keys that were released from this replica's store, a few at a time."""
-        start: bytes | None = b""
+        more = True
         try:
-            while start is not None:
+            while more:
                 table = host.table
                 if table is None or host.closed or host.failed is not None or self._node.stopping:
                     return
-                start = table.state.purge(start, PURGE_ROWS)
+                more = table.state.purge(PURGE_ROWS)
                 await asyncio.sleep(PURGE_PAUSE_S)
             self._log.info("split_purged", shard=host.shard_id)
         except AntiphonError as error:

@@ -18,7 +18,7 @@ from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import Evaluation, TableEvaluator, results_from_batch
 from antiphon.table.ranges import check_ops, covers, wrong_shard
-from antiphon.table.state import EQUAL, open_state
+from antiphon.table.state import EQUAL, TableState, open_state
 from antiphon.wire.metadata import HASH_MAX
 from antiphon.wire.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
 
@@ -35,9 +35,10 @@ CONSISTENCIES: Final = ("linearizable", "leader", "local")
 class TableShard:
     """Store and, while this node leads, evaluator of one table shard."""
 
-    def __init__(self, path: str, log: "ShardLog") -> None:
+    def __init__(self, path: str, log: "ShardLog", state: TableState | None = None) -> None:
+        """Opens the store in directory `path`, unless it is given. Raises what `open_state` does."""
         self.path = path
-        self.state = open_state(path)
+        self.state = open_state(path) if state is None else state
         self.evaluator: TableEvaluator | None = None
         self.order = WriteOrder()
         self._log = log

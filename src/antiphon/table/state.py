@@ -118,7 +118,7 @@ class TableState:
         self.durable_offset = self.applied_offset
         stored = db.get(RANGE_KEY)
         self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
-        self._purged_for = (-1, -1)  # what the shard held when the pass of `purge` began
+        self._purge_from = USER  # how far `purge` has looked
         self.jobs: bytes = db.get(JOBS_KEY) or b""
 
     def __enter__(self) -> Self:
@@ -182,6 +182,7 @@ class TableState:
                 put(USER + key, version + value)
         owned, jobs = self.owned, self.jobs
         if entries:
+            self._purge_from = USER  # what they take away may lie before the place that was reached
             for entry, offset in entries:
                 owned = advance(owned, entry, offset)
                 if isinstance(entry, Inherit):
@@ -193,33 +194,28 @@ class TableState:
         self.applied_offset, self.next_version_id = end, next_version_id
         self.owned, self.jobs = owned, jobs
 
-    def purge(self, start: bytes, examined_max: int) -> bytes | None:
-        """Remove keys that a split took away, among the first `examined_max` from `start` on; returns where to go on.
+    def purge(self, examined_max: int) -> bool:
+        """Remove keys that splits took away, among the next `examined_max`; says whether there is more to look at.
 
-        None: there are none (left), and the store remembers that. A pass that another split came into begins anew: what
-        that one took away may lie before the place that was reached.
+        When everything was looked at, the store remembers that. A split that comes in between has it begin anew.
         """
         if not self.owned.purging:
-            return None
-        held = (self.owned.first, self.owned.last)
-        if start and held != self._purged_for:
-            start = b""
-        self._purged_for = held
+            return False
         batch = WriteBatch(raw_mode=True)
         following: bytes | None = None
-        for examined, (stored_key, _) in enumerate(self._db.items(from_key=USER + start)):
+        for examined, (stored_key, _) in enumerate(self._db.items(from_key=self._purge_from)):
             if stored_key >= USER_END:
                 break
             if examined >= examined_max:
-                following = stored_key[1:]
+                following = stored_key
                 break
             if not self.owned.holds(stored_key[1:]):
                 batch.delete(stored_key)
         owned = self.owned if following is not None else msgspec.structs.replace(self.owned, purging=False)
         batch.put(RANGE_KEY, msgspec.msgpack.encode(owned))
         self._write(batch)
-        self.owned = owned
-        return following
+        self.owned, self._purge_from = owned, following or USER
+        return following is not None
 
     def _write(self, batch: WriteBatch) -> None:
         try:
