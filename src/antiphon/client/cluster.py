@@ -7,10 +7,10 @@ until there is something new, so that a fail-over is noticed as soon as it is ov
 
 import asyncio
 import os
-import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from antiphon import system
 from antiphon.client.connection import (
     ClientClosedError,
     Connection,
@@ -58,7 +58,7 @@ class Pauses:
     async def wait(self, reason: AntiphonError) -> None:
         """Sleep for the next pause; raises TimedOutError when the deadline comes first."""
         self.count += 1
-        pause_s = self._next_s * random.uniform(0.5, 1.0)
+        pause_s = self._next_s * system.rng().uniform(0.5, 1.0)
         self._next_s = min(self._next_s * 2, PAUSE_S_MAX)
         if self.left_s() <= pause_s:
             raise TimedOutError(
@@ -152,9 +152,9 @@ class Cluster:
     def _places(self, avoid: str | None) -> list[str]:
         """Addresses to ask: connected ones first, the one to avoid last."""
         others = [address for address in self._addresses.values() if address not in self._connections]
-        random.shuffle(others)
+        system.rng().shuffle(others)
         connected = list(self._connections)
-        random.shuffle(connected)
+        system.rng().shuffle(connected)
         places = list(dict.fromkeys(connected + others + self.servers))
         if avoid in places:
             places.remove(avoid)

@@ -17,12 +17,12 @@ log without ever having to undo.
 """
 
 import asyncio
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
 
+from antiphon import system
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (
@@ -162,7 +162,7 @@ class AsyncLogBackedStore(Generic[StateT]):
         self._upcoming = start_offset
         self._end = start_offset  # the log is known to reach this far
         self._seen = 0
-        self._store_id = uuid.uuid4().bytes
+        self._store_id = system.new_uuid().bytes
         self._batches = 0
         self._bytes_per_batch = BYTES_PER_BATCH
         self._queue: deque[_Call[StateT]] = deque()

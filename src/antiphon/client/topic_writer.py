@@ -9,10 +9,10 @@ The first batch of a producer id travels alone, because a shard takes any sequen
 A conditional append (KIP-27) travels alone: it is sent when nothing is in flight, and nothing is sent before its answer.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from antiphon import system
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection import Connection
 from antiphon.client.pipeline import Item, Request, ShardPipeline
@@ -182,4 +182,4 @@ def _unknown_outcome() -> TimedOutError:
 
 def now_ms() -> int:
     """Milliseconds since 1970, for records without a timestamp of their own."""
-    return time.time_ns() // 1_000_000
+    return system.wall_ms()

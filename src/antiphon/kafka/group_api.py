@@ -1,9 +1,8 @@
 """The group APIs as Kafka's clients call them: requests to the coordinator's calls and back."""
 
-import time
-import uuid
 from typing import Final
 
+from antiphon import system
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.cluster_view import ClusterView
@@ -98,7 +97,7 @@ class GroupApi:
             rebalance_ms if rebalance_ms >= 0 else request.session_timeout_ms,
             request.protocol_type,
             tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
-            f"{request.group_instance_id or client_id}-{uuid.uuid4()}",
+            f"{request.group_instance_id or client_id}-{system.new_uuid()}",
             id_first=version >= FIRST_ID_FIRST,
             can_skip_assignment=version >= FIRST_SKIP_ASSIGNMENT,
         )
@@ -199,7 +198,7 @@ class GroupApi:
     def _check_offsets(
         self, request: m.OffsetCommitRequest, error: int
     ) -> tuple[list[m.CommittedTopic], list[OffsetAt]]:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = system.wall_ms()
         outcomes: list[m.CommittedTopic] = []
         offsets: list[OffsetAt] = []
         for topic in request.topics:

@@ -12,11 +12,11 @@ this node before that were looked at. `lock` is held with flock while the node r
 import fcntl
 import os
 import shutil
-import uuid
 from typing import Final
 
 import msgspec
 
+from antiphon import system
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.disk import Disk, RealDisk, read_whole, replace_file
 
@@ -67,7 +67,7 @@ class NodeDirectory:
             identity = _load_identity(disk, path)
             if identity is None:
                 _refuse_strange_files(path)
-                identity = Identity(FORMAT, cluster_id, node_id, uuid.uuid4().hex, bootstrap)
+                identity = Identity(FORMAT, cluster_id, node_id, system.new_uuid().hex, bootstrap)
                 replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
             if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
                 raise ForeignDirectoryError(

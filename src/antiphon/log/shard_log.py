@@ -30,9 +30,9 @@ lost durable entries must not vote, nor serve, before it is reset or cut and has
 
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 
+from antiphon import system
 from antiphon.errors import AntiphonError, DamagedLogError, OffsetOutOfRangeError, StorageFailedError
 from antiphon.invariants import invariant, unreachable
 from antiphon.log import layout
@@ -59,7 +59,7 @@ _SEGMENT_BYTES_LIMIT = 1 << 30  # positions in the index are 32 bits
 
 
 def _system_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return system.wall_ms()
 
 
 class ShardLog:

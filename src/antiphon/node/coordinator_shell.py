@@ -7,13 +7,13 @@ whoever waits is told to ask the next one.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
+from antiphon import system
 from antiphon.coordination.actions import (
     Action,
     Answer,
@@ -420,7 +420,7 @@ class CoordinatorShell:
         host = self._host
         if not host.is_serving:
             return  # it has just been deposed, and is about to be told
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = system.wall_ms()
         batch = build_batch(
             [(key, value, (), now_ms) for key, value in records],
             base_offset=host.log.log_end,

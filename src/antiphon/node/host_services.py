@@ -8,7 +8,7 @@ from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
-    from antiphon.log.wal_thread import WalThread
+    from antiphon.log.wal import Wal
     from antiphon.node.shard_host import ShardHost
 
 
@@ -18,7 +18,7 @@ class HostServices(Protocol):
     node_id: int
     turn: Turn
     metrics: NodeMetrics
-    wal: "WalThread"
+    wal: "Wal"
 
     def now_s(self) -> float:
         """The event loop's clock."""

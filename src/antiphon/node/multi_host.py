@@ -6,13 +6,13 @@ and what is durable here is committed here. The log is synced at every append wh
 relayed and then lost would be numbered a second time.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_batches import entries_of, number_batch
@@ -371,7 +371,7 @@ def open_multi_host(
         origins=member_origins(shard, place.nodes, services.node_id, place.disk_id),
         index=index,
         end=end,
-        life=time.time_ns() // LIFE_UNIT_NS,
+        life=system.wall_ns() // LIFE_UNIT_NS,
         config=MultiWriterConfig(
             resend_ticks=max(2, RESEND_MS // place.tick_ms), stall_ticks=max(4, STALL_MS // place.tick_ms)
         ),

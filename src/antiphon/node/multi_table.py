@@ -4,10 +4,10 @@ Every read is of this replica's own rows, whatever consistency was asked for: th
 that a read could be linearizable with. A write is answered when it is durable here and merged.
 """
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from antiphon import system
 from antiphon.errors import InvalidRequestError
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.node.table_shard import TableShard, append_effects
@@ -60,7 +60,7 @@ def write_merged(
 ) -> None:
     """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
     timeout_s = request.timeout_ms / 1000
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = system.wall_ms()
     host.services.metrics.table_ops += len(request.ops)
     if request.producer_id >= 0:
         if request.producer_epoch < 0 or request.sequence < 0:

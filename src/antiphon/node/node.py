@@ -7,9 +7,7 @@ something outstanding, one beats for the whole node.
 
 import asyncio
 import os
-import random
 import socket
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +15,11 @@ from typing import Any, Final
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, RealDisk
+from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
 from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
@@ -70,6 +70,7 @@ class Node(GatewayCalls):
         sockets: Sockets | None = None,
         disk: Disk | None = None,
         faults: InjectedFaults | None = None,
+        make_wal: Callable[..., Wal] = WalThread,
     ) -> None:
         super().__init__()
         self.faults = faults
@@ -78,8 +79,8 @@ class Node(GatewayCalls):
         self.cluster_id = config.cluster_id
         self.limits = config.limits
         self.default_profile = config.profile
-        self.incarnation = uuid.uuid4().hex
-        self.random = random.Random()
+        self.incarnation = system.new_uuid().hex
+        self.random = system.rng()
         self.loop = asyncio.get_running_loop()
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
@@ -92,7 +93,7 @@ class Node(GatewayCalls):
             str(config.dir), config.cluster_id, config.node_id, bootstrap=config.bootstrap
         )
         disk = RealDisk() if disk is None else disk
-        self.wal = WalThread(
+        self.wal = make_wal(
             disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
         )
         self.agent = ClusterAgent(self, config.cluster_id)

@@ -9,12 +9,12 @@ one that is reset is dialled again first.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
 from antiphon.node.config import split_address
 from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_payload
@@ -241,7 +241,7 @@ class PeerLink:
                     continue  # dial again at once: a refusal tells that the process is dead
                 self._swap()  # somebody else listens there
             try:
-                await asyncio.wait_for(self._kick.wait(), pause_s * random.uniform(0.7, 1.3))
+                await asyncio.wait_for(self._kick.wait(), pause_s * system.rng().uniform(0.7, 1.3))
             except TimeoutError:
                 pause_s = min(pause_s * 2, self.reconnect_max_s)
 

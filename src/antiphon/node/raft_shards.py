@@ -21,12 +21,12 @@ is kept beside its log (`placement`): enough to open it. Whether it still belong
 
 import asyncio
 import os
-import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
+from antiphon import system
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.shard_log import ShardLog
@@ -162,5 +162,5 @@ def election_config(timings: Timings) -> ElectionConfig:
 
 def members_entry(term: int, base_offset: int, members: Members) -> Entry:
     """The entry that changes the members of a shard."""
-    batch = build_members(members, term, base_offset, time.time_ns() // 1_000_000)
+    batch = build_members(members, term, base_offset, system.wall_ms())
     return Entry(term, base_offset, base_offset + 1, batch, members)

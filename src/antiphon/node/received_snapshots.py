@@ -8,7 +8,6 @@ and a restart; it is thrown away when another snapshot begins for the shard, whe
 import asyncio
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 import structlog
 from crc32c import crc32c
 
+from antiphon import system
 from antiphon.errors import CorruptBatchError, InvalidRequestError, UnknownShardError
 from antiphon.log.producer_state import ProducerState
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotEnd
@@ -51,7 +51,7 @@ class ReceivedSnapshots:
         """A part that a former process left; what cannot be used is removed."""
         try:
             manifest = _manifest.decode((path / MANIFEST_FILE).read_bytes())
-            if time.time() - (path / MANIFEST_FILE).stat().st_mtime < PARTS_KEPT_S:
+            if system.wall_s() - (path / MANIFEST_FILE).stat().st_mtime < PARTS_KEPT_S:
                 self._parts[manifest.shard] = manifest
                 return
         except (OSError, msgspec.MsgspecError) as error:

@@ -7,7 +7,6 @@ later one (ids only rise).
 """
 
 import shutil
-import time
 from collections import deque
 from collections.abc import Container
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.invariants import InvariantError
 from antiphon.log.config import LogConfig
@@ -171,8 +171,8 @@ class Shards:
             self._open_some()
 
     def _open_some(self) -> None:
-        deadline = time.monotonic() + OPEN_SLICE_S
-        while self._to_open and time.monotonic() < deadline:
+        deadline = system.monotonic_s() + OPEN_SLICE_S
+        while self._to_open and system.monotonic_s() < deadline:
             shard_id = self._to_open.popleft()
             found = self._node.view.shard(shard_id) or self._remembered.get(shard_id)
             if (
@@ -414,7 +414,7 @@ class Shards:
 
     def apply_retention(self) -> None:
         """Trim what the topics' settings no longer keep."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = system.wall_ms()
         for host in self._node.hosts.values():
             if host.failed is not None or host.closed or host.shard_id == CLUSTER_SHARD_ID:
                 continue
@@ -493,11 +493,11 @@ def _copy_terms(log: ShardLog) -> TermIndex:
 
 def term_start(term: int, base_offset: int) -> Entry:
     """The entry that opens a leadership: a control batch that clients skip."""
-    batch = build_term_start(term, base_offset, time.time_ns() // 1_000_000)
+    batch = build_term_start(term, base_offset, system.wall_ms())
     return Entry(term, base_offset, base_offset + 1, batch)
 
 
 def commit_marker(term: int, base_offset: int, high_watermark: int) -> Entry:
     """The entry that tells how far the log is committed: a control batch that clients skip."""
-    batch = build_committed(high_watermark, term, base_offset, time.time_ns() // 1_000_000)
+    batch = build_committed(high_watermark, term, base_offset, system.wall_ms())
     return Entry(term, base_offset, base_offset + 1, batch)

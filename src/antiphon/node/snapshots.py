@@ -12,7 +12,6 @@ when it is whole, so a byte that was lost in a power cut is noticed before anyth
 
 import asyncio
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from crc32c import crc32c
 
+from antiphon import system
 from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.node.peer_wire import (
     SnapshotBegin,
@@ -156,7 +156,7 @@ class Snapshots:
             at = EntryId(host.replica.terms.term_before(offset), offset)
         (path / PRODUCERS_FILE).write_bytes(host.log.producers.encode(before=at.offset))
         files = await asyncio.to_thread(_describe, path)
-        copy = self._copies[key] = Copy(path, uuid.uuid4().hex, at, files, self._node.now_s())
+        copy = self._copies[key] = Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
         return copy
 
     def _drop_old(self) -> None:

@@ -15,13 +15,13 @@ Nothing of this is remembered outside the child's log: a new leader scans again,
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import AntiphonError, NotReadyError, UnavailableError
 from antiphon.node.table_shard import TableShard
 from antiphon.records.batch import iter_batches
@@ -126,7 +126,7 @@ class SplitCopy:
 
     async def _scan(self, meta: ShardMeta, parent: "ShardHost", table: TableShard) -> None:
         state = table.state
-        began_at, began_s = state.applied_offset, time.monotonic()
+        began_at, began_s = state.applied_offset, system.monotonic_s()
         low, high = meta.hashes
         waiting: deque[asyncio.Future[Any]] = deque()
         start: bytes | None = b""
@@ -142,7 +142,7 @@ class SplitCopy:
             rows = differences(
                 [CopiedRow(*row, VERSION.unpack(row[1])[3]) for row in stored],
                 [CopiedRow(*row) for row in own],
-                time.time_ns() // 1_000_000,
+                system.wall_ms(),
             )
             if rows:
                 waiting.append(self._stage(rows))
@@ -154,7 +154,10 @@ class SplitCopy:
                 return
         self._position, self._source = began_at, state
         self._log.info(
-            "split_scanned", parent=parent.shard_id, copied=self._copied, took_s=time.monotonic() - began_s
+            "split_scanned",
+            parent=parent.shard_id,
+            copied=self._copied,
+            took_s=system.monotonic_s() - began_s,
         )
 
     async def _follow(self, meta: ShardMeta, parent: "ShardHost", end: int) -> None:
@@ -230,7 +233,7 @@ async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
     def build(evaluator: TableEvaluator) -> tuple[bytearray, int]:
         nonlocal base
         base = host.log.log_end
-        batch = build_split_entry(entry, host.term, base, time.time_ns() // 1_000_000)
+        batch = build_split_entry(entry, host.term, base, system.wall_ms())
         evaluator.appended_entry(entry, base)
         return batch, 1
 

@@ -5,10 +5,10 @@ decoding.
 """
 
 import shutil
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon import system
 from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError
 from antiphon.invariants import invariant
 from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
@@ -95,7 +95,7 @@ def write_table(
     if evaluator is None:
         raise NotReadyError(f"shard {host.shard_id} has just been elected; retry")
     timeout_s = request.timeout_ms / 1000
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = system.wall_ms()
     host.services.metrics.table_ops += len(request.ops)
     if request.producer_id >= 0:
         if request.producer_epoch < 0 or request.sequence < 0:

@@ -1,0 +1,129 @@
+"""The write-ahead log of a node as its event loop sees it, whoever carries the writes out.
+
+The event loop submits operations and hears when they are durable. Somebody else, the *worker*, takes all that was submitted
+and writes and syncs it as one group (`round`), so that the event loop never waits for the disk. In a real process the worker
+is a thread (`WalThread`); in the simulator it is called at drawn moments of virtual time. Both run the code below.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Final
+
+from antiphon.errors import AntiphonError, DiskFullError, StorageFailedError
+from antiphon.log.disk import Disk
+from antiphon.log.group_commit import Completion, GroupCommitter
+from antiphon.log.operations import Callback, LogOp
+
+BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Wal(ABC):
+    """See the module's text. `submit` never blocks and never refuses; the limits are the caller's to respect.
+
+    Operations of one shard finish in the order of submission. Callbacks run on the event loop with None, with a
+    `StorageFailedError` (final for that shard: every later operation gets it too) or, when the node stops while the disk is
+    full, with a `DiskFullError`. While the disk is full, appends wait and are tried again every `retry_full_ms`; trims go
+    ahead.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        backlog_bytes_max: int = BACKLOG_BYTES_MAX,
+        retry_full_ms: int = 200,
+        flush_interval_ms: int = 1000,
+    ) -> None:
+        self.backlog_bytes_max = backlog_bytes_max
+        self.backlog_bytes = 0  # submitted and not finished; event loop only
+        self.disk_full = False  # event loop only; follows the worker's view by one turn
+        self.committer = GroupCommitter(disk)
+        self._retry_full_s = retry_full_ms / 1000
+        self._flush_interval_s = flush_interval_ms / 1000
+        self._next_retry_s = 0.0  # worker only, as the two below
+        self._next_flush_s = 0.0
+        self._posted_full = False
+
+    # -- on the event loop --------------------------------------------------------------------------------------------
+
+    @property
+    def overloaded(self) -> bool:
+        """More bytes wait for the disk than `backlog_bytes_max`: refuse new client writes until this is False."""
+        return self.backlog_bytes >= self.backlog_bytes_max
+
+    @abstractmethod
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the worker; completions are delivered on `loop`."""
+
+    def submit(self, op: LogOp, callback: Callback | None = None) -> None:
+        """Queue an operation (event loop only). `callback` runs on the event loop when it is finished."""
+        op.callback = callback
+        self.backlog_bytes += op.size_bytes
+        self._hand_over(op)
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Finish what was submitted (except what waits for room), sync, end the worker, deliver the last callbacks."""
+
+    @abstractmethod
+    def _hand_over(self, op: LogOp) -> None:
+        """Give an operation to the worker."""
+
+    @abstractmethod
+    def _report(self, error: Exception, message: str) -> None:
+        """A bug showed: tell the event loop's exception handler."""
+
+    def deliver(self, done: list[Completion], disk_full: bool) -> None:
+        """Operations of a group are finished: call their callbacks (event loop only)."""
+        self.disk_full = disk_full
+        for op, error in done:
+            self.backlog_bytes -= op.size_bytes
+            self._finish_op(op, error)
+
+    def _finish_op(self, op: LogOp, error: AntiphonError | None) -> None:
+        try:
+            op.finish(error)
+        except Exception as problem:  # noqa: BLE001 - one shard's bug must not swallow the others' completions
+            self._report(problem, f"completion of a write to {op.queue.name} failed")
+
+    # -- in the worker ------------------------------------------------------------------------------------------------
+
+    @property
+    def waits_s(self) -> float | None:
+        """How long the worker may wait for the next operation before it is due without one; None: for ever."""
+        waits = [self._retry_full_s] if self.committer.disk_full else []
+        if self.committer.has_dirty:
+            waits.append(self._flush_interval_s)
+        return min(waits) if waits else None
+
+    def round(self, ops: Iterable[LogOp], now_s: float, *, last: bool = False) -> list[Completion]:
+        """Write and sync one group: `ops`, and what waited before them. `last`: the worker ends after this one."""
+        committer = self.committer
+        for op in ops:
+            committer.add(op)
+        retry = now_s >= self._next_retry_s
+        try:
+            done = committer.commit(retry_full=retry)
+            if now_s >= self._next_flush_s or last:
+                done += committer.sync_dirty()
+                self._next_flush_s = now_s + self._flush_interval_s
+        except Exception as error:  # noqa: BLE001 - a bug; the shards must not go on as if they were durable
+            self._report(error, "the WAL worker broke")
+            return committer.fail_all(StorageFailedError(f"the WAL worker broke: {error!r}"))
+        if retry:
+            self._next_retry_s = now_s + self._retry_full_s
+        return done
+
+    def has_news(self, done: list[Completion]) -> bool:
+        """Is there anything to be told to the event loop after a round?"""
+        disk_full = self.committer.disk_full
+        if done or disk_full != self._posted_full:
+            self._posted_full = disk_full
+            return True
+        return False
+
+    def given_up(self) -> list[Completion]:
+        """What still waits for room when the worker ends."""
+        error = DiskFullError("the node stopped while its disk was full")
+        return [(op, error) for op in self.committer.take_waiting()]

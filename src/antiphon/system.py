@@ -1,0 +1,88 @@
+"""Wall clock, chance and ids: what a process takes from the machine that it runs on, besides its event loop and its disk.
+
+Code of nodes and clients asks here and never asks `time`, `random`, `uuid` or `os.urandom` itself. In a real process the
+answers are the operating system's. The simulator runs many processes in one: each of them runs in a `contextvars` context of
+its own, in which `use` has put another `System`, whose answers come from the seed of the run.
+"""
+
+import random
+import time
+import uuid
+from contextvars import ContextVar, Token
+from typing import Final, Protocol
+
+
+class System(Protocol):
+    """Where a process takes time and chance from."""
+
+    random: random.Random
+    """For jitter and drawn time-outs; never for secrets."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970, as this machine believes."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds of a clock that never goes back, from an arbitrary beginning."""
+        ...
+
+    def new_uuid(self) -> uuid.UUID:
+        """An id that nobody else has (version 4)."""
+        ...
+
+
+class RealSystem:
+    """The operating system."""
+
+    def __init__(self) -> None:
+        self.random = random.Random()
+
+    def wall_ns(self) -> int:
+        """See `System`."""
+        return time.time_ns()
+
+    def monotonic_s(self) -> float:
+        """See `System`."""
+        return time.monotonic()
+
+    def new_uuid(self) -> uuid.UUID:
+        """See `System`."""
+        return uuid.uuid4()
+
+
+_current: Final[ContextVar[System]] = ContextVar("antiphon_system", default=RealSystem())  # noqa: B039 - one is meant
+
+
+def use(system: System) -> Token[System]:
+    """Take time and chance from `system` in the current context from now on."""
+    return _current.set(system)
+
+
+def wall_ns() -> int:
+    """Nanoseconds since 1970."""
+    return _current.get().wall_ns()
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, as records carry them."""
+    return _current.get().wall_ns() // 1_000_000
+
+
+def wall_s() -> float:
+    """Seconds since 1970."""
+    return _current.get().wall_ns() / 1e9
+
+
+def monotonic_s() -> float:
+    """Seconds of a clock that never goes back."""
+    return _current.get().monotonic_s()
+
+
+def new_uuid() -> uuid.UUID:
+    """An id that nobody else has."""
+    return _current.get().new_uuid()
+
+
+def rng() -> random.Random:
+    """The process's source of chance; never for secrets."""
+    return _current.get().random
