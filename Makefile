@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test check fix bench simulate simulate-plants docs lock clean
+.PHONY: help setup demo test check fix bench simulate simulate-plants prove-requirements docs lock clean
 
 help: ## list what there is to make
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up $(VENV) from requirements.lock (a few minutes the first time)" >&2
@@ -43,6 +43,9 @@ simulate: setup ## thousands of seeds of the simulator: make simulate ARGS="--se
 
 simulate-plants: setup ## plant every known bug in the simulator and say how many seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
+
+prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
+	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)
 
 docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.cli.diagrams docs

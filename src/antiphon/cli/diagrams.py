@@ -7,6 +7,7 @@ A page marks such a part by two comments, `<!-- made: NAME -->` and `<!-- end: N
 import argparse
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def state_diagram(_root: Path) -> str:
 
 
 def requirement_table(root: Path) -> str:
-    """Requirement numbers with the modules that name them and the tests that bear them, from the sources of `root`."""
+    """Requirement numbers with the modules that name them, the tests that bear them, and mistakes that those tests see."""
     lives: dict[str, set[str]] = {}
     for path in sorted((root / "src" / "antiphon").rglob("*.py")):
         where = str(path.relative_to(root / "src" / "antiphon"))
@@ -44,12 +45,25 @@ def requirement_table(root: Path) -> str:
             for family, number in re.findall(r"(?<=_)(s[0-4]_|c)(\d+)(?=_)", name):
                 key = f"{family.upper().replace('_', '.')}{int(number)}"
                 shown.setdefault(key, set()).add(f"{path.relative_to(root)}::{name}")
-    lines = ["| requirement | named in | shown by |", "|---|---|---|"]
+    seen = _mutation_names(root)
+    lines = ["| requirement | named in | shown by | fails under |", "|---|---|---|---|"]
     for key in sorted(shown, key=_requirement_order):
         modules = " ".join(f"`{module}`" for module in sorted(lives.get(key, ())))
         tests = "<br>".join(f"`{test}`" for test in sorted(shown[key]))
-        lines.append(f"| {key} | {modules} | {tests} |")
+        mistakes = "<br>".join(seen.get(key, ()))
+        lines.append(f"| {key} | {modules} | {tests} | {mistakes} |")
     return "\n".join(lines)
+
+
+def _mutation_names(root: Path) -> dict[str, list[str]]:
+    """Per requirement, the names of the mutations in the data files of tests/requirement_mutations."""
+    names: dict[str, list[str]] = {}
+    for path in sorted((root / "tests" / "requirement_mutations").glob("*.toml")):
+        for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("mutation", []):
+            numbers = entry["requirement"]
+            for number in [numbers] if isinstance(numbers, str) else numbers:
+                names.setdefault(number, []).append(entry["name"])
+    return names
 
 
 def _requirement_order(key: str) -> tuple[str, int]:

@@ -1,0 +1,77 @@
+"""The mutations of the numbered requirements fit the sources as they are now. `make prove-requirements` carries them out."""
+
+import ast
+import functools
+
+import pytest
+
+from tests.requirement_mutations.mutations import (
+    FAMILIES,
+    ROOT,
+    Mutation,
+    numbers_in,
+    numbers_of,
+    read_mutations,
+)
+from tests.requirement_mutations.prove import Outcome, missing, objection, selected
+
+COMPLETE: tuple[str, ...] = ()  # documents of which every statement has a mutation
+MUTATIONS = read_mutations()
+
+
+@functools.cache
+def functions_in(file: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return frozenset(
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mutation_fits_the_sources(mutation: Mutation) -> None:
+    for edit in mutation.edits:
+        assert edit.file.startswith("src/"), "a mistake is made in the product, not in a test"
+        assert edit.find != edit.replace
+        found = edit.occurrences(ROOT)
+        assert found == 1, f"stands {found} times in {edit.file}: {edit.find!r}"
+    file = mutation.test.partition("::")[0]
+    assert mutation.test_name in functions_in(file)
+    assert mutation.requirements
+    assert set(mutation.requirements) <= numbers_in(mutation.test_name), "the test does not bear the number"
+
+
+def test_names_are_given_once() -> None:
+    names = [mutation.name for mutation in MUTATIONS]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_statement_has_a_mutation() -> None:
+    assert [number for family in COMPLETE for number in missing(MUTATIONS, [family])] == []
+
+
+def test_what_is_asked_for_is_selected() -> None:
+    def of(number: str, name: str) -> Mutation:
+        return Mutation((number,), name, (), "")
+
+    some = [of("S0.1", "a"), of("S0.11", "b"), of("C1", "c"), of("C11", "d")]
+    assert selected(some, []) == some
+    assert selected(some, ["s0.1"]) == some[:1]
+    assert selected(some, ["S0"]) == some[:2]
+    assert selected(some, ["C"]) == some[2:]
+    assert selected(some, ["C1", "b"]) == some[1:3]
+    assert missing(some, ["C"]) == [number for number in numbers_of("C") if number not in {"C1", "C11"}]
+    assert missing(some, ["S0.2", "S0.1"]) == ["S0.2"]
+    assert len(missing([], [])) == sum(FAMILIES.values()) == 155 + 14
+
+
+def test_only_a_test_that_fails_by_itself_counts() -> None:
+    failed = {"test": "AssertionError: assert 1 == 2"}
+    assert objection(Outcome(failed, frozenset(), 0, "")) == ""
+    assert "SURVIVES" in objection(Outcome({}, frozenset({"test"}), 0, ""))
+    for broken in (
+        Outcome({}, frozenset(), 0, "no tests ran"),
+        Outcome(failed, frozenset(), 1, "ERROR at setup"),
+        Outcome({"test": "NameError: name 'x' is not defined"}, frozenset(), 0, ""),
+        Outcome({"test": "Failed: Timeout (>60.0s) from pytest-timeout."}, frozenset(), 0, ""),
+    ):
+        assert objection(broken)
