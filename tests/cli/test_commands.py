@@ -106,6 +106,8 @@ def test_topics_from_creation_to_deletion(shell: Shell) -> None:
     shell.ok("topic", "alter", "t-life", "--shards", "3", "--config", "retention.ms=70000")
     described = json.loads(shell.ok("topic", "describe", "t-life", "--json"))
     assert described["config"] == {"retention.ms": "70000"}
+    assert described["settings"]["retention.ms"] == {"value": "70000", "source": "set"}
+    assert described["settings"]["retention.bytes"] == {"value": "-1", "source": "default"}
     assert [shard["shard"] for shard in described["shards"]] == [0, 1, 2]
     assert "t-life" in shell.ok("topic", "list")
     assert "t-life" not in shell.ok("table", "list")

@@ -3,7 +3,8 @@
 import pytest
 
 from antiphon.cli.topic_commands import SHARD_HEADINGS, _for_people
-from antiphon.cli.topic_options import caveats, in_force, with_options
+from antiphon.cli.topic_options import caveats, describe_source, in_force, settings_in_force, with_options
+from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.wire.metadata import Kind, TopicMeta
 
 
@@ -46,6 +47,23 @@ def test_options_in_force_say_where_they_come_from() -> None:
     assert shown["election"] == ("coordinator", "default")
     multi = {name: value for name, value, _ in in_force(topic(kind=Kind.TABLE, writers="multi"))}
     assert (multi["commit"], multi["election"]) == ("local", "manual")
+
+
+def test_settings_in_force_are_all_shown_with_their_defaults() -> None:
+    made = topic(segment_bytes="4096", min_live="2", of_a_newer_version="1")
+    shown = {name: (value, source) for name, value, source in settings_in_force(made)}
+    assert shown["retention.ms"] == ("-1", "default")
+    assert shown["segment.bytes"] == ("4096", "set")
+    assert shown["of.a.newer.version"] == ("1", "set")
+    both = set(shown) | {name for name, _, _ in in_force(made)}
+    assert both - {"of.a.newer.version"} == set(TOPIC_SETTINGS)
+    assert not set(shown) & {name for name, _, _ in in_force(made)}
+
+
+def test_what_is_easily_overlooked_stands_beside_a_setting() -> None:
+    assert describe_source("retention.ms", "-1", "default") == "default"
+    assert "records' own timestamps" in describe_source("retention.ms", "5", "set")
+    assert "node's file" in describe_source("flush", "always", "default")
 
 
 def test_options_of_their_own_win_over_config() -> None:

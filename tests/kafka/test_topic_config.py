@@ -6,23 +6,30 @@ from antiphon.coordination import topic_rules
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.topic_config import NAME_LENGTH_MAX, TOPIC_SETTINGS, name_problem
 from antiphon.log.config import LogConfig
-from antiphon.node.topic_settings import MAX_MESSAGE_BYTES
+from antiphon.node.config import Member, NodeConfig
+from antiphon.node.topic_settings import read_settings
+from antiphon.wire.metadata import Kind, TopicMeta
 
 
 def test_the_door_knows_the_settings_that_the_coordinator_takes() -> None:
     assert set(TOPIC_SETTINGS) == set(topic_rules.SETTINGS)
 
 
-def test_defaults_are_what_a_log_does_without_a_setting() -> None:
-    log = LogConfig()
+@pytest.mark.parametrize("kind", Kind)
+def test_defaults_are_what_a_node_does_without_a_setting(kind: Kind) -> None:
+    topic = TopicMeta("t", bytes(16), kind, 3, "oxia", ())
+    node = NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "h:1")])
+    settings = read_settings(topic, node)
+    log = settings.log
+    assert log == LogConfig(flush_interval_ms=node.flush_interval_ms)  # the node's own
     defaults = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
     assert defaults["segment.bytes"] == str(log.segment_bytes)
     assert defaults["segment.ms"] == str(log.segment_ms)
     assert defaults["retention.bytes"] == str(log.retention_bytes)
     assert defaults["retention.ms"] == str(log.retention_ms)
     assert defaults["flush"] == log.flush
-    assert defaults["flush.ms"] == str(log.flush_interval_ms)
-    assert defaults["max.message.bytes"] == str(MAX_MESSAGE_BYTES)
+    assert defaults["flush.ms"] == str(LogConfig().flush_interval_ms)
+    assert defaults["max.message.bytes"] == str(settings.max_message_bytes)
 
 
 @pytest.mark.parametrize("setting", TOPIC_SETTINGS.values(), ids=lambda setting: setting.name)
@@ -55,6 +62,16 @@ def test_names_are_judged_alike(name: str) -> None:
         assert name_problem(name)
     else:
         assert name_problem(name) is None
+
+
+def test_every_setting_of_a_log_reaches_it() -> None:
+    values = {"segment.bytes": 5000, "segment.ms": 6, "retention.ms": 7, "retention.bytes": 8}
+    topic = TopicMeta(
+        "t", bytes(16), Kind.TOPIC, 3, "oxia", (), {name: str(value) for name, value in values.items()}
+    )
+    log = read_settings(topic, NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "h:1")])).log
+    found = (log.segment_bytes, log.segment_ms, log.retention_ms, log.retention_bytes)
+    assert found == tuple(values.values())
 
 
 def test_the_group_table_is_the_clusters_own() -> None:

@@ -17,10 +17,11 @@ from antiphon.cli.topic_options import (
     SplitBrainOption,
     WritersOption,
     caveats,
+    describe_source,
     in_force,
+    settings_in_force,
     with_options,
 )
-from antiphon.coordination.profiles import normal_name
 from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.wire.requests import ReplicaStatus
@@ -181,17 +182,19 @@ def _describe(kind: Kind) -> Callable[..., None]:
             headings = [heading.lower() for heading in JSON_HEADINGS]
             options = {option: value for option, value, _ in in_force(topic)}
             shards = [dict(zip(headings, row, strict=True)) for row in rows]
-            print_json(_as_json(topic) | {"options": options, "shards": shards})
+            settings = {
+                setting: {"value": value, "source": source}
+                for setting, value, source in settings_in_force(topic)
+            }
+            print_json(_as_json(topic) | {"options": options, "settings": settings, "shards": shards})
             return
         typer.echo(
             f"{kind.value} {name}  id {topic.topic_id.hex()}  profile {topic.profile}  replicas {topic.replicas}"
         )
         for option, value, whence in in_force(topic):
             typer.echo(f"  {option} = {value}  ({whence})")
-        shown = {option for option, _, _ in in_force(topic)}
-        for setting, value in sorted(topic.config.items()):
-            if normal_name(setting) not in shown:
-                typer.echo(f"  {setting} = {value}  (set)")
+        for setting, value, source in settings_in_force(topic):
+            typer.echo(f"  {setting} = {value}  ({describe_source(setting, value, source)})")
         print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
 
     describe.__doc__ = f"Show a {kind.value} with its settings and shards."

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
+from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.wire.metadata import TopicMeta
 
@@ -71,6 +72,26 @@ def in_force(topic: TopicMeta) -> list[tuple[str, str, str]]:
         else:
             rows.append((name, default, "default"))
     return rows
+
+
+def settings_in_force(topic: TopicMeta) -> list[tuple[str, str, str]]:
+    """(setting, value, where it comes from: set or default) of every setting of a topic that is not about replication."""
+    defaults = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
+    names = {*defaults, *topic.config}  # a newer version may have set what this one does not know
+    return [
+        (name, topic.config[name], "set") if name in topic.config else (name, defaults[name], "default")
+        for name in sorted(names)
+        if normal_name(name) not in DEFAULTS
+    ]
+
+
+def describe_source(name: str, value: str, source: str) -> str:
+    """The source of a setting in words for people, with what is easily overlooked."""
+    if name == "flush" and source == "default":
+        return "default, where a node's file says nothing else"
+    if name == "retention.ms" and value != "-1":
+        return f"{source}; counts from the records' own timestamps"
+    return source
 
 
 def caveats(topic: TopicMeta) -> list[str]:

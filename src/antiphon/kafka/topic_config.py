@@ -59,7 +59,7 @@ _SETTINGS: Final = (
     TopicSetting("min.live", "1", INT, "Fewest live replicas with which commit=live acknowledges."),
     TopicSetting("on.not.leader", "reject", STRING, "What a replica does with clients unless it leads: reject or forward."),
     TopicSetting("retention.bytes", "-1", LONG, "Bytes that a partition may keep; -1: no limit."),
-    TopicSetting("retention.ms", "-1", LONG, "Milliseconds that closed segments are kept; -1: for ever."),
+    TopicSetting("retention.ms", "-1", LONG, "Milliseconds, by records' timestamps, that segments are kept; -1: for ever."),
     TopicSetting("segment.bytes", "268435456", INT, "Bytes after which a new segment is begun."),
     TopicSetting("segment.ms", "604800000", LONG, "Milliseconds after which a new segment is begun."),
     TopicSetting("unclean.leader.election.enable", "false", BOOLEAN, "Elect any replica when no live one is left."),

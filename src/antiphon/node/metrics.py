@@ -49,6 +49,7 @@ class NodeMetrics:
         self.append_records = 0
         self.refusals = 0
         self.duplicates = 0
+        self.expired_appends = 0
         self.fetches = 0
         self.fetch_bytes = 0
         self.table_ops = 0
@@ -88,6 +89,7 @@ _COUNTERS: Final = {
     "append_records": "Records that clients appended",
     "refusals": "Appends that were refused",
     "duplicates": "Appends that an earlier try had made already",
+    "expired_appends": "Batches of clients whose records were all older than their topic's retention.ms",
     "fetches": "Fetches by clients",
     "fetch_bytes": "Bytes that clients fetched",
     "table_ops": "Operations on tables",

@@ -27,6 +27,7 @@ from antiphon.errors import (
     WrongKindError,
 )
 from antiphon.node.append_queue import AppendQueue, Waiting
+from antiphon.node.expired_records import ExpiredRecords
 from antiphon.node.gateway import AppendResult, Buffer
 from antiphon.node.shard_reads import ShardReads
 from antiphon.node.write_order import RefusedAppends
@@ -89,6 +90,7 @@ class ShardClients(ShardReads):
         self._read_token = 0
         self._read_asked = False
         self._refused = RefusedAppends()
+        self._expired = ExpiredRecords(host)
 
     def configure(self, settings: "TopicSettings") -> None:
         """Take over the settings of the topic."""
@@ -146,6 +148,7 @@ class ShardClients(ShardReads):
             self._mismatch(expected_offset, base, timeout_s, done)
             return
         self._refused.landed(header)
+        self._expired.look(header)
         owned = bytearray(batch)
         stamp(owned, base, host.term)
         next_offset = base + header.last_offset_delta + 1

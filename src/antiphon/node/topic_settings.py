@@ -7,10 +7,9 @@ from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.log.config import LogConfig
 from antiphon.node.config import NodeConfig
 from antiphon.replication.config import ReplicaConfig
-from antiphon.wire.metadata import Kind, TopicMeta
+from antiphon.wire.metadata import TopicMeta
 
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
-WEEK_MS: Final = 7 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,12 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
 
 
 def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
-    retention = -1 if topic.kind is Kind.TABLE else WEEK_MS
+    default = LogConfig()
     return LogConfig(
-        segment_bytes=_setting(topic, "segment.bytes", 256 * 1024 * 1024),
-        segment_ms=_setting(topic, "segment.ms", WEEK_MS),
-        retention_ms=_setting(topic, "retention.ms", retention),
-        retention_bytes=_setting(topic, "retention.bytes", -1),
+        segment_bytes=_setting(topic, "segment.bytes", default.segment_bytes),
+        segment_ms=_setting(topic, "segment.ms", default.segment_ms),
+        retention_ms=_setting(topic, "retention.ms", default.retention_ms),
+        retention_bytes=_setting(topic, "retention.bytes", default.retention_bytes),
         flush=topic.config.get("flush", config.flush),
         flush_interval_ms=config.flush_interval_ms,
     )
