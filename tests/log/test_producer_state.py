@@ -1,19 +1,29 @@
 """Kafka's rules of idempotence, and those of tables and jobs."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon import system
 from antiphon.errors import (
     CorruptBatchError,
     OutOfOrderSequenceError,
+    OverloadedError,
     ProducerFencedError,
     ReplayConflictError,
 )
 from antiphon.log import producer_state
-from antiphon.log.producer_state import JOB_ID_MIN, TABLE_ID_MIN, Duplicate, ProducerState, is_newer_job_epoch
+from antiphon.log.producer_state import (
+    JOB_ID_MIN,
+    JOB_KEPT_S,
+    TABLE_ID_MIN,
+    Duplicate,
+    ProducerState,
+    is_newer_job_epoch,
+)
 from antiphon.records.batch import BatchHeader
 
 LAST = 2**31 - 1
@@ -289,6 +299,98 @@ def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     shard.send(4, 0)
     assert shard.state.last_batch(2) is None  # the one not heard of for longest
     assert all(shard.state.last_batch(pid) is not None for pid in (1, 3, 4))
+
+
+class Clock(system.RealSystem):
+    """Time passes where the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    token = system.use(clock)
+    yield clock
+    token.var.reset(token)
+
+
+def test_other_producers_never_displace_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do jobs displace others; also after a restart, which reads them from a snapshot."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 3)
+    shard = Shard()
+    shard.send(JOB_ID_MIN + 7, 0, crc=5)
+    for pid in range(10):
+        shard.send(TABLE_ID_MIN + pid, 0)
+    shard.state = ProducerState.decode(shard.state.encode())
+    for pid in range(10):
+        shard.send(pid, 0)
+    assert shard.send(JOB_ID_MIN + 7, 0, crc=5) == Duplicate(0, 1)
+    for number in range(10):
+        shard.send(JOB_ID_MIN + 100 + number, 0)
+    assert len(shard.state) == 11 + 3
+    assert shard.send(9, 0) == Duplicate(20, 21)
+    assert not shard.state.truncate(5)  # who was forgotten by then would be missing
+
+
+def test_a_shard_that_remembers_all_the_jobs_it_can_refuses_another_one(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(producer_state, "JOBS_MAX", 3)
+    shard = Shard()
+    for number in range(3):
+        shard.send(JOB_ID_MIN + number, 0, crc=number)
+        clock.now_s += 60
+    for table in (False, True):
+        with pytest.raises(OverloadedError, match="remembers the last writes of 3 Spark jobs"):
+            shard.send(JOB_ID_MIN + 3, 0, table=table)
+    assert shard.send(JOB_ID_MIN, 0, crc=0) == Duplicate(0, 1)
+    assert shard.send(JOB_ID_MIN + 1, 1, crc=1) == 3, "jobs that are known go on"
+    assert shard.send(7, 0) == 4, "and so do others"
+
+
+def test_only_a_job_that_was_silent_for_a_day_makes_room(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(producer_state, "JOBS_MAX", 2)
+    shard = Shard()
+    shard.send(JOB_ID_MIN, 0)
+    shard.send(JOB_ID_MIN + 1, 0)
+    clock.now_s += JOB_KEPT_S - 1
+    shard.send(JOB_ID_MIN, 1)
+    with pytest.raises(OverloadedError):
+        shard.send(JOB_ID_MIN + 2, 0)
+    clock.now_s += 2
+    assert shard.send(JOB_ID_MIN + 2, 0) == 3
+    assert shard.state.last_batch(JOB_ID_MIN + 1) is None
+    assert shard.state.last_batch(JOB_ID_MIN) is not None
+    with pytest.raises(OverloadedError):
+        shard.send(JOB_ID_MIN + 3, 0)
+    restarted = ProducerState.decode(shard.state.encode())
+    clock.now_s += JOB_KEPT_S - 1
+    with pytest.raises(OverloadedError):
+        restarted.check(header(JOB_ID_MIN + 3, 0))  # a restart knows of no silence before it
+
+
+def test_whoever_replays_a_log_forgets_the_jobs_that_its_leader_forgot(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """Days pass at the leader and a moment where its log is read: both are bounded, and know the same jobs."""
+    monkeypatch.setattr(producer_state, "JOBS_MAX", 2)
+    leader = Shard()
+    for number, sequence in ((0, 0), (1, 0), (0, 1), (2, 0), (3, 0), (2, 1)):
+        leader.send(JOB_ID_MIN + number, sequence)
+        clock.now_s += JOB_KEPT_S + 1
+    replica = ProducerState()
+    for one in leader.headers:
+        replica.update(one)
+    assert replica.encode() == leader.state.encode()
+    assert len(replica) == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x92\x01\x02", b"garbage"])

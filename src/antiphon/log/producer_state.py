@@ -14,6 +14,10 @@ CRC says anything: sequences only rise, and a repeated request is recognised by 
 within an epoch, which may begin with any sequence. A job whose id has bit 61 set as well puts a checksum of what it asks for
 in the lower 16 bits of the sequence, and the request's number above: the same number with another checksum is a conflict.
 
+Jobs are remembered apart from the others, whose number never makes a shard forget a job: forgotten, its last epoch could be
+appended again. A shard forgets one only where it knows of `JOBS_MAX` and that one was silent for `JOB_KEPT_S`; where none
+was, `check` refuses a job that is new.
+
 `check` asks before the append, `update` takes note of an appended batch: on the leader, on followers and at recovery alike,
 so that a fail-over forgets nothing. Batches of uncommitted entries can be cut off again by `truncate`.
 """
@@ -23,9 +27,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from antiphon import system
 from antiphon.errors import (
     CorruptBatchError,
     OutOfOrderSequenceError,
+    OverloadedError,
     ProducerFencedError,
     ReplayConflictError,
 )
@@ -40,7 +46,11 @@ CONTENT_BITS: Final = 16  # of a sequence, in a job's requests to a table: a che
 UNDO_BATCHES: Final = (
     64  # kept beyond the window, so that cutting off a few uncommitted batches needs no reading
 )
-PRODUCERS_MAX: Final = 50_000
+PRODUCERS_MAX: Final = 50_000  # of a shard, jobs aside
+JOBS_MAX: Final = 100_000  # of a shard
+JOB_KEPT_S: Final = (
+    24 * 3600.0
+)  # that a job is remembered in any case, since its last batch or this process took over
 _EPOCH_MODULUS: Final = 1 << 15
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 
@@ -77,14 +87,19 @@ def is_newer_job_epoch(epoch: int, current: int) -> bool:
 
 
 class ProducerState:
-    """Producers of one shard, least recently heard of first; at most `PRODUCERS_MAX` of them."""
+    """Producers of one shard, least recently heard of first; see the module for how many."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, list[ProducerBatch]] = {}
+        self._producers: dict[int, list[ProducerBatch]] = {}  # without jobs
+        self._jobs: dict[int, list[ProducerBatch]] = {}
+        self._heard_s: dict[int, float] = {}  # when each job was last heard of, by the monotonic clock
         self._exact_from = 0  # cutting the log at or above this offset needs nothing that was forgotten
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._producers) + len(self._jobs)
+
+    def _of(self, producer_id: int) -> list[ProducerBatch] | None:
+        return (self._jobs if producer_id >= JOB_ID_MIN else self._producers).get(producer_id)
 
     def check(self, header: BatchHeader, *, table: bool = False) -> Duplicate | None:
         """May this batch be appended? None: yes. Duplicate: it is in the log already.
@@ -95,11 +110,14 @@ class ProducerState:
             ProducerFencedError: a newer epoch of the producer is known.
             OutOfOrderSequenceError: not the sequence that comes next; `details` has expected and actual.
             ReplayConflictError: a job's batch differs from the one that stands in its place.
+            OverloadedError: a new job, and none of those that are remembered may be forgotten yet.
         """
         if header.producer_id < 0:
             return None
-        batches = self._producers.get(header.producer_id)
+        batches = self._of(header.producer_id)
         if header.producer_id >= JOB_ID_MIN:
+            if batches is None and not self._has_room_for_a_job():
+                raise _too_many_jobs(header)
             return _check_table_job(header, batches) if table else _check_job(header, batches)
         if batches is None:
             return None
@@ -115,13 +133,7 @@ class ProducerState:
         producer_id = header.producer_id
         if producer_id < 0 or header.is_control:
             return
-        batches = self._producers.pop(producer_id, None)
-        if batches is None:
-            batches = []
-            if len(self._producers) >= PRODUCERS_MAX:
-                self._producers.pop(next(iter(self._producers)))
-                self._exact_from = header.base_offset
-        self._producers[producer_id] = batches
+        batches = self._taken_note_of(producer_id, header.base_offset)
         batches.append(
             ProducerBatch(
                 header.producer_epoch,
@@ -135,6 +147,30 @@ class ProducerState:
         )
         if len(batches) > UNDO_BATCHES + NORMAL_WINDOW:
             self._prune(producer_id, batches)
+
+    def _taken_note_of(self, producer_id: int, at: int) -> list[ProducerBatch]:
+        """The batches of a producer, which was heard of last now; makes room for one that is new."""
+        is_job = producer_id >= JOB_ID_MIN
+        known = self._jobs if is_job else self._producers
+        batches = known.pop(producer_id, None)
+        if batches is None:
+            batches = []
+            # Whoever replays a log forgets at once what its leader forgot, which took only what it could (`check`).
+            if len(known) >= (JOBS_MAX if is_job else PRODUCERS_MAX):
+                oldest = next(iter(known))
+                del known[oldest]
+                self._heard_s.pop(oldest, None)
+                self._exact_from = at
+        known[producer_id] = batches
+        if is_job:
+            self._heard_s[producer_id] = system.monotonic_s()
+        return batches
+
+    def _has_room_for_a_job(self) -> bool:
+        if len(self._jobs) < JOBS_MAX:
+            return True
+        oldest = next(iter(self._jobs))
+        return system.monotonic_s() - self._heard_s[oldest] > JOB_KEPT_S
 
     def _prune(self, producer_id: int, batches: list[ProducerBatch]) -> None:
         window = window_of(producer_id)
@@ -155,12 +191,13 @@ class ProducerState:
         """
         if to_offset < self._exact_from:
             return False
-        for producer_id in list(self._producers):
-            batches = self._producers[producer_id]
-            while batches and batches[-1].next_offset > to_offset:
-                batches.pop()
-            if not batches:
-                del self._producers[producer_id]
+        for known in (self._producers, self._jobs):
+            for producer_id, batches in list(known.items()):
+                while batches and batches[-1].next_offset > to_offset:
+                    batches.pop()
+                if not batches:
+                    del known[producer_id]
+                    self._heard_s.pop(producer_id, None)
         return True
 
     def expire(self, before_ms: int) -> int:
@@ -168,7 +205,7 @@ class ProducerState:
         old = [
             producer_id
             for producer_id, batches in self._producers.items()
-            if producer_id < JOB_ID_MIN and batches[-1].timestamp < before_ms
+            if batches[-1].timestamp < before_ms
         ]
         for producer_id in old:
             self._exact_from = max(self._exact_from, self._producers.pop(producer_id)[-1].next_offset)
@@ -177,11 +214,13 @@ class ProducerState:
     def clear(self) -> None:
         """Forget all."""
         self._producers.clear()
+        self._jobs.clear()
+        self._heard_s.clear()
         self._exact_from = 0
 
     def last_batch(self, producer_id: int) -> ProducerBatch | None:
         """The newest batch of a producer."""
-        batches = self._producers.get(producer_id)
+        batches = self._of(producer_id)
         return batches[-1] if batches else None
 
     def encode(self, before: int | None = None) -> bytes:
@@ -190,7 +229,7 @@ class ProducerState:
         Whoever takes over the state of before an offset and then takes note of what follows there ends up with this state:
         what is missing was displaced by newer batches, which displace it there as well.
         """
-        items, exact_from = list(self._producers.items()), self._exact_from
+        items, exact_from = [*self._producers.items(), *self._jobs.items()], self._exact_from
         if before is not None:
             exact_from = min(exact_from, before)
             cut = [
@@ -206,9 +245,9 @@ class ProducerState:
         `inherited` is what this shard was given so itself; its own memory of a job is the newer one. Empty: no jobs.
         """
         items = dict(_decode_items(inherited)[1]) if inherited else {}
-        for producer_id, batches in self._producers.items():
+        for producer_id, batches in self._jobs.items():
             known = [batch for batch in batches if batch.next_offset <= before]
-            if producer_id >= JOB_ID_MIN and known:
+            if known:
                 items[producer_id] = known
         return msgspec.msgpack.encode((0, list(items.items()))) if items else b""
 
@@ -218,7 +257,9 @@ class ProducerState:
         state = cls()
         exact_from, items = _decode_items(data)
         state._exact_from = exact_from
-        state._producers = dict(items)
+        state._producers = {number: batches for number, batches in items if number < JOB_ID_MIN}
+        state._jobs = {number: batches for number, batches in items if number >= JOB_ID_MIN}
+        state._heard_s = dict.fromkeys(state._jobs, system.monotonic_s())
         return state
 
 
@@ -232,6 +273,14 @@ def _decode_items(data: bytes) -> tuple[int, list[tuple[int, list[ProducerBatch]
     if not all(batches for _, batches in items):
         raise CorruptBatchError("not a producer snapshot: a producer without a batch")
     return exact_from, items
+
+
+def _too_many_jobs(header: BatchHeader) -> OverloadedError:
+    return OverloadedError(
+        f"job {header.producer_id} is new, and the shard remembers the last writes of {JOBS_MAX} Spark jobs already, all of "
+        f"this day: it takes a new one when one of them has been silent for {JOB_KEPT_S / 3600:.0f} hours; write with fewer "
+        "partitions, or with one stream rather than many batch writes"
+    )
 
 
 def _fenced(header: BatchHeader, current: int) -> ProducerFencedError:

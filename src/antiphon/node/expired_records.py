@@ -4,11 +4,11 @@ Retention goes by the records' own timestamps, so a producer of old events to a 
 retention looks next, although each append was acknowledged.
 """
 
-import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from antiphon import system
 from antiphon.records.batch import BatchHeader
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ExpiredRecords:
         retention_ms = host.log.config.retention_ms
         if retention_ms < 0:
             return
-        age_ms = time.time_ns() // 1_000_000 - header.max_timestamp
+        age_ms = system.wall_ms() - header.max_timestamp
         if age_ms <= retention_ms:
             return
         host.services.metrics.expired_appends += 1
