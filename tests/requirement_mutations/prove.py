@@ -161,8 +161,8 @@ def check_unmutated(copy: Path, mutations: Sequence[Mutation]) -> set[str]:
     return set(outcome.passed)
 
 
-def prove(mutations: Sequence[Mutation], jobs: int) -> int:
-    """Try each mutation; print a line each. Returns how many are not seen."""
+def prove(mutations: Sequence[Mutation], jobs: int, *, verbose: bool = False) -> int:
+    """Try each mutation; print a line each, with how the test failed if `verbose`. Returns how many are not seen."""
     bad = 0
     with tempfile.TemporaryDirectory(prefix="antiphon-mutants-") as folder:
         copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
@@ -173,27 +173,30 @@ def prove(mutations: Sequence[Mutation], jobs: int) -> int:
             copies.put(copy)
         passing = check_unmutated(copy, mutations)
 
-        def attempt(serial: int, mutation: Mutation) -> tuple[Mutation, str, float]:
+        def attempt(serial: int, mutation: Mutation) -> tuple[Mutation, str, str, float]:
             began = time.monotonic()
             if mutation.test.partition("[")[0] not in passing:
-                return mutation, "the test fails without the mistake, too", 0.0
+                return mutation, "the test fails without the mistake, too", "", 0.0
             if any(edit.occurrences(ROOT) != 1 for edit in mutation.edits):
-                return mutation, "the text to replace does not stand exactly once in its file", 0.0
+                return mutation, "the text to replace does not stand exactly once in its file", "", 0.0
             copy = copies.get()
             try:
                 with mutated(copy, mutation, serial):
                     outcome = run_pytest(copy, [mutation.test], TEST_SECONDS_MAX * 2)
             finally:
                 copies.put(copy)
-            return mutation, objection(outcome), time.monotonic() - began
+            why = " | ".join(outcome.failed.values())
+            return mutation, objection(outcome), why, time.monotonic() - began
 
         with ThreadPoolExecutor(jobs) as pool:
-            for mutation, wrong, seconds in pool.map(attempt, range(1, len(mutations) + 1), mutations):
+            for mutation, wrong, why, seconds in pool.map(attempt, range(1, len(mutations) + 1), mutations):
                 bad += bool(wrong)
                 sys.stdout.write(
                     f"{' '.join(mutation.requirements):12} {'NO  ' if wrong else 'seen'} {seconds:5.1f} s  "
                     f"{mutation.name}  {mutation.test_name}{f'  <- {wrong}' if wrong else ''}\n"
                 )
+                if verbose and why and not wrong:
+                    sys.stdout.write(f"                by {why}\n")
                 sys.stdout.flush()
     return bad
 
@@ -206,11 +209,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("numbers", nargs="*", help="S0.29, S0, C, or a mutation's name; all by default")
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time")
+    parser.add_argument("--verbose", action="store_true", help="say how each test failed")
     options = parser.parse_args(arguments)
     every = read_mutations()
     mutations = selected(every, options.numbers)
     without = missing(every, options.numbers)
-    bad = prove(mutations, options.jobs) if mutations else 0
+    bad = prove(mutations, options.jobs, verbose=options.verbose) if mutations else 0
     for number in without:
         sys.stdout.write(f"{number:12} NO   has no mutation\n")
     shown = {number for mutation in mutations for number in mutation.requirements}

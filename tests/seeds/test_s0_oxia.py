@@ -6,26 +6,27 @@ What needs a table, a disk or a socket (S0.18, S0.19, S0.24's stores, S0.32, S0.
 import pytest
 
 from antiphon.errors import NotLeaderError, NotReadyError
-from antiphon.records.entry_id import EMPTY, EntryId
-from antiphon.replication.actions import AppendLog, Commit, Feed, LeaderReady, RoleChanged, Send, TruncateLog
-from antiphon.replication.follower_cursor import CursorState
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.actions import (
+    AppendLog,
+    Commit,
+    Feed,
+    LeaderReady,
+    ReadReady,
+    Send,
+)
+from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import (
     Ack,
-    AddFollower,
     Append,
     BecomeLeader,
     BecomeLeaderReply,
     Entry,
-    NewTerm,
-    NewTermReply,
-    SnapshotOffer,
-    Truncate,
-    TruncateReply,
+    Reject,
 )
 from antiphon.replication.quorum import commit_point
-from antiphon.replication.replica_state import TRANSITIONS, Event, Role
+from antiphon.replication.replica_state import Role
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, term_start
-from tests.replication.test_replica_states import ILLEGAL, in_role, message_for
 
 
 def test_s0_01_one_leader_and_any_number_of_followers() -> None:
@@ -67,65 +68,33 @@ def test_s0_03_everything_that_is_said_carries_the_term_and_entries_are_known_by
     assert cluster[1].log[-1].end == EntryId(6, 2)
 
 
-@pytest.mark.parametrize(("role", "event"), ILLEGAL)
-def test_s0_04_only_the_eleven_edges_exist(role: Role, event: Event) -> None:
-    assert len(TRANSITIONS) == 11
-    cluster = in_role(role)
-    sender, message = message_for(event, cluster)
-    try:
-        cluster.receive(sender, 1, message)
-    except RuntimeError as error:
-        assert "both lead" in str(error)  # noqa: PT017 - either way the role stays
-    assert cluster.replica(1).role is role
+def test_s0_03_the_current_term_is_said_also_where_the_entries_are_of_an_older_one() -> None:
+    old = (term_start(1, 0), Entry(1, 1, 2, "a"), Entry(1, 2, 3, "b"))
+    cluster = Cluster(logs={1: old, 2: old[:1]}, terms={1: 1, 2: 1}, config=ReplicaConfig(feed_bytes_max=100))
+    cluster.lead(1, 6)
+    said = [message for source, _, message in cluster.sent if source != COORDINATOR]
+    assert any(isinstance(message, Ack) and message.end.term == 1 for message in said)
+    assert [message.term for message in said] == [6] * len(said)
 
 
-def test_s0_04_no_role_changes_without_passing_through_fenced() -> None:
-    assert all(
-        Role.FENCED in {before, after}
-        for (before, _), after in TRANSITIONS.items()
-        if before is not after and before is not Role.NOT_MEMBER
-    )
-    cluster = Cluster()
-    cluster.lead(1, 1)
-    cluster.lead(2, 2)
-    assert [action.role for action in cluster[1].took(RoleChanged)] == [
-        Role.FENCED,
-        Role.LEADER,
-        Role.FENCED,
-        Role.FOLLOWER,
-    ]
-
-
-def test_s0_05_not_member_is_who_is_not_in_the_ensemble() -> None:
-    cluster = in_role(Role.NOT_MEMBER)
-    assert 1 not in cluster.replica(1).ensemble
-    assert cluster.replica(1).receive(2, Append(SHARD, 1, 2, EMPTY, 0, 1)) == []
-
-
-def test_s0_06_fenced_serves_no_client() -> None:
-    cluster = Cluster()
-    cluster.fence(1)
-    with pytest.raises(NotLeaderError):
-        cluster.replica(1).propose([(1, "a")])
-    with pytest.raises(NotLeaderError):
-        cluster.replica(1).request_read(1)
-
-
-def test_s0_07_a_follower_takes_the_feed_of_its_terms_leader_only() -> None:
-    cluster = Cluster()
-    cluster.lead(1, 5)
-    stale = Append(SHARD, 4, 3, EMPTY, 0, 1, (Entry(4, 0, 1, "old"),))
-    before = list(cluster[2].log)
-    cluster.receive(3, 2, stale)
-    assert cluster[2].log == before
-    assert cluster.replica(2).leader == 1
+def test_s0_03_an_offset_alone_names_no_entry() -> None:
+    old = (term_start(1, 0), Entry(1, 1, 2, "a"), Entry(1, 2, 3, "b"))
+    cluster = Cluster(logs={2: old}, terms={2: 1})
+    cluster.fence(6, 2)
+    cluster.receive(1, 2, Append(SHARD, 6, 1, EntryId(2, 3), 0, 9))
+    assert cluster.between(2, 1, Reject)[-1].hint == EntryId(1, 3)
+    assert cluster.between(2, 1, Ack) == []
 
 
 def test_s0_08_the_leader_serves_reads_and_writes() -> None:
     cluster = Cluster()
     leader = cluster.lead(1, 1)
-    assert leader.propose([(1, "a")])
-    assert leader.request_read(1)
+    cluster.propose(1, "a")
+    cluster[1].run(leader.request_read(1))
+    cluster.deliver()
+    assert cluster[1].took(Commit)[-1] == Commit(2)
+    (ready,) = cluster[1].took(ReadReady)
+    assert (ready.token, ready.offset) == (1, 1), "what was committed when it was asked for"
 
 
 def test_s0_09_the_order_of_a_write() -> None:
@@ -146,6 +115,22 @@ def test_s0_09_the_order_of_a_write() -> None:
     assert cluster[1].took(Commit) == []
     cluster[1].sync()
     assert cluster[1].took(Commit) == [Commit(2)]
+
+
+def test_s0_09_two_followers_disks_commit_while_the_leaders_own_is_slow() -> None:
+    """The divergence: the leader's log has it first, but its disk is not waited for where a majority of others has it."""
+    cluster = Cluster()
+    cluster.lead(1, 1)
+    cluster[1].auto_sync = False
+    cluster.propose(1, "a")
+    assert cluster[1].data == ["a"]
+    assert cluster[1].disk == [term_start(1, 0)]
+    cluster.deliver_to(2)
+    cluster.deliver_to(1)
+    assert cluster.replica(1).high_watermark == 1, "one disk of three"
+    cluster.deliver_to(3)
+    cluster.deliver_to(1)
+    assert cluster.replica(1).high_watermark == 2, "two of three"
 
 
 def test_s0_10_without_a_majority_nothing_is_committed() -> None:
@@ -173,6 +158,10 @@ def test_s0_12_head_and_commit_offset_are_kept_apart() -> None:
     cluster.isolate(1)
     cluster.propose(1, "a", "b")
     assert (cluster.replica(1).log_end, cluster.replica(1).high_watermark) == (3, 1)
+    cluster.heal()
+    cluster.tick(4)
+    assert (cluster.replica(1).log_end, cluster.replica(1).high_watermark) == (3, 3)
+    assert (cluster.replica(3).log_end, cluster.replica(3).high_watermark) == (3, 3)
 
 
 @pytest.mark.parametrize("end", [EntryId(9, 2), EntryId(0, 2), EntryId(1, 3), EntryId(1, 99)])
@@ -210,6 +199,11 @@ def test_s0_16_a_cursor_knows_what_was_pushed_and_what_was_acknowledged() -> Non
     (second, third) = cluster.replica(1).followers()
     assert (second.last_pushed, second.ack_offset) == (3, 3)
     assert (third.last_pushed, third.ack_offset) == (3, 1)
+    cluster.sent.clear()
+    cluster.propose(1, "c")
+    for node in (2, 3):  # what was pushed is not pushed again, acknowledged or not
+        (append,) = cluster.between(1, node, Append)
+        assert [entry.data for entry in append.entries] == ["c"]
 
 
 @pytest.mark.parametrize("fenced", [(1, 2), (1, 3), (2, 3), (1, 2, 3)])
@@ -267,12 +261,36 @@ def test_s0_22_followers_tail_the_leader_to_its_head() -> None:
     assert cluster[2].log == cluster[3].log == cluster[1].log
 
 
+def test_s0_22_a_follower_that_is_far_behind_comes_to_the_head_without_being_asked_for() -> None:
+    cluster = Cluster(config=ReplicaConfig(feed_bytes_max=300, max_in_flight_bytes=600, resend_ticks=2))
+    cluster.lead(1, 1)
+    cluster.isolate(3)
+    for data in range(50):
+        cluster.propose(1, data)
+        cluster.deliver()
+    assert cluster[3].data == []
+    cluster.heal()
+    cluster[1].run(cluster.replica(1).peer_connected(3))
+    cluster.deliver()
+    assert cluster[3].log == cluster[1].log
+
+
 def test_s0_23_followers_apply_only_what_is_known_to_be_committed() -> None:
     cluster = Cluster()
     cluster.lead(1, 1)
     cluster.propose(1, "a")
     cluster.deliver()
     assert (cluster.replica(2).log_end, cluster.replica(2).high_watermark) == (2, 1)
+    assert cluster[2].took(Commit)[-1] == Commit(1)
+
+
+def test_s0_23_nor_what_it_has_of_another_leader() -> None:
+    """Node 2 has entries of a leader that nobody follows any more; the high watermark that it hears is beyond them."""
+    own = (term_start(1, 0), Entry(1, 1, 2, "x"), Entry(1, 2, 3, "y"))
+    cluster = Cluster(logs={2: own}, terms={2: 1})
+    cluster.fence(2, 2)
+    cluster.receive(1, 2, Append(SHARD, 2, 1, EntryId(1, 1), 3, 1))
+    assert cluster.replica(2).high_watermark == 1
 
 
 def test_s0_24_a_promoted_follower_is_warm() -> None:
@@ -284,10 +302,13 @@ def test_s0_24_a_promoted_follower_is_warm() -> None:
         cluster.deliver()
     replica = cluster.replica(2)
     assert replica.log_end - replica.high_watermark == 1
+    assert cluster[2].took(Commit)[-1] == Commit(replica.high_watermark)
     cluster.crash(1)
     cluster.lead(2, 2, 3)
     assert cluster.replica(2).ready
     assert cluster[2].took(Commit)[-1] == Commit(replica.log_end)
+    marks = [action.high_watermark for action in cluster[2].took(Commit)]
+    assert marks == sorted(set(marks)), "nothing is applied again"
 
 
 def test_s0_25_the_leader_speaks_first_and_followers_answer() -> None:
@@ -355,6 +376,39 @@ def test_s0_29_an_acknowledgement_is_sent_after_the_write_is_persisted() -> None
     assert cluster.between(2, 1, Ack)[-1].end == EntryId(1, 2)
 
 
+def test_s0_29_who_is_asked_meanwhile_says_what_is_on_the_disk() -> None:
+    cluster = Cluster()
+    leader = cluster.lead(1, 1)
+    cluster[2].auto_sync = False
+    cluster.propose(1, "a")
+    cluster.deliver()
+    for _ in range(3):
+        cluster[1].run(leader.tick())
+        cluster.deliver()
+    assert cluster[2].data == ["a"]
+    assert {ack.end for ack in cluster.between(2, 1, Ack)} == {EntryId(1, 1)}
+    assert cluster.replica(1).high_watermark == 2, "by node 3"
+
+
+def test_s0_29_nothing_is_acknowledged_in_a_term_that_is_not_yet_promised_on_the_disk() -> None:
+    """The entries are on the disk already, of the term before; the promise is not. It could be forgotten by a crash."""
+    log = (term_start(1, 0), Entry(1, 1, 2, "a"))
+    cluster = Cluster(logs=dict.fromkeys((1, 2, 3), log), terms=dict.fromkeys((1, 2, 3), 1))
+    cluster.isolate(2)
+    cluster.lead(1, 2, 3)
+    cluster.heal()
+    cluster[2].auto_sync = False
+    prev = EntryId(1, 2)
+    cluster.receive(1, 2, Append(SHARD, 2, 1, prev, 0, 1))  # the term is heard of by this
+    assert (cluster.replica(2).term, cluster[2].term) == (2, 1)
+    assert cluster.between(2, 1, Ack) == []
+    cluster.receive(1, 2, Append(SHARD, 2, 1, prev, 0, 2))  # nor when it is asked again
+    assert cluster.between(2, 1, Ack) == []
+    cluster[2].sync()
+    assert [(ack.term, ack.end) for ack in cluster.between(2, 1, Ack)] == [(2, prev)]
+    assert cluster[2].term == 2
+
+
 def test_s0_30_a_slow_follower_never_delays_the_commit() -> None:
     cluster = Cluster()
     cluster.lead(1, 1)
@@ -383,76 +437,6 @@ def test_s0_34_an_entry_commits_by_majority_in_its_own_term_with_its_prefix() ->
     assert commit_point([5, 5, 0], 2, high_watermark=0, term_start=5) == 0, "of an older term"
     assert commit_point([9, 4, 7], 2, high_watermark=0, term_start=2) == 7, "the prefix that a majority has"
     assert commit_point([3, 3, 0], 2, high_watermark=4, term_start=2) == 4, "never backwards"
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_s0_35_a_new_term_is_accepted_in_every_state_and_fences(role: Role) -> None:
-    cluster = in_role(role)
-    term = cluster.replica(1).term + 1
-    cluster.told.clear()
-    for _ in range(2):
-        cluster.receive(COORDINATOR, 1, NewTerm(SHARD, term))
-        assert cluster.replica(1).role is Role.FENCED
-    replies = [message for _, message in cluster.told if isinstance(message, NewTermReply)]
-    assert [reply.term for reply in replies] == [term, term]
-    assert replies[0] == replies[1]
-
-
-def test_s0_35_a_promise_is_said_when_it_is_durable() -> None:
-    cluster = Cluster()
-    cluster.lead(1, 1)
-    cluster[1].auto_sync = False
-    cluster.propose(1, "a")
-    cluster.told.clear()
-    cluster.receive(COORDINATOR, 1, NewTerm(SHARD, 2))
-    assert cluster.told == []
-    cluster[1].sync()
-    assert cluster.told == [(1, NewTermReply(SHARD, 2, EntryId(1, 2), 0))]
-
-
-def test_s0_36_truncate_turns_a_diverged_fenced_node_into_a_follower() -> None:
-    log = (term_start(1, 0), Entry(1, 1, 2, "a"), Entry(1, 2, 3, "lost"))
-    cluster = Cluster(logs={2: log}, terms={2: 1})
-    cluster.fence(3, 2)
-    cluster.receive(1, 2, Truncate(SHARD, 3, 1, EntryId(1, 2)))
-    assert cluster.replica(2).role is Role.FOLLOWER
-    assert cluster[2].took(TruncateLog)[0].to_offset == 2
-    assert cluster.between(2, 1, TruncateReply) == [TruncateReply(SHARD, 3, EntryId(1, 2))]
-
-
-def test_s0_36_the_leader_truncates_whose_head_is_not_in_its_log() -> None:
-    start = (term_start(1, 0), Entry(1, 1, 2, "a"))
-    logs = {1: (*start, term_start(3, 2)), 2: (*start, Entry(1, 2, 3, "x"), Entry(1, 3, 4, "y"))}
-    cluster = Cluster(logs=logs, terms={1: 3, 2: 1})
-    cluster.appoint(1, 4)
-    assert cluster.between(1, 2, Truncate) == [Truncate(SHARD, 4, 1, EntryId(1, 2))]
-    cluster.deliver()
-    cluster.tick(2)
-    assert cluster[2].log == cluster[3].log == cluster[1].log
-
-
-@pytest.mark.parametrize("role", [Role.FENCED, Role.FOLLOWER])
-def test_s0_37_a_snapshot_installs_state_on_a_fenced_or_following_node(role: Role) -> None:
-    cluster = in_role(role)
-    term = cluster.replica(1).term
-    cluster.receive(2, 1, SnapshotOffer(SHARD, term, 2, EntryId(4, 40)))
-    cluster[1].run(cluster.replica(1).snapshot_installed(EntryId(4, 40)))
-    replica = cluster.replica(1)
-    assert (replica.role, replica.head, replica.high_watermark) == (Role.FOLLOWER, EntryId(4, 40), 40)
-
-
-def test_s0_38_add_follower_extends_a_running_leader_without_a_new_term() -> None:
-    cluster = Cluster()
-    cluster.lead(1, 1, 2)
-    cluster.propose(1, "a")
-    cluster.deliver()
-    assert [status.node for status in cluster.replica(1).followers()] == [2]
-    head = cluster.fence(1, 3)[3]
-    cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 1, 3, head))
-    cluster.deliver()
-    assert cluster.replica(1).term == 1
-    assert cluster[3].log == cluster[1].log
-    assert cluster.replica(1).followers()[1].state is CursorState.REPLICATE
 
 
 def test_s0_the_leader_reports_and_serves_only_after_its_first_entry_is_committed() -> None:

@@ -1,14 +1,20 @@
-"""What S0 says of clients and watchers, on nodes that run for real in this process."""
+"""What S0 says of clients and watchers (and S1 of completed requests), on nodes that run for real in this process."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import antiphon.aio
 from antiphon.errors import NotLeaderError
-from antiphon.wire.requests import Delete, Put, TableGet, TableWrite
+from antiphon.node.shard_host import ShardHost
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import CreateTopic, Delete, Put, TableGet, TableWrite
 from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.seeds.test_s4_node import WatchedDisk
 
 pytestmark = pytest.mark.cluster
 
@@ -17,7 +23,7 @@ def _default_shards(nodes: Nodes) -> list[int]:
     return [shard.shard_id for shard in nodes.nodes[0].topic("default").shards]
 
 
-def test_s0_18_put_get_and_delete_are_carried_out_by_the_leader_only(tmp_path: Path) -> None:
+def test_s0_18_s0_21_put_get_and_delete_are_carried_out_by_the_leader_only(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 3) as nodes:
             await eventually(lambda: any(topic.name == "default" for topic in nodes.nodes[0].metadata.topics))
@@ -37,6 +43,13 @@ def test_s0_18_put_get_and_delete_are_carried_out_by_the_leader_only(tmp_path: P
             row = (await node.table_get(TableGet(shard_id, (b"k",)))).rows[0]
             assert row is not None
             assert row.value == b"v"
+            # Who asks for it by name gets what a follower knows to be committed (a divergence from S0.21).
+            for follower in nodes.nodes.values():
+                host = follower.hosts[shard_id]
+                await eventually(lambda host=host: stored(host) == b"v")  # type: ignore[misc]
+                row = (await follower.table_get(TableGet(shard_id, (b"k",), consistency="local"))).rows[0]
+                assert row is not None
+                assert row.value == b"v"
 
     run(test())
 
@@ -65,5 +78,105 @@ def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before(tmp_path: Pa
                 await asyncio.wait_for(waiting, 25)
                 heard = await asyncio.wait_for(hearing, 10)
                 assert (heard.key, heard.value) == (b"later", b"2")
+
+    run(test())
+
+
+@asynccontextmanager
+async def slow_table(tmp_path: Path) -> AsyncIterator[tuple[Nodes, ShardHost, WatchedDisk]]:
+    """A node that leads a table with one row, `k` = `old`, and whose disk syncs when a test lets it."""
+    disk = WatchedDisk()
+    async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+        topic = await nodes.nodes[0].create_topic(CreateTopic("t", kind=Kind.TABLE))
+        host = await nodes.leader(topic.shards[0].shard_id)
+        await nodes.nodes[0].table_write(TableWrite(host.shard_id, (Put(b"k", b"old"),)))
+        try:
+            yield nodes, host, disk
+        finally:
+            disk.may_sync.set()
+
+
+def stored(host: ShardHost, key: bytes = b"k") -> bytes | None:
+    """What the table's store has by now."""
+    row = host.require_table().state.get(key)
+    return None if row is None else row.value
+
+
+def test_s0_19_between_append_and_commit_a_get_returns_the_old_value(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with slow_table(tmp_path) as (nodes, host, disk):
+            node, shard_id = nodes.nodes[0], host.shard_id
+            disk.may_sync.clear()
+            end = host.log.log_end
+            putting = asyncio.ensure_future(node.table_write(TableWrite(shard_id, (Put(b"k", b"new"),))))
+            await eventually(lambda: host.log.log_end > end)
+            for consistency in ("linearizable", "leader"):
+                row = (await node.table_get(TableGet(shard_id, (b"k",), consistency=consistency))).rows[0]
+                assert row is not None
+                assert row.value == b"old", consistency
+            assert not putting.done()
+            disk.may_sync.set()
+            await putting
+            row = (await node.table_get(TableGet(shard_id, (b"k",)))).rows[0]
+            assert row is not None
+            assert row.value == b"new"
+
+    run(test())
+
+
+def test_s0_20_s0_32_a_commit_is_applied_then_answered_then_notified(tmp_path: Path) -> None:
+    """At the moment when the client is answered the table has the value, and no watcher has heard of it."""
+
+    async def test() -> None:
+        async with slow_table(tmp_path) as (_, host, disk):
+            told: list[tuple[str, bytes | None]] = []
+            disk.may_sync.clear()
+            end = host.log.log_end
+            assert host.clients.follow(1, end, "committed", lambda: told.append(("notified", stored(host))))
+            host.clients.table_write(
+                TableWrite(host.shard_id, (Put(b"k", b"new"),)),
+                lambda result: told.append((f"answered {getattr(result, 'offset', result)}", stored(host))),
+            )
+            await eventually(lambda: host.log.log_end > end)
+            await asyncio.sleep(0.02)
+            assert told == [], "nothing before the commit"
+            disk.may_sync.set()
+            await eventually(lambda: len(told) == 2)
+            assert told == [(f"answered {end}", b"new"), ("notified", b"new")]
+
+    run(test())
+
+
+def test_s1_20_what_is_committed_is_applied_in_order_then_requests_are_completed_with_their_results(
+    tmp_path: Path,
+) -> None:
+    """Five puts of one key, committed at once: all are applied by the first answer; answers come in the log's order."""
+
+    async def test() -> None:
+        async with slow_table(tmp_path) as (_, host, disk):
+            answers: list[tuple[int, Any, bytes | None]] = []
+            disk.may_sync.clear()
+            end = host.log.log_end
+
+            def put(number: int) -> None:
+                host.clients.table_write(
+                    TableWrite(host.shard_id, (Put(b"k", b"%d" % number),)),
+                    lambda result: answers.append((number, result, stored(host))),
+                )
+
+            for number in range(5):
+                put(number)
+            await eventually(lambda: host.log.log_end == end + 5)
+            assert (answers, stored(host)) == ([], b"old")
+            disk.may_sync.set()
+            await eventually(lambda: len(answers) == 5)
+            assert [number for number, _, _ in answers] == list(range(5))
+            assert [result.offset for _, result, _ in answers] == list(range(end, end + 5))
+            assert [result.results[0].version.modifications for _, result, _ in answers] == [1, 2, 3, 4, 5]
+            first = answers[0][2]
+            assert first is not None
+            assert {value for _, _, value in answers} == {b"4"}, (
+                "a group of entries is applied before its answers"
+            )
 
     run(test())

@@ -238,7 +238,8 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick(tmp
             assert min(read_from, default=end) >= end, (
                 "nothing before the end of what was applied is read again"
             )
-            rows = (await wanted.table_get(TableGet(shard_id, (b"999",)))).rows
-            assert rows[0] is not None
+            keys = tuple(b"%d" % number for number in range(1000))
+            rows = (await wanted.table_get(TableGet(shard_id, keys))).rows
+            assert [row and (row.key, row.value) for row in rows] == [(key, bytes(100)) for key in keys]
 
     run(test())

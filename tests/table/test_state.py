@@ -1,11 +1,14 @@
 """The table store: applying, reading, restarts, checkpoints."""
 
+import functools
 import os
+import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +65,69 @@ def test_s0_33_applies_effects_and_offset_together(state: TableState) -> None:
     assert state.get(b"a") is None
     assert state.get(b"b") == Row(b"b", b"2", Version(1, 1, 10, 20))
     assert state.get(b"b", include_value=False) == Row(b"b", None, Version(1, 1, 10, 20))
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class CrashingStore:
+    """RocksDB that ends the process after so many writes, all of which had reached the disk by then."""
+
+    def __init__(self, db: Rdict, writes: int) -> None:
+        self._db = db
+        self._left = writes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"write", "put", "delete"}:
+            return functools.partial(self._writing, getattr(self._db, name))
+        return getattr(self._db, name)
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self._writing(self._db.put, key, value)
+
+    def _writing(self, write: Callable[..., None], *arguments: object) -> None:
+        write(*arguments)
+        self._left -= 1
+        if not self._left:
+            self._db.flush(True)
+            raise Crash
+
+
+@pytest.mark.parametrize("writes", range(1, 7))
+def test_s0_33_a_crash_after_any_write_leaves_whole_entries(tmp_path: Path, writes: int) -> None:
+    """Entry n sets a and b to n, and c in turn; whatever was written last, the rows are those of the applied offset."""
+    path, left = str(tmp_path / "t"), str(tmp_path / "left by the crash")
+
+    def entry(number: int) -> bytes:
+        value = b"%d" % number
+        c = value if number % 2 else None
+        at = 3 * number
+        return batch_of(at, effect(b"a", value, at), effect(b"b", value, at + 1), effect(b"c", c, at + 2))
+
+    def check(state: TableState) -> int:
+        last, rest = divmod(state.applied_offset, 3)
+        assert not rest, "no entry is applied in part"
+        values = [row and row.value for row in state.get_many([b"a", b"b", b"c"])]
+        wanted = b"%d" % (last - 1) if last else None
+        assert values == [wanted, wanted, wanted if last % 2 == 0 else None]
+        return last
+
+    def apply_all(state: TableState) -> None:
+        for number in range(10):
+            state.apply([entry(number)])
+
+    state = open_state(path)
+    state._db = CrashingStore(state._db, writes)
+    with pytest.raises(Crash):
+        apply_all(state)
+    shutil.copytree(path, left)
+    state.close()
+    with open_state(left) as found:
+        applied = check(found)
+        assert applied > 0
+        apply_all(found)  # the log is applied again, from before what is there
+        assert check(found) == 10
 
 
 def test_control_batches_move_the_offset_only(state: TableState) -> None:
