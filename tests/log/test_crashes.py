@@ -65,6 +65,7 @@ class Crasher:
         self.open()
 
     def open(self) -> None:
+        self.disk.fsync_dir("/")  # as NodeDirectory.open does: a killed process may have made the directory
         self.log = ShardLog.open(self.disk, DIRECTORY, CONFIG, clock_ms=lambda: 0)
         self.committer = GroupCommitter(self.disk)
         self.states = [self.observe()]
@@ -262,6 +263,7 @@ def test_names_left_by_a_killed_process_are_made_durable() -> None:
         committer.add(log.stage_append([batch_at(0)]))
         assert committer.commit()[0][1] is not None
         again = disk.kill()
+        again.fsync_dir("/")  # as NodeDirectory.open does
         log, committer = ShardLog.open(again, DIRECTORY, CONFIG), GroupCommitter(again)
         committer.add(log.stage_append([batch_at(0)]))
         assert committer.commit()[0][1] is None

@@ -151,6 +151,7 @@ def test_start_and_damage() -> None:
 
 def test_files_of_this_format_are_read() -> None:
     disk = SimulatedDisk(Random(0))
+    disk.makedirs(DIRECTORY)
     for name, data in (
         (f"{0:020d}.log", TERM_START + DATA),
         (f"{0:020d}.index", INDEX),

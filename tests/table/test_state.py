@@ -1,7 +1,6 @@
 """The table store: applying, reading, restarts, checkpoints."""
 
 import functools
-import os
 import shutil
 import struct
 import subprocess
@@ -28,8 +27,6 @@ from antiphon.table.state import (
     LOWER,
     META_KEY,
     TableState,
-    destroy_state,
-    install_state,
     open_state,
 )
 from antiphon.wire.metadata import key_hash
@@ -271,29 +268,6 @@ def test_checkpoint_is_a_store_of_its_own(tmp_path: Path) -> None:
         assert row.value == b"1"
 
 
-def test_install_puts_a_snapshot_in_place(tmp_path: Path) -> None:
-    path, other, copy = (str(tmp_path / name) for name in ("t", "other", "copy"))
-    with open_state(other) as leader:
-        leader.apply([batch_of(0, effect(b"new", b"1"))])
-        leader.checkpoint(copy)
-    with open_state(path) as state:
-        state.apply([batch_of(0, effect(b"old", b"1"))])
-    install_state(copy, path)
-    with open_state(path) as state:
-        assert state.get(b"old") is None
-        assert state.get(b"new") is not None
-    assert sorted(os.listdir(tmp_path)) == ["other", "t"]
-
-
-def test_install_survives_a_crash_half_way(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    with open_state(path) as state:
-        state.apply([batch_of(0, effect(b"old", b"1"))])
-    os.rename(path, path + ".old")  # where a crash leaves it
-    with open_state(path) as state:
-        assert state.applied_offset == 1
-
-
 def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     for meta, error in (
@@ -311,14 +285,6 @@ def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:
         open_state(str(tmp_path / "file"))
     with open_state(str(tmp_path / "locked")), pytest.raises(StorageFailedError, match="cannot be opened"):
         open_state(str(tmp_path / "locked"))
-
-
-def test_destroy_is_total(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    open_state(path).close()
-    destroy_state(path)
-    destroy_state(path)
-    assert not os.path.exists(path)
 
 
 @settings(max_examples=12, deadline=None)

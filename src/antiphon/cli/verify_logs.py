@@ -172,6 +172,7 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
     """
     from antiphon.log.disk import RealDisk
     from antiphon.log.shard_log import ShardLog
+    from antiphon.node.table_files import finish_install, store_path
     from antiphon.table.state import open_state
 
     problems = []
@@ -180,7 +181,9 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
         for copy in copies:
             for node_id, directory in node_dirs.items() if copy.topic == table else ():
                 log = ShardLog.open(disk, str(directory / "shards" / str(copy.shard_id)))
-                with open_state(str(directory / "tables" / str(copy.shard_id))) as state:
+                path = store_path(str(directory / "tables"), copy.shard_id)
+                finish_install(disk, path)
+                with open_state(path) as state:
                     problems += [f"{copy.name} on node {node_id}: {told}" for told in _misfolded(log, state)]
     finally:
         disk.close()

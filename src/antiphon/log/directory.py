@@ -9,16 +9,14 @@ this node before that were looked at. `lock` is held with flock while the node r
 (`ShardLog`).
 """
 
-import fcntl
 import os
-import shutil
 from typing import Final
 
 import msgspec
 
 from antiphon import system
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
-from antiphon.log.disk import Disk, RealDisk, read_whole, replace_file
+from antiphon.log.disk import Disk, Lock, LockHeldError, RealDisk, discard_tree, read_whole, replace_file
 
 FORMAT: Final = 1
 IDENTITY_NAME: Final = "identity.json"
@@ -41,11 +39,12 @@ class Identity(msgspec.Struct, frozen=True):
 class NodeDirectory:
     """An open data directory; `close` it (or let the process end) to let another process have it."""
 
-    def __init__(self, path: str, identity: Identity, lock_fd: int) -> None:
+    def __init__(self, disk: Disk, path: str, identity: Identity, lock: Lock) -> None:
         self.path = path
         self.identity = identity
-        self._lock_fd = lock_fd
-        self._joined = identity.bootstrap or os.path.exists(os.path.join(path, JOINED_NAME))
+        self._disk = disk
+        self._lock = lock
+        self._joined = identity.bootstrap or disk.exists(os.path.join(path, JOINED_NAME))
 
     @classmethod
     def open(
@@ -62,11 +61,11 @@ class NodeDirectory:
         disk = disk or RealDisk()
         if disk.makedirs(path):
             disk.fsync_dir(os.path.dirname(path))
-        lock_fd = _lock(path)
+        lock = _lock(disk, path)
         try:
             identity = _load_identity(disk, path)
             if identity is None:
-                _refuse_strange_files(path)
+                _refuse_strange_files(disk, path)
                 identity = Identity(FORMAT, cluster_id, node_id, system.new_uuid().hex, bootstrap)
                 replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
             if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
@@ -81,10 +80,10 @@ class NodeDirectory:
             disk.makedirs(shards)
             disk.fsync_dir(path)
             disk.fsync_dir(shards)  # names that an earlier process left without a sync
-            directory = cls(path, identity, lock_fd)
+            directory = cls(disk, path, identity, lock)
             directory._sweep()
         except BaseException:
-            os.close(lock_fd)
+            lock.release()
             raise
         return directory
 
@@ -101,7 +100,7 @@ class NodeDirectory:
     def note_joined(self) -> None:
         """Every replica that was placed here when this directory was made is open, or marked as forgetful. Blocking."""
         if not self._joined:
-            replace_file(RealDisk(), os.path.join(self.path, JOINED_NAME), b"")
+            replace_file(self._disk, os.path.join(self.path, JOINED_NAME), b"")
             self._joined = True
 
     def shard_path(self, shard_id: int) -> str:
@@ -110,47 +109,40 @@ class NodeDirectory:
 
     def shard_ids(self) -> list[int]:
         """Shards that have a replica here, rising."""
-        names = os.listdir(os.path.join(self.path, SHARDS_NAME))
+        names = self._disk.listdir(os.path.join(self.path, SHARDS_NAME))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def remove_shard(self, shard_id: int) -> None:
         """Remove a replica with all its files. Blocking. Its log must not be in use any more."""
         doomed = self.shard_path(shard_id) + _REMOVED_SUFFIX
-        shutil.rmtree(doomed, ignore_errors=True)
+        discard_tree(self._disk, doomed)
         try:
-            os.rename(self.shard_path(shard_id), doomed)
+            self._disk.rename(self.shard_path(shard_id), doomed)
         except FileNotFoundError:
             return
-        RealDisk().fsync_dir(os.path.join(self.path, SHARDS_NAME))
-        shutil.rmtree(doomed, ignore_errors=True)
+        self._disk.fsync_dir(os.path.join(self.path, SHARDS_NAME))
+        discard_tree(self._disk, doomed)
 
     def close(self) -> None:
         """Give up the lock."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        self._lock.release()
 
     def _sweep(self) -> None:
         """Finish removals that a crash interrupted."""
         shards = os.path.join(self.path, SHARDS_NAME)
-        for name in sorted(os.listdir(shards)):
+        for name in self._disk.listdir(shards):
             if name.endswith(_REMOVED_SUFFIX):
-                shutil.rmtree(os.path.join(shards, name), ignore_errors=True)
+                discard_tree(self._disk, os.path.join(shards, name))
 
 
-def _lock(path: str) -> int:
-    fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _lock(disk: Disk, path: str) -> Lock:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "?"
-        os.close(fd)
+        return disk.lock(os.path.join(path, LOCK_NAME), str(os.getpid()).encode())
+    except LockHeldError as error:
+        holder = error.note.decode("ascii", "replace").strip() or "?"
         raise DirectoryInUseError(
             f"{path} is in use by process {holder}; stop that node first", path=path, pid=holder
         ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
 
 
 def _load_identity(disk: Disk, path: str) -> Identity | None:
@@ -174,9 +166,10 @@ def _load_identity(disk: Disk, path: str) -> Identity | None:
         raise ForeignDirectoryError(f"{file} is not a node's identity: {error}", path=path) from error
 
 
-def _refuse_strange_files(path: str) -> None:
+def _refuse_strange_files(disk: Disk, path: str) -> None:
     """A new node starts in an empty directory (its log file, config and lock may be there already)."""
-    if os.path.isdir(os.path.join(path, SHARDS_NAME)) and os.listdir(os.path.join(path, SHARDS_NAME)):
+    shards = os.path.join(path, SHARDS_NAME)
+    if disk.is_dir(shards) and disk.listdir(shards):
         raise ForeignDirectoryError(
             f"{path} holds shards but no {IDENTITY_NAME}: the file was lost, or the directory is somebody else's; "
             "restore it, or move the directory away to let the node start empty",

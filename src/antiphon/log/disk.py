@@ -1,13 +1,15 @@
-"""What the log asks of a disk, and the real one.
+"""What a node asks of a disk, and the real one.
 
-Everything above goes through `Disk` and `File`, so that `SimulatedDisk` can crash, tear, fill up and fail at any call. Paths
-are strings. A write is on the disk only after `fdatasync`; a created, renamed or removed name only after `fsync_dir` of its
-directory. Every method may raise OSError.
+Every file that a node touches goes through `Disk` and `File` (RocksDB alone opens its own), so that `SimulatedDisk` can
+crash, tear, fill up and fail at any call. Paths are strings. A write is on the disk only after `fdatasync`; a created,
+renamed or removed name, a directory's too, only after `fsync_dir` of its directory. Every method may raise OSError.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -23,6 +25,23 @@ _IOV_MAX: Final = 1024
 _SYNC_THREADS: Final = 8
 _PARALLEL_FROM: Final = 4  # handing two or three syncs to threads costs more than it saves
 _WRITE_ROUNDS_MAX: Final = 1_000_000
+_NOTE_BYTES_MAX: Final = 64
+
+
+class LockHeldError(BlockingIOError):
+    """Another process holds the lock; `note` is what it left there, empty where it has not got to that."""
+
+    def __init__(self, path: str, note: bytes) -> None:
+        super().__init__(errno.EAGAIN, "another process holds the lock", path)
+        self.note = note
+
+
+class Lock(Protocol):
+    """A lock that is held. It ends with `release`, or with the process."""
+
+    def release(self) -> None:
+        """Let go; a second release does nothing."""
+        ...
 
 
 class File(Protocol):
@@ -56,16 +75,43 @@ class Disk(Protocol):
         """Open for reading and writing; FileNotFoundError unless it is there or `create`. Cheap to call again and again."""
         ...
 
+    def exists(self, path: str) -> bool:
+        """Is there a file or a directory of this name?"""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Is there a directory of this name?"""
+        ...
+
     def rename(self, source: str, target: str) -> None:
-        """Rename, replacing the target."""
+        """Rename a file, replacing the target, or a directory, whose target must be absent or empty."""
         ...
 
     def remove(self, path: str) -> None:
         """Remove a file; no error when it is not there."""
         ...
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it, one name after the other; no error when it is not there."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Names of the files and directories in a directory, sorted; FileNotFoundError where there is none."""
+        ...
+
+    def modified_s(self, path: str) -> float:
+        """When the file or directory was changed last, in seconds since 1970."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Room that is left on the file system that holds `path`."""
+        ...
+
+    def lock(self, path: str, note: bytes) -> Lock:
+        """Lock the file `path`, which is made where there is none, and leave a short note of who holds it.
+
+        Raises LockHeldError when another process, or another lock of this one, holds it.
+        """
         ...
 
     def makedirs(self, path: str) -> bool:
@@ -139,6 +185,30 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
 
+class RealLock:
+    """A file locked with flock. The kernel ends the lock with the last descriptor."""
+
+    def __init__(self, path: str, note: bytes) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, note, 0)
+        except BlockingIOError as error:
+            found = os.pread(self._fd, _NOTE_BYTES_MAX, 0)
+            self.release()
+            raise LockHeldError(path, found) from error
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """See `Lock`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 def _skip(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     """What is left of `buffers` after their first `written` bytes."""
     for i, buffer in enumerate(buffers):
@@ -173,11 +243,26 @@ class RealDisk:
         with self._lock:
             self._files.pop(path, None)
 
+    def _forget_under(self, path: str) -> None:
+        """Forget the file, and the files in it if it is a directory."""
+        inside = path + os.sep
+        with self._lock:
+            for known in [known for known in self._files if known == path or known.startswith(inside)]:
+                del self._files[known]
+
+    def exists(self, path: str) -> bool:
+        """See `Disk`."""
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        """See `Disk`."""
+        return os.path.isdir(path)
+
     def rename(self, source: str, target: str) -> None:
         """See `Disk`."""
         os.rename(source, target)
-        self._forget(source)
-        self._forget(target)
+        self._forget_under(source)
+        self._forget_under(target)
 
     def remove(self, path: str) -> None:
         """See `Disk`."""
@@ -185,9 +270,26 @@ class RealDisk:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
 
+    def remove_tree(self, path: str) -> None:
+        """See `Disk`."""
+        self._forget_under(path)
+        shutil.rmtree(path, onerror=_raise_unless_gone)
+
     def listdir(self, path: str) -> list[str]:
         """See `Disk`."""
         return sorted(os.listdir(path))
+
+    def modified_s(self, path: str) -> float:
+        """See `Disk`."""
+        return os.stat(path).st_mtime
+
+    def free_bytes(self, path: str) -> int:
+        """See `Disk`."""
+        return shutil.disk_usage(path).free
+
+    def lock(self, path: str, note: bytes) -> Lock:
+        """See `Disk`."""
+        return RealLock(path, note)
 
     def makedirs(self, path: str) -> bool:
         """See `Disk`."""
@@ -231,6 +333,11 @@ class RealDisk:
             self._pool = None
 
 
+def _raise_unless_gone(_call: object, _path: str, problem: tuple[type, BaseException, object]) -> None:
+    if not isinstance(problem[1], FileNotFoundError):
+        raise problem[1]
+
+
 def outcome_of(call: Callable[[], None]) -> OSError | None:
     """Make a call; the OSError that it raised, if it did."""
     try:
@@ -249,14 +356,31 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
     return file.pread(file.size(), 0)
 
 
+def make_directory(disk: Disk, path: str) -> None:
+    """Make a directory, durably, unless it is there."""
+    if disk.makedirs(path):
+        disk.fsync_dir(os.path.dirname(path))
+
+
+def discard_tree(disk: Disk, path: str) -> None:
+    """Remove a directory that nobody needs any more; what the disk refuses to remove is left to the next try."""
+    with contextlib.suppress(OSError):
+        disk.remove_tree(path)
+
+
+def write_whole(disk: Disk, path: str, data: Buffer) -> None:
+    """Write a small file, neither atomically nor durably."""
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    file.pwritev([data], 0)
+
+
 def replace_file(disk: Disk, path: str, data: Buffer, *, durable: bool = True) -> None:
     """Replace a small file atomically: the old content or the new, never a mixture; durable when this returns."""
     temporary = path + ".tmp"
-    file = disk.open(temporary, create=True)
-    file.truncate(0)
-    file.pwritev([data], 0)
+    write_whole(disk, temporary, data)
     if durable:
-        file.fdatasync()
+        disk.open(temporary).fdatasync()
     disk.rename(temporary, path)
     if durable:
         disk.fsync_dir(os.path.dirname(path))

@@ -68,6 +68,7 @@ class ShardLog:
     def __init__(
         self, disk: Disk, path: str, config: LogConfig, found: RecoveredLog, clock_ms: Callable[[], int]
     ) -> None:
+        self.disk = disk
         self.path = path
         self.terms = found.terms
         self.members: MembersIndex = found.members
@@ -78,7 +79,6 @@ class ShardLog:
         self.hard_state = HardState.load(disk, path, self.queue)
         self.durable_end = found.terms.log_end
         self._config = config
-        self._disk = disk
         self._clock_ms = clock_ms
         self._segments: list[Segment] = found.segments
         self._tail = MemoryTail(found.terms.log_end)
@@ -235,7 +235,7 @@ class ShardLog:
             steps.append(self._snapshot_step())
         segment = Segment(self.path, self.terms.log_end, now_ms)
         self._segments.append(segment)
-        create = functools.partial(layout.create_segment, self._disk, self.path, segment.base_offset)
+        create = functools.partial(layout.create_segment, self.disk, self.path, segment.base_offset)
         steps.append(CallStep(create))
         return steps
 
@@ -283,7 +283,7 @@ class ShardLog:
             return b""
         last = self._tail.last()
         if last is None:
-            return layout.last_entry_bytes(self._disk, self._segments[-1])
+            return layout.last_entry_bytes(self.disk, self._segments[-1])
         batch, (position, _) = last
         return pack_entry(read_header(batch), batch, position, unsynced=self._config.flush != "always")
 
@@ -291,7 +291,7 @@ class ShardLog:
         self._files_beyond = False
         last = self._segments[-1] if self._segments else None
         kept = None if last is None else (last.base_offset, last.size_bytes, last.count)
-        return CallStep(functools.partial(layout.cut_files, self._disk, self.path, self.terms.log_end, kept))
+        return CallStep(functools.partial(layout.cut_files, self.disk, self.path, self.terms.log_end, kept))
 
     def _shorten(self, segment: Segment, to_offset: int) -> None:
         place = self._tail.place_of(to_offset)
@@ -305,7 +305,7 @@ class ShardLog:
         segment.max_is_exact = False
 
     def _lookup(self, segment: Segment, offset: int) -> tuple[int, IndexEntry]:
-        index = self._disk.open(segment.index_path)
+        index = self.disk.open(segment.index_path)
         number = find_entry(index, segment.count, offset, segment.base_offset, segment.next_offset)
         entry = read_entry(index, number) if number >= 0 else None
         if entry is None:
@@ -334,7 +334,7 @@ class ShardLog:
         self._last_entry = b""
         self._since_snapshot = 0
         self._snapshot_offset = None
-        wipe = functools.partial(layout.wipe, self._disk, self.path, at, self.producers.encode(), members)
+        wipe = functools.partial(layout.wipe, self.disk, self.path, at, self.producers.encode(), members)
         step = CallStep(wipe)
         return LogOp(self.queue, [step], settle=self._settle_at(at.offset))
 
@@ -369,7 +369,7 @@ class ShardLog:
         self._tail.evict(0, log_start)
         self._removals += 1
         start = LogStart(log_start, self.terms.start.term, False, self.members.base)
-        steps.append(CallStep(functools.partial(layout.trim_files, self._disk, self.path, start, gone)))
+        steps.append(CallStep(functools.partial(layout.trim_files, self.disk, self.path, start, gone)))
         return LogOp(self.queue, steps, kind=TRIM)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> LogOp | None:
@@ -405,7 +405,7 @@ class ShardLog:
     def clear_damage(self) -> LogOp:
         """Forget that the log was damaged: it was cut or reset and has caught up with its leader, durably."""
         self.damaged = None
-        return LogOp(self.queue, [CallStep(functools.partial(layout.remove_damage, self._disk, self.path))])
+        return LogOp(self.queue, [CallStep(functools.partial(layout.remove_damage, self.disk, self.path))])
 
     def _snapshot_step(self, *, last: bool = False) -> CallStep:
         self._since_snapshot = 0
@@ -429,7 +429,7 @@ class ShardLog:
         return CallStep(
             functools.partial(
                 layout.write_last_snapshot if last else layout.write_snapshot,
-                self._disk,
+                self.disk,
                 self.path,
                 snapshot.offset,
                 encode_snapshot(snapshot),
@@ -489,12 +489,12 @@ class ShardLog:
             if s.max_timestamp >= since_ms or not s.max_is_exact
         ]
         removals = self._removals
-        return DiskRead(self._disk, views, lambda: self._removals == removals, self._found_damage)
+        return DiskRead(self.disk, views, lambda: self._removals == removals, self._found_damage)
 
     def _found_damage(self, report: DamageReport) -> None:
         if self.damaged is None:
             self.damaged = report
-            save_damage(self._disk, self.path, report)
+            save_damage(self.disk, self.path, report)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
@@ -557,7 +557,7 @@ class ShardLog:
         self._tail.evict(keep_bytes, self.durable_end)
 
     def _rebuild_producers(self) -> None:
-        found = layout.newest_snapshot(self._disk, self.path, self.log_end)
+        found = layout.newest_snapshot(self.disk, self.path, self.log_end)
         state, at = ProducerState(), self.log_start
         if found is not None:
             state, at = ProducerState.decode(found.producers), max(at, found.offset)

@@ -4,7 +4,7 @@ It keeps, for every file, what is durable and the writes since, and for every di
 changes since. `crash()` gives what a machine finds after a power failure:
 
 - of the unsynced writes of a file, each page survives or not, independently (`tear=True`), or a prefix of them survives;
-- of the unsynced changes of names, a prefix survives (as in a journalling file system).
+- of the unsynced changes of names, of directories too, a prefix survives (as in a journalling file system).
 
 Faults are armed by `fail_after`, `capacity_bytes` and `crash_after`.
 """
@@ -13,82 +13,80 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final
 
-from antiphon.log.disk import outcome_of
+from antiphon import system
+from antiphon.log.disk import LockHeldError, outcome_of
+from antiphon.log.simulated_tree import SimulatedContent, SimulatedDirectory, SimulatedTree, split
 from antiphon.records.batch import Buffer
 
-PAGE_BYTES: Final = 512
+UNBOUNDED_BYTES = 1 << 50  # room on a disk without a capacity
 
 
 class SimulatedCrash(BaseException):
     """The process ended at this call."""
 
 
-class _Node:
-    """Content of one file, whatever names lead to it."""
-
-    __slots__ = ("data", "durable", "pending")
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.durable = b""
-        self.pending: list[
-            tuple[int, bytes | None]
-        ] = []  # (position, bytes), or (size, None) for a truncation
-
-
 class SimulatedFile:
-    """An open file of a `SimulatedDisk`."""
+    """An open file of a `SimulatedDisk`. It stays readable and writable when its name is gone."""
 
-    def __init__(self, disk: "SimulatedDisk", node: _Node) -> None:
+    def __init__(self, disk: "SimulatedDisk", content: SimulatedContent) -> None:
         self._disk = disk
-        self._node = node
+        self._content = content
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
         """See `File`. A write that meets the capacity or a crash may have written any part."""
         data = b"".join(buffers)
-        allowed = self._disk.allow_write(data, len(self._node.data), at)
-        written = data[: len(data) if allowed is None else allowed]
-        self._write(written, at)
+        disk, content = self._disk, self._content
+        size = len(content.data)
+        allowed = disk.allow_write(data, size, at)
+        content.write(data if allowed is None else data[:allowed], at)
+        disk.changed(content, len(content.data) - size)
         if allowed is not None:
-            self._disk.refuse()
-
-    def _write(self, data: bytes, at: int) -> None:
-        node = self._node
-        if len(node.data) < at:
-            node.data.extend(bytes(at - len(node.data)))
-        node.data[at : at + len(data)] = data
-        node.pending.append((at, data))
+            disk.refuse()
 
     def pread(self, size: int, at: int) -> bytes:
         """See `File`."""
-        return bytes(self._node.data[at : at + size])
+        return bytes(self._content.data[at : at + size])
 
     def fdatasync(self) -> None:
         """See `File`."""
         self._disk.step("fdatasync")
-        self._node.durable = bytes(self._node.data)
-        self._node.pending.clear()
+        self._content.sync()
 
     def truncate(self, size: int) -> None:
         """See `File`."""
         self._disk.step("truncate")
-        node = self._node
-        del node.data[size:]
-        node.data.extend(bytes(size - len(node.data)))
-        node.pending.append((size, None))
+        before = len(self._content.data)
+        self._content.truncate(size)
+        self._disk.changed(self._content, size - before)
 
     def size(self) -> int:
         """See `File`."""
-        return len(self._node.data)
+        return len(self._content.data)
+
+
+class SimulatedLock:
+    """A lock of a `SimulatedDisk`. It ends with the process: the disk after `kill` or `crash` knows nothing of it."""
+
+    def __init__(self, locks: dict[str, bytes], path: str) -> None:
+        self._locks = locks
+        self._path = path
+        self._held = True
+
+    def release(self) -> None:
+        """See `Lock`."""
+        if self._held:
+            self._held = False
+            del self._locks[self._path]
 
 
 class SimulatedDisk:
     """See the module's text. `calls` counts the calls that change something; faults name one of them by its number."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, clock_s: Callable[[], float] = system.wall_s) -> None:
+        """`clock_s`: the time of day, in seconds since 1970, that changed files get."""
         self.rng = rng
+        self.clock_s = clock_s
         self.calls = 0
         self.crash_after: int | None = None  # crash instead of the call with this number
         self.fail_after: int | None = None  # OSError(fail_errno) from that call on
@@ -96,13 +94,9 @@ class SimulatedDisk:
         self.fail_errno = errno.EIO
         self.fail_kind = ""  # only calls of this kind fail ("write", "fdatasync", ...); empty: all
         self.capacity_bytes: int | None = None
-        self._names: dict[str, _Node] = {}
-        self._durable_names: dict[str, _Node] = {}
-        self._pending_names: list[
-            tuple[str, str, _Node | None]
-        ] = []  # (directory, path, node or None if removed)
-        self._directories: set[str] = {"/"}
-        self._crash_write: int | None = None
+        self._tree = SimulatedTree()
+        self._locks: dict[str, bytes] = {}
+        self._ended = False  # the process that used it was killed
 
     # -- faults ---------------------------------------------------------------------------------------------------------
 
@@ -110,7 +104,7 @@ class SimulatedDisk:
         """Count a call; crash or fail if that is due."""
         number = self.calls
         self.calls += 1
-        if self.crash_after is not None and number >= self.crash_after:
+        if self._ended or (self.crash_after is not None and number >= self.crash_after):
             raise SimulatedCrash
         due = self.fail_after is not None and self.fail_after <= number < self.fail_after + self.fail_calls
         if due and self.fail_kind in {"", kind}:
@@ -122,7 +116,7 @@ class SimulatedDisk:
             self.step("write")
         except (SimulatedCrash, OSError) as reason:
             self._refusal: BaseException = reason
-            return self.rng.randint(0, len(data))
+            return 0 if self._ended else self.rng.randint(0, len(data))
         grown = max(0, at + len(data) - size)
         if self.capacity_bytes is not None and self.used_bytes() + grown > self.capacity_bytes:
             self._refusal = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -134,102 +128,119 @@ class SimulatedDisk:
         """Raise what `allow_write` decided."""
         raise self._refusal
 
+    def changed(self, content: SimulatedContent, grown_bytes: int) -> None:
+        """A file was written to."""
+        content.modified_s = self.clock_s()
+        self._tree.used_bytes += grown_bytes
+
     def used_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(len(node.data) for node in self._names.values())
+        return self._tree.used_bytes
 
     def crash(self, *, tear: bool = True) -> "SimulatedDisk":
         """The disk as it is found after a power failure now; this one must not be used any more."""
-        found = SimulatedDisk(self.rng)
-        found._directories = set(self._directories)
-        names = dict(self._durable_names)
-        for _, path, node in self._pending_names[: self.rng.randint(0, len(self._pending_names))]:
-            if node is None:
-                names.pop(path, None)
-            else:
-                names[path] = node
-        survivors: dict[int, _Node] = {}
-        for path, node in names.items():
-            if id(node) not in survivors:
-                survivors[id(node)] = self._survivor(node, tear)
-            found._names[path] = survivors[id(node)]
-        found._durable_names = dict(found._names)
+        found = SimulatedDisk(self.rng, self.clock_s)
+        found._tree = self._tree.survivor(self.rng, tear)
         return found
 
     def kill(self) -> "SimulatedDisk":
-        """The disk as a new process finds it after the old one was killed: everything written is there."""
-        found = SimulatedDisk(self.rng)
-        found._directories = self._directories
-        found._names, found._durable_names = self._names, self._durable_names
-        found._pending_names = self._pending_names
-        return found
+        """The disk as a new process finds it after the old one was killed: everything written is there.
 
-    def _survivor(self, node: _Node, tear: bool) -> _Node:
-        content = bytearray(node.durable)
-        count = len(node.pending) if tear else self.rng.randint(0, len(node.pending))
-        loss = self.rng.choice((0.0, 0.3, 0.7, 1.0))
-        for at, data in node.pending[:count]:
-            if data is None:
-                if not tear or self.rng.random() >= loss:
-                    del content[at:]
-                    content.extend(bytes(at - len(content)))
-                continue
-            pages = range(0, len(data), PAGE_BYTES) if tear else (0,)
-            for start in pages:
-                piece = data[start : start + PAGE_BYTES] if tear else data
-                if tear and self.rng.random() < loss:
-                    continue
-                end = at + start + len(piece)
-                content.extend(bytes(max(0, end - len(content))))
-                content[at + start : end] = piece
-        survivor = _Node()
-        survivor.data = content
-        survivor.durable = bytes(content)
-        return survivor
+        What the old process still tries to change raises SimulatedCrash.
+        """
+        found = SimulatedDisk(self.rng, self.clock_s)
+        found._tree = self._tree
+        self._ended = True
+        return found
 
     def flip_bit(self, path: str, bit: int) -> None:
         """Rot: flip one bit of a file, durably."""
-        node = self._names[path]
-        node.data[bit // 8] ^= 1 << (bit % 8)
-        node.durable = bytes(node.data)
+        content = self._tree.content(path)
+        for data in (content.data, content.durable):
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << (bit % 8)
 
     # -- Disk -----------------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> SimulatedFile:
-        """See `Disk`."""
-        node = self._names.get(path)
-        if node is None:
-            if not create:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        """See `Disk`. A file is made only in a directory that is there."""
+        tree = self._tree
+        if create and tree.find(path) is None:
+            tree.directory(split(path)[0])
             self.step("create")
-            node = self._names[path] = _Node()
-            self._pending_names.append((os.path.dirname(path), path, node))
-        return SimulatedFile(self, node)
+            tree.put(path, SimulatedContent(modified_s=self.clock_s()))
+        return SimulatedFile(self, tree.content(path))
+
+    def exists(self, path: str) -> bool:
+        """See `Disk`."""
+        return self._tree.find(path) is not None
+
+    def is_dir(self, path: str) -> bool:
+        """See `Disk`."""
+        return isinstance(self._tree.find(path), SimulatedDirectory)
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk`."""
         self.step("rename")
-        node = self._names.pop(source)
-        self._names[target] = node
-        # One change of the journal: seen whole or not at all.
-        self._pending_names.append((os.path.dirname(target), target, node))
-        self._pending_names.append((os.path.dirname(source), source, None))
+        self._tree.move(source, target)
 
     def remove(self, path: str) -> None:
         """See `Disk`."""
         self.step("remove")
-        if self._names.pop(path, None) is not None:
-            self._pending_names.append((os.path.dirname(path), path, None))
+        if self.exists(path):
+            self._tree.content(path)
+            self._tree.put(path, None)
+
+    def remove_tree(self, path: str) -> None:
+        """See `Disk`."""
+        if not self.exists(path):
+            return
+        for name in self.listdir(path):
+            inside = f"{path}/{name}"
+            if self.is_dir(inside):
+                self.remove_tree(inside)
+            else:
+                self.remove(inside)
+        self.step("remove")
+        self._tree.put(path, None)
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk`."""
-        return sorted(os.path.basename(name) for name in self._names if os.path.dirname(name) == path)
+        return sorted(self._tree.directory(path).names)
 
     def makedirs(self, path: str) -> bool:
-        """See `Disk`. Directories themselves are never lost here."""
-        made = path not in self._directories
-        self._directories.add(path)
-        return made
+        """See `Disk`."""
+        if self.exists(path):
+            self._tree.directory(path)
+            return False
+        parent = split(path)[0]
+        if not self.is_dir(parent):
+            self.makedirs(parent)
+            self._tree.flush(split(parent)[0])
+        self.step("mkdir")
+        self._tree.put(path, SimulatedDirectory(self.clock_s()))
+        return True
+
+    def modified_s(self, path: str) -> float:
+        """See `Disk`."""
+        return self._tree.need(path).modified_s
+
+    def free_bytes(self, path: str) -> int:
+        """See `Disk`."""
+        self._tree.need(path)
+        room = UNBOUNDED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+        return max(0, room - self.used_bytes())
+
+    def lock(self, path: str, note: bytes) -> SimulatedLock:
+        """See `Disk`."""
+        held = self._locks.get(path)
+        if held is not None:
+            raise LockHeldError(path, held)
+        file = self.open(path, create=True)
+        file.truncate(0)
+        file.pwritev([note], 0)
+        self._locks[path] = note
+        return SimulatedLock(self._locks, path)
 
     def run_all(self, calls: Sequence[Callable[[], None]]) -> list[OSError | None]:
         """See `Disk`: one after the other, so that a seed decides everything."""
@@ -238,13 +249,4 @@ class SimulatedDisk:
     def fsync_dir(self, path: str) -> None:
         """See `Disk`."""
         self.step("fsync_dir")
-        kept: list[tuple[str, str, _Node | None]] = []
-        for change in self._pending_names:
-            directory, name, node = change
-            if directory != path:
-                kept.append(change)
-            elif node is None:
-                self._durable_names.pop(name, None)
-            else:
-                self._durable_names[name] = node
-        self._pending_names = kept
+        self._tree.flush(path)

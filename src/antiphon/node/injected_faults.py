@@ -89,3 +89,7 @@ class HurtDisk(RealDisk):
     def open(self, path: str, *, create: bool = False) -> File:
         """See Disk."""
         return HurtFile(self._faults, super().open(path, create=create))
+
+    def free_bytes(self, path: str) -> int:
+        """See Disk."""
+        return 0 if self._faults.disk == "full" else super().free_bytes(path)

@@ -7,19 +7,20 @@ relayed and then lost would be numbered a second time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_batches import entries_of, number_batch
 from antiphon.node.multi_files import pass_over, recover_origins, save_marks
 from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
+from antiphon.node.table_files import destroy_state, finish_install, store_path
 from antiphon.records.batch import read_header, stamp
 from antiphon.replication.actions import ReadReady
 from antiphon.replication.messages import ChangeMembers, MembersSettled
@@ -40,7 +41,6 @@ from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.origins import OriginTable, origin_of, origins_of
 from antiphon.replication.replica_state import Role
 from antiphon.table.merge import ConflictRule, rule_named
-from antiphon.table.state import destroy_state
 from antiphon.wire.metadata import ABSENT_NODE, Kind, NodeMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import ReplicaStatus, TableWrite
 
@@ -327,7 +327,7 @@ class Place(NamedTuple):
 
     nodes: Mapping[int, NodeMeta]
     disk_id: str
-    tables: Path
+    tables: str
     tick_ms: int
     lost_peers: Sequence[int]
 
@@ -363,8 +363,8 @@ def open_multi_host(
     index, end = found
     table = None
     if topic.kind is Kind.TABLE:
-        place.tables.mkdir(exist_ok=True)
-        table = _open_table(str(place.tables / str(shard.shard_id)), log, rule)
+        make_directory(disk, place.tables)
+        table = _open_table(disk, store_path(place.tables, shard.shard_id), log, rule)
     replica = MultiWriterReplica(
         node_id=services.node_id,
         shard=shard.shard_id,
@@ -402,11 +402,12 @@ def _begin_anew(services: "HostServices", disk: "Disk", log: ShardLog) -> tuple[
     return OriginIndex([at]), at
 
 
-def _open_table(path: str, log: ShardLog, rule: ConflictRule) -> MergedShard:
+def _open_table(disk: "Disk", path: str, log: ShardLog, rule: ConflictRule) -> MergedShard:
     """The store; one that is ahead of a log that lost its end is made anew from the log, which a table keeps whole."""
+    finish_install(disk, path)
     table = MergedShard(path, log, rule)
     if table.state.applied_offset > log.log_end:
         table.state.close()
-        destroy_state(path)
+        destroy_state(disk, path)
         table = MergedShard(path, log, rule)
     return table

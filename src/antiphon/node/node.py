@@ -89,17 +89,18 @@ class Node(GatewayCalls):
         self.stopping = False
         self._sockets = dict(sockets or {})
         self._log = structlog.get_logger()
+        # Every file of this node is read and written there.
+        self.disk: Disk = RealDisk() if disk is None else disk
         self._directory = NodeDirectory.open(
-            str(config.dir), config.cluster_id, config.node_id, bootstrap=config.bootstrap
+            str(config.dir), config.cluster_id, config.node_id, disk=self.disk, bootstrap=config.bootstrap
         )
-        disk = RealDisk() if disk is None else disk
         self.wal = make_wal(
-            disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
+            self.disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
         )
         self.agent = ClusterAgent(self, config.cluster_id)
         self.forwarder = Forwarder(self)
-        self.shards = Shards(self, disk, self._directory)
-        self.snapshots = Snapshots(self, Path(config.dir) / "snapshots")
+        self.shards = Shards(self, self.disk, self._directory)
+        self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
         self.bulk = gate_of(self)
         self.coordinator: CoordinatorShell | None = None

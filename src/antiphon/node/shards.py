@@ -6,10 +6,10 @@ shard is gone, or, for one that is found at the start, when the metadata is cert
 later one (ids only rise).
 """
 
-import shutil
+import contextlib
+import os
 from collections import deque
 from collections.abc import Container
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,7 +19,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.invariants import InvariantError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import Disk
+from antiphon.log.disk import Disk, make_directory
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_host import MultiHost, Place, open_multi_host
@@ -33,6 +33,7 @@ from antiphon.node.raft_shards import (
     timeout_ticks,
 )
 from antiphon.node.shard_host import ShardHost
+from antiphon.node.table_files import destroy_state, finish_install, store_path
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_committed, build_term_start
 from antiphon.records.entry_id import TermIndex
@@ -61,7 +62,7 @@ class Shards:
         self._node = node
         self._disk = disk
         self._directory = directory
-        self._tables = Path(node.config.dir) / "tables"
+        self._tables = os.path.join(node.config.dir, "tables")
         self._log = structlog.get_logger()
         self._to_open: deque[int] = deque()
         self._opening = False
@@ -194,7 +195,7 @@ class Shards:
 
         Before, the coordinator may take its promise for that of the disk before, with all that was on it.
         """
-        return self._node.agent.registered.is_set() or Path(self._directory.shard_path(shard_id)).exists()
+        return self._node.agent.registered.is_set() or self._disk.exists(self._directory.shard_path(shard_id))
 
     def _open(self, topic: TopicMeta, shard: ShardMeta) -> None:
         try:
@@ -223,8 +224,10 @@ class Shards:
         if topic.kind is Kind.TABLE:
             from antiphon.node.table_shard import TableShard
 
-            self._tables.mkdir(exist_ok=True)
-            table = TableShard(str(self._tables / str(shard.shard_id)), log)
+            make_directory(self._disk, self._tables)
+            path = store_path(self._tables, shard.shard_id)
+            finish_install(self._disk, path)
+            table = TableShard(path, log)
             high_watermark = max(high_watermark, table.state.applied_offset)
         replica = self._make_replica(settings, shard, log, high_watermark)
         if log.hard_state.led_term and log.hard_state.led_term == log.terms.end.term:
@@ -462,7 +465,8 @@ class Shards:
             self._continue_opening()
 
     def _remove_now(self, shard_id: int) -> None:
-        shutil.rmtree(self._tables / str(shard_id), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            destroy_state(self._disk, store_path(self._tables, shard_id))
         self._directory.remove_shard(shard_id)
 
     def close_all(self) -> None:

@@ -11,10 +11,9 @@ when it is whole, so a byte that was lost in a power cut is noticed before anyth
 """
 
 import asyncio
-import shutil
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,6 +21,7 @@ from crc32c import crc32c
 
 from antiphon import system
 from antiphon.errors import AntiphonError, UnavailableError
+from antiphon.log.disk import Disk, discard_tree, make_directory, write_whole
 from antiphon.node.peer_wire import (
     SnapshotBegin,
     SnapshotChunk,
@@ -30,7 +30,7 @@ from antiphon.node.peer_wire import (
     SnapshotProgress,
     SnapshotRequest,
 )
-from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots
+from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots, crc_of_file
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.entry_id import EntryId
 from antiphon.wire.requests import Done
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_IN_FLIGHT = 4
 CHUNK_TIMEOUT_S = 30.0
+_PREFIX = "send-"
 KEEP_S = 300.0  # a copy that was not delivered is kept for so long after the last try
 
 
@@ -48,35 +49,36 @@ KEEP_S = 300.0  # a copy that was not delivered is kept for so long after the la
 class Copy:
     """A checkpoint on this node's disk, made for one follower."""
 
-    path: Path
+    path: str
     snapshot_id: str
     at: EntryId
     files: tuple[SnapshotFile, ...]
     used_s: float
 
-    def chunks(self, have: tuple[int, ...]) -> Iterator[tuple[int, int, bytes]]:
+    def chunks(self, disk: Disk, have: tuple[int, ...]) -> Iterator[tuple[int, int, bytes]]:
         """(file, position, bytes) of all that is not there yet."""
         for number, (file, start) in enumerate(zip(self.files, have, strict=True)):
-            with (self.path / file.name).open("rb") as source:
-                source.seek(start)
-                for position in range(start, file.size_bytes, CHUNK_BYTES):
-                    yield number, position, source.read(CHUNK_BYTES)
+            source = disk.open(os.path.join(self.path, file.name))
+            for position in range(start, file.size_bytes, CHUNK_BYTES):
+                yield number, position, source.pread(CHUNK_BYTES, position)
 
 
 class Snapshots:
     """Snapshots that this node sends and receives."""
 
-    def __init__(self, node: "Node", directory: Path) -> None:
+    def __init__(self, node: "Node", directory: str) -> None:
         self._node = node
+        self._disk = node.disk
         self._directory = directory
         self._sending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._copies: dict[tuple[int, int], Copy] = {}
-        self._received = ReceivedSnapshots(directory)
+        self._received = ReceivedSnapshots(node.disk, directory)
         self._log = structlog.get_logger()
         self.sent_bytes = 0
         self.resumed_bytes = 0  # did not have to be sent again
-        for left in directory.glob("send-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for name in node.disk.listdir(directory) if node.disk.is_dir(directory) else ():
+            if name.startswith(_PREFIX):
+                discard_tree(node.disk, os.path.join(directory, name))
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -121,7 +123,7 @@ class Snapshots:
         link = self._node.link(to)
         underway: list[asyncio.Task[Any]] = []
         try:
-            for number, position, data in copy.chunks(have):
+            for number, position, data in copy.chunks(self._disk, have):
                 chunk = SnapshotChunk(host.shard_id, copy.snapshot_id, number, position, crc32c(data))
                 underway.append(self._node.spawn(link.ask(chunk, CHUNK_TIMEOUT_S, [data])))
                 self.sent_bytes += len(data)
@@ -145,17 +147,17 @@ class Snapshots:
                 kept.used_s = self._node.now_s()
                 return kept
             self._drop(self._copies.pop(key))
-        path = self._directory / f"send-{host.shard_id}-{to}"
-        shutil.rmtree(path, ignore_errors=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        disk, path = self._disk, os.path.join(self._directory, f"{_PREFIX}{host.shard_id}-{to}")
+        disk.remove_tree(path)
+        make_directory(disk, self._directory)
         if host.table is None:
             at = host.replica.terms.start
-            path.mkdir()
+            disk.makedirs(path)
         else:
-            offset = await asyncio.to_thread(host.table.state.checkpoint, str(path))
+            offset = await asyncio.to_thread(host.table.state.checkpoint, path)
             at = EntryId(host.replica.terms.term_before(offset), offset)
-        (path / PRODUCERS_FILE).write_bytes(host.log.producers.encode(before=at.offset))
-        files = await asyncio.to_thread(_describe, path)
+        write_whole(disk, os.path.join(path, PRODUCERS_FILE), host.log.producers.encode(before=at.offset))
+        files = await asyncio.to_thread(_describe, disk, path)
         copy = self._copies[key] = Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
         return copy
 
@@ -166,7 +168,7 @@ class Snapshots:
                 self._drop(self._copies.pop(key))
 
     def _drop(self, copy: Copy) -> None:
-        self._node.loop.run_in_executor(None, shutil.rmtree, copy.path, True)
+        self._node.loop.run_in_executor(None, discard_tree, self._disk, copy.path)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -191,7 +193,7 @@ class Snapshots:
             done(UnavailableError(f"the snapshot cannot be stored: {error}"))
 
     def _check(self, request: SnapshotBegin) -> None:
-        room = shutil.disk_usage(self._node.config.dir).free
+        room = self._disk.free_bytes(str(self._node.config.dir))
         size = sum(file.size_bytes for file in request.files)
         if size > room:
             raise UnavailableError(
@@ -209,15 +211,6 @@ class Snapshots:
             done(Done())
 
 
-def _describe(path: Path) -> tuple[SnapshotFile, ...]:
-    files = (file for file in sorted(path.iterdir()) if file.is_file())
-    return tuple(SnapshotFile(file.name, file.stat().st_size, crc_of_file(file)) for file in files)
-
-
-def crc_of_file(path: Path) -> int:
-    """CRC-32C of a whole file."""
-    crc = 0
-    with path.open("rb") as source:
-        while data := source.read(CHUNK_BYTES):
-            crc = crc32c(data, crc)
-    return crc
+def _describe(disk: Disk, path: str) -> tuple[SnapshotFile, ...]:
+    names = [name for name in disk.listdir(path) if not disk.is_dir(os.path.join(path, name))]
+    return tuple(SnapshotFile(name, *crc_of_file(disk, os.path.join(path, name))) for name in names)

@@ -4,7 +4,6 @@ Followers apply the log's batches blindly; the leader applies the effects that i
 decoding.
 """
 
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +70,7 @@ class TableShard:
         """Forget everything: the log, which reaches back to its beginning, tells it again as it is committed."""
         self.evaluator = None
         self.state.close()
-        shutil.rmtree(self.path)
+        self._log.disk.remove_tree(self.path)
         self.state = open_state(self.path)
 
     def lead(self) -> None:

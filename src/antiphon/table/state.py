@@ -20,8 +20,6 @@ Reads and writes take microseconds and are made on the event loop; `flush`, `che
 disk and belong into a thread when the loop must not wait. Calls from several threads at once are safe except `close`.
 """
 
-import os
-import shutil
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
@@ -398,11 +396,8 @@ def open_state(path: str) -> TableState:
 
     Raises:
         NewerFormatError: a newer version of Antiphon wrote it.
-        StorageFailedError: it is damaged, locked or not readable. `destroy_state` and the log, or a snapshot, bring it back.
+        StorageFailedError: it is damaged, locked or not readable. The log, or a snapshot, brings it back.
     """
-    aside = path + ".old"
-    if not os.path.exists(path) and os.path.exists(aside):
-        os.rename(aside, path)  # a crash in the middle of install_state
     try:
         db = Rdict(path, _options())
     except Exception as error:
@@ -415,25 +410,6 @@ def open_state(path: str) -> TableState:
     except NewerFormatError:
         db.close()
         raise
-
-
-def install_state(snapshot: str, path: str) -> None:
-    """Put the copy in directory `snapshot` in the place of the (closed) store `path`; both on one file system.
-
-    After a crash at any point `open_state(path)` finds the old store or the new one, whole.
-    """
-    aside = path + ".old"
-    shutil.rmtree(aside, ignore_errors=True)
-    if os.path.exists(path):
-        os.rename(path, aside)
-    os.rename(snapshot, path)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def destroy_state(path: str) -> None:
-    """Remove the (closed) store `path`; nothing happens where there is none."""
-    shutil.rmtree(path, ignore_errors=True)
-    shutil.rmtree(path + ".old", ignore_errors=True)
 
 
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
