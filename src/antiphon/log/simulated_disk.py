@@ -6,18 +6,24 @@ changes since. `crash()` gives what a machine finds after a power failure:
 - of the unsynced writes of a file, each page survives or not, independently (`tear=True`), or a prefix of them survives;
 - of the unsynced changes of names, of directories too, a prefix survives (as in a journalling file system).
 
-Faults are armed by `fail_after`, `capacity_bytes` and `crash_after`.
+A process is killed or the machine crashes at a call by `crash_after`, calls fail by `fail_after` or `faults`, the disk is
+full by `capacity_bytes` and slow by `duration_s`; `lose`, `restore` and `flip_bit` do what happens while nobody looks. The
+disk that `crash` or `kill` gives has none of that armed.
 """
 
 import errno
 import os
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 from antiphon import system
 from antiphon.log.disk import LockHeldError, outcome_of
-from antiphon.log.simulated_tree import SimulatedContent, SimulatedDirectory, SimulatedTree, split
+from antiphon.log.simulated_tree import Copy, SimulatedContent, SimulatedDirectory, SimulatedTree, split
 from antiphon.records.batch import Buffer
+
+if TYPE_CHECKING:
+    from antiphon.log.simulated_faults import Duration, Fault
 
 UNBOUNDED_BYTES = 1 << 50  # room on a disk without a capacity
 
@@ -29,8 +35,9 @@ class SimulatedCrash(BaseException):
 class SimulatedFile:
     """An open file of a `SimulatedDisk`. It stays readable and writable when its name is gone."""
 
-    def __init__(self, disk: "SimulatedDisk", content: SimulatedContent) -> None:
+    def __init__(self, disk: "SimulatedDisk", path: str, content: SimulatedContent) -> None:
         self._disk = disk
+        self._path = path  # at which it was opened
         self._content = content
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
@@ -38,7 +45,7 @@ class SimulatedFile:
         data = b"".join(buffers)
         disk, content = self._disk, self._content
         size = len(content.data)
-        allowed = disk.allow_write(data, size, at)
+        allowed = disk.allow_write(self._path, data, size, at)
         content.write(data if allowed is None else data[:allowed], at)
         disk.changed(content, len(content.data) - size)
         if allowed is not None:
@@ -46,16 +53,22 @@ class SimulatedFile:
 
     def pread(self, size: int, at: int) -> bytes:
         """See `File`."""
-        return bytes(self._content.data[at : at + size])
+        data = bytes(self._content.data[at : at + size])
+        self._disk.look("read", self._path, len(data))
+        return data
 
     def fdatasync(self) -> None:
         """See `File`."""
-        self._disk.step("fdatasync")
+        try:
+            self._disk.step("fdatasync", self._path)
+        except OSError:
+            self._content.fail_sync(self._disk.rng)
+            raise
         self._content.sync()
 
     def truncate(self, size: int) -> None:
         """See `File`."""
-        self._disk.step("truncate")
+        self._disk.step("truncate", self._path)
         before = len(self._content.data)
         self._content.truncate(size)
         self._disk.changed(self._content, size - before)
@@ -94,14 +107,30 @@ class SimulatedDisk:
         self.fail_errno = errno.EIO
         self.fail_kind = ""  # only calls of this kind fail ("write", "fdatasync", ...); empty: all
         self.capacity_bytes: int | None = None
+        self.faults: list[Fault] = []
+        self.duration_s: Duration | None = None
+        self._spent_s = 0.0
         self._tree = SimulatedTree()
         self._locks: dict[str, bytes] = {}
         self._ended = False  # the process that used it was killed
 
     # -- faults ---------------------------------------------------------------------------------------------------------
 
-    def step(self, kind: str) -> None:
-        """Count a call; crash or fail if that is due."""
+    def look(self, kind: str, path: str, size_bytes: int = 0) -> None:
+        """A call that changes nothing: it takes its time, and fails if that is due."""
+        if self.duration_s is not None:
+            self._spent_s += self.duration_s(kind, path, size_bytes)
+        for fault in self.faults:
+            if fault.hits(kind, path, self.rng):
+                fault.raise_it(path)
+
+    def take_spent_s(self) -> float:
+        """Seconds that the calls since the last time took, by `duration_s`: for a simulator's clock."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
+
+    def step(self, kind: str, path: str, size_bytes: int = 0) -> None:
+        """A call that changes something: count it; crash or fail if that is due."""
         number = self.calls
         self.calls += 1
         if self._ended or (self.crash_after is not None and number >= self.crash_after):
@@ -109,11 +138,12 @@ class SimulatedDisk:
         due = self.fail_after is not None and self.fail_after <= number < self.fail_after + self.fail_calls
         if due and self.fail_kind in {"", kind}:
             raise OSError(self.fail_errno, os.strerror(self.fail_errno))
+        self.look(kind, path, size_bytes)
 
-    def allow_write(self, data: bytes, size: int, at: int) -> int | None:
+    def allow_write(self, path: str, data: bytes, size: int, at: int) -> int | None:
         """Count a write: None if it may be done in full, else how many of its bytes get through before it fails."""
         try:
-            self.step("write")
+            self.step("write", path, len(data))
         except (SimulatedCrash, OSError) as reason:
             self._refusal: BaseException = reason
             return 0 if self._ended else self.rng.randint(0, len(data))
@@ -160,6 +190,18 @@ class SimulatedDisk:
             if bit // 8 < len(data):
                 data[bit // 8] ^= 1 << (bit % 8)
 
+    def lose(self, path: str) -> None:
+        """A file or a directory is missing from now on, also after a crash."""
+        self._tree.lose(path)
+
+    def copy(self, path: str) -> Copy:
+        """What an operator's backup of a file or a directory holds."""
+        return self._tree.copy(path)
+
+    def restore(self, path: str, copy: Copy) -> None:
+        """Put back an old copy in the place of what is there, durably. No process may have files in it open."""
+        self._tree.restore(path, copy, self.clock_s())
+
     # -- Disk -----------------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> SimulatedFile:
@@ -167,9 +209,11 @@ class SimulatedDisk:
         tree = self._tree
         if create and tree.find(path) is None:
             tree.directory(split(path)[0])
-            self.step("create")
+            self.step("create", path)
             tree.put(path, SimulatedContent(modified_s=self.clock_s()))
-        return SimulatedFile(self, tree.content(path))
+        else:
+            self.look("open", path)
+        return SimulatedFile(self, path, tree.content(path))
 
     def exists(self, path: str) -> bool:
         """See `Disk`."""
@@ -181,12 +225,12 @@ class SimulatedDisk:
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk`."""
-        self.step("rename")
+        self.step("rename", source)
         self._tree.move(source, target)
 
     def remove(self, path: str) -> None:
         """See `Disk`."""
-        self.step("remove")
+        self.step("remove", path)
         if self.exists(path):
             self._tree.content(path)
             self._tree.put(path, None)
@@ -201,12 +245,14 @@ class SimulatedDisk:
                 self.remove_tree(inside)
             else:
                 self.remove(inside)
-        self.step("remove")
+        self.step("remove", path)
         self._tree.put(path, None)
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk`."""
-        return sorted(self._tree.directory(path).names)
+        names = sorted(self._tree.directory(path).names)
+        self.look("listdir", path)
+        return names
 
     def makedirs(self, path: str) -> bool:
         """See `Disk`."""
@@ -217,7 +263,7 @@ class SimulatedDisk:
         if not self.is_dir(parent):
             self.makedirs(parent)
             self._tree.flush(split(parent)[0])
-        self.step("mkdir")
+        self.step("mkdir", path)
         self._tree.put(path, SimulatedDirectory(self.clock_s()))
         return True
 
@@ -248,5 +294,5 @@ class SimulatedDisk:
 
     def fsync_dir(self, path: str) -> None:
         """See `Disk`."""
-        self.step("fsync_dir")
+        self.step("fsync_dir", path)
         self._tree.flush(path)

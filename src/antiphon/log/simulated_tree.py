@@ -11,6 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 PAGE_BYTES: Final = 512
+WRITTEN_CHANCE: Final = 0.3  # of a page in a failed sync to have got to the disk
 
 
 class SimulatedContent:
@@ -39,24 +40,35 @@ class SimulatedContent:
 
     def sync(self) -> None:
         """Make durable what is pending. The cost goes by what was written, not by the size of the file."""
-        cut = min((at for at, data in self.pending if data is None), default=len(self.durable))
-        del self.durable[cut:]
-        _resize(self.durable, len(self.data))
+        sizes = [at for at, data in self.pending if data is None]
+        if sizes:
+            del self.durable[min(sizes) :]
         for at, data in self.pending:
             if data:
-                # Whole pages go to the disk, so what an earlier failed sync left in them goes too.
-                start, end = at - at % PAGE_BYTES, -(-(at + len(data)) // PAGE_BYTES) * PAGE_BYTES
-                self.durable[start:end] = self.data[start:end]
+                self._keep_pages(at, len(data))
+        if sizes:
+            _resize(self.durable, len(self.data))
         self.pending.clear()
 
-    def fail_sync(self) -> None:
-        """What a kernel does when the disk refuses: the pages count as clean, though they are nowhere but in memory.
+    def _keep_pages(self, at: int, size: int) -> None:
+        """Whole pages go to the disk, so what an earlier failed sync left in them goes too."""
+        start, end = at - at % PAGE_BYTES, -(-(at + size) // PAGE_BYTES) * PAGE_BYTES
+        self.durable.extend(bytes(max(0, start - len(self.durable))))
+        self.durable[start:end] = self.data[start:end]
 
-        Sizes stay in the file system's journal, and reach the disk with the next sync.
+    def fail_sync(self, rng: Random) -> None:
+        """What a kernel does when the disk refuses: the pages count as clean, though some are nowhere but in memory.
+
+        Processes go on reading them, and the next sync succeeds, until they are lost with the memory. Pages that are written
+        again are synced again. Truncations stay in the file system's journal; the file may have its new size all the same.
         """
-        kept = [change for change in self.pending if change[1] is None]
-        size = len(self.data)
-        self.pending = kept if not self.pending or kept[-1:] == self.pending[-1:] else [*kept, (size, None)]
+        for at, data in self.pending:
+            for start in range(0, len(data or b""), PAGE_BYTES):
+                if rng.random() < WRITTEN_CHANCE:
+                    self._keep_pages(at + start, 1)
+        if rng.random() < WRITTEN_CHANCE and len(self.durable) < len(self.data):
+            _resize(self.durable, len(self.data))
+        self.pending = [change for change in self.pending if change[1] is None]
 
     def survivor(self, rng: Random, tear: bool) -> "SimulatedContent":
         """The file after a power failure."""
@@ -96,6 +108,13 @@ class SimulatedDirectory:
 
 
 Entry = SimulatedContent | SimulatedDirectory
+Copy = bytes | dict[str, "Copy"]
+
+
+def _size(entry: Entry) -> int:
+    if isinstance(entry, SimulatedContent):
+        return len(entry.data)
+    return sum(map(_size, entry.names.values()))
 
 
 class _Change(NamedTuple):
@@ -178,10 +197,11 @@ class SimulatedTree:
     def _note(self, changes: list[_Change], moved: Entry | None = None) -> None:
         for directory, name, entry in changes:
             before = directory.names.pop(name, None)
-            if isinstance(before, SimulatedContent) and before is not moved:
-                self.used_bytes -= len(before.data)
+            if before is not None and before is not moved:
+                self.used_bytes -= _size(before)
             if entry is not None:
                 directory.names[name] = entry
+                self.used_bytes += _size(entry) if moved is None else 0
         self._journal.append(tuple(changes))
 
     def flush(self, path: str) -> None:
@@ -201,12 +221,35 @@ class SimulatedTree:
                 change.carry_out()
         self._journal = kept[::-1]
 
-    def flush_all(self) -> None:
-        """Make all changes of names durable."""
-        for transaction in self._journal:
-            for change in transaction:
-                change.carry_out()
-        self._journal.clear()
+    # -- what happens while nobody runs ---------------------------------------------------------------------------
+
+    def lose(self, path: str) -> None:
+        """Remove a name at once, durably."""
+        self.need(path)
+        self.put(path, None, durable=True)
+
+    def copy(self, path: str) -> "Copy":
+        """All that is there now: the bytes of a file, or a directory's by name."""
+
+        def copied(entry: Entry) -> Copy:
+            if isinstance(entry, SimulatedContent):
+                return bytes(entry.data)
+            return {name: copied(inside) for name, inside in entry.names.items()}
+
+        return copied(self.need(path))
+
+    def restore(self, path: str, copy: "Copy", now_s: float) -> None:
+        """Put a copy in the place of what is there, durably."""
+
+        def restored(part: Copy) -> Entry:
+            if isinstance(part, bytes):
+                return SimulatedContent(part, now_s)
+            directory = SimulatedDirectory(now_s)
+            directory.names = {name: restored(inside) for name, inside in part.items()}
+            directory.durable = dict(directory.names)
+            return directory
+
+        self.put(path, restored(copy), durable=True)
 
     # -- after a crash --------------------------------------------------------------------------------------------
 
