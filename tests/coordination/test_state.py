@@ -22,7 +22,7 @@ from antiphon.coordination.state import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.wire.cluster import MetadataDelta, MetadataView
-from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
 
 if TYPE_CHECKING:
     from antiphon.coordination.actions import Record
@@ -114,8 +114,52 @@ def test_unknown_records_are_refused() -> None:
         ClusterState().apply([(b"what/1", b"")], 1)
     with pytest.raises(InvariantError):
         ClusterState().apply([(b"counter/x", None)], 1)
-    with pytest.raises(msgspec.DecodeError):
-        ClusterState().apply([(b"node/1", b"\xff")], 1)
+    state = ClusterState()
+    with pytest.raises(InvariantError):
+        state.apply([counter_record("shard", 3), (b"node/1", b"\xff")], 1)
+    assert (state.version, state.counters) == (0, {}), "nothing of the batch counts"
+
+
+KEYS = st.binary(max_size=12) | st.sampled_from(
+    [b"cluster", b"node/1", b"topic/t", b"shard/1", b"counter/shard", b"shard/x", b"node/01", b"topic/"]
+)
+NO_SHARD = ShardRecord(bytes(16), ShardMeta(1, 0, ()))
+VALUES = (
+    st.none()
+    | st.binary(max_size=20)
+    | st.sampled_from([record[1] for record in (counter_record("x", 1), shard_record(shard(1, 7)))])
+    | st.sampled_from([topic_record(topic("t", 7))[1], node_record(NodeMeta(1, "h:1"))[1]])
+    | st.sampled_from([shard_record(NO_SHARD)[1], cluster_record(ClusterRecord("c"))[1]])
+)
+
+
+@given(st.lists(st.tuples(KEYS, VALUES), max_size=6))
+def test_no_record_stops_who_folds_what_is_there(records: "list[Record]") -> None:
+    """What can be read counts, what cannot is told of, and what was folded can be handed on."""
+    state, again = ClusterState(), ClusterState()
+    passed_over = {place for place, _ in state.apply_readable(records, 9)}
+    assert state.version == 9
+    again.apply([record for place, record in enumerate(records) if place not in passed_over], 9)
+    assert delta(state, -1) == delta(again, -1)
+    assert (state.counters, state.cluster) == (again.counters, again.cluster)
+    for place in passed_over:
+        with pytest.raises(InvariantError):
+            ClusterState().apply([records[place]], 1)
+
+
+def test_what_older_versions_could_not_read_needs_another_format() -> None:
+    """They would pass it over. Who changes these raises FORMAT and writes FORMAT_HEADER with what needs it."""
+    kinds = set(state_module._DECODERS)
+    values = {enum.__name__: [str(value.value) for value in enum] for enum in (Kind, ShardStatus, SplitPhase)}
+    assert (state_module.FORMAT, kinds, values) == (
+        1,
+        {"cluster", "node", "topic", "shard", "counter"},
+        {
+            "Kind": ["topic", "table"],
+            "ShardStatus": ["Online", "Election", "CandidateFound", "Offline"],
+            "SplitPhase": ["Copy", "Freeze", "Release"],
+        },
+    )
 
 
 def test_clone_goes_its_own_way() -> None:

@@ -43,6 +43,9 @@ def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> d
         for replica in answer.replicas
         if replica.state != "ok"
     ]
+    unreadable = max(
+        (answer.metadata_unreadable for answer in answers.values() if answer is not None), default=0
+    )
     nodes = []
     for node in cluster.nodes:
         answer = answers.get(node.node_id)
@@ -68,6 +71,7 @@ def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> d
         "tables": sum(topic.kind == "table" for topic in cluster.topics),
         "shards": len(shards),
         "problems": problems,
+        "metadata_unreadable": unreadable,
         "nodes": nodes,
     }
 
@@ -86,6 +90,11 @@ def render(found: dict[str, Any]) -> None:
     names = ("id", "status", "leads", "replicas", "memory_mb", "uptime_s", "native", "kafka", "http")
     rows = [[node[name] for name in names] for node in found["nodes"]]
     print_table([name.upper() for name in names], rows, as_json=False)
+    if found["metadata_unreadable"]:
+        typer.echo(
+            f"\n{found['metadata_unreadable']} entries of the cluster's own log cannot be read and were passed over; the "
+            "nodes' logs say which (metadata_not_readable)"
+        )
     shown = found["problems"][:20]
     for problem in shown:
         typer.echo(f"\n! {problem}", nl=False)

@@ -4,21 +4,31 @@ Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<na
 value a msgpack array that only ever gains fields at the end. Whoever folds the same prefix of the log has the same state,
 so the version of the state is the log offset up to which it is folded, whoever coordinates.
 
+A record that cannot be read is passed over (`apply_readable`): by what it is alone, so that all voters pass over the same
+ones. A version whose records an older one could misread has to raise `FORMAT` and say so in each of them (`FORMAT_HEADER`):
+that an older one must not pass over.
+
 The state also remembers which objects changed at which version (a bounded journal), and so answers "what changed since v"
 in time proportional to the changes.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from antiphon.coordination.actions import Record
-from antiphon.invariants import invariant, unreachable
+from antiphon.invariants import InvariantError, invariant
 from antiphon.wire.cluster import MetadataDelta, ShardChange
 from antiphon.wire.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 
 JOURNAL_ENTRIES_MAX = 250_000
+
+FORMAT: Final = (
+    1  # of records: new kinds, and fields or values that an older version cannot read, need another
+)
+FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
 SHARD_COUNTER = "shard"
@@ -53,6 +63,66 @@ _topic = msgspec.msgpack.Decoder(TopicMeta)
 _shard = msgspec.msgpack.Decoder(ShardRecord)
 _cluster = msgspec.msgpack.Decoder(ClusterRecord)
 _counter = msgspec.msgpack.Decoder(int)
+_DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
+    "cluster": _cluster,
+    "node": _node,
+    "topic": _topic,
+    "shard": _shard,
+    "counter": _counter,
+}
+_REMOVABLE: Final = {"node", "topic", "shard"}
+
+
+class Unreadable(NamedTuple):
+    """A record that was passed over: its place in the batch, and why."""
+
+    place: int
+    reason: str
+
+
+class _UnreadableError(ValueError):
+    """The record means nothing."""
+
+
+class _Change(NamedTuple):
+    """A record that was read. `name` is a number for shards and nodes; `value` None: it is gone."""
+
+    kind: str
+    name: Any
+    value: Any
+
+
+def _read(record: Record) -> _Change:
+    """What a record says; raises _UnreadableError by its content alone."""
+    key, value = record
+    try:
+        kind, _, text = key.decode().partition("/")
+        name: str | int = text
+        if kind in {"shard", "node"}:
+            name = int(text)
+            _expect(str(name) == text, "its number is not written as one")
+        found = None if value is None else _decoded(kind, value)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _UnreadableError(f"record {key[:40]!r}: {error}") from error
+    _expect(kind in _DECODERS, f"kind {kind[:40]!r} is unknown")
+    _expect(found is not None or kind in _REMOVABLE, f"a {kind} is never removed")
+    if isinstance(found, ShardRecord):
+        _expect(found.meta.shard_id == name and bool(found.meta.aim), f"it is not shard {name}")
+    elif isinstance(found, NodeMeta):
+        _expect(found.node_id == name, f"it is not node {name}")
+    elif isinstance(found, TopicMeta):
+        _expect(found.name == name and not found.shards, f"it is not topic {name!r} alone")
+    return _Change(kind, name, found)
+
+
+def _decoded(kind: str, value: bytes) -> Any:
+    decoder = _DECODERS.get(kind)
+    return None if decoder is None else decoder.decode(value)
+
+
+def _expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise _UnreadableError(otherwise)
 
 
 def cluster_record(cluster: ClusterRecord) -> Record:
@@ -117,46 +187,66 @@ class ClusterState:
         self._journal_from = 0  # the journal has every change after this version
 
     def apply(self, records: Iterable[Record], version: int) -> None:
-        """Fold one committed batch that ends at `version`; batches must come in order, repeats are ignored."""
+        """Fold one committed batch that ends at `version`; batches must come in order, repeats are ignored.
+
+        Raises InvariantError, and folds nothing, where a record cannot be read: for those who know who wrote them.
+        """
         if version <= self.version:
             return
-        for key, value in records:
-            kind, _, name = key.decode().partition("/")
-            self._apply_one(kind, name, value, version)
+        try:
+            changes = [_read(record) for record in records]
+        except _UnreadableError as error:
+            raise InvariantError(f"a record in __cluster: {error}") from error
+        self._fold(changes, version)
+
+    def apply_readable(self, records: Iterable[Record], version: int) -> list[Unreadable]:
+        """The same for what stands in the log, whoever wrote it; returns what had to be passed over."""
+        if version <= self.version:
+            return []
+        changes: list[_Change] = []
+        unreadable: list[Unreadable] = []
+        for place, record in enumerate(records):
+            try:
+                changes.append(_read(record))
+            except _UnreadableError as error:
+                unreadable.append(Unreadable(place, str(error)))
+        self._fold(changes, version)
+        return unreadable
+
+    def _fold(self, changes: Iterable[_Change], version: int) -> None:
+        for change in changes:
+            self._apply_one(change, version)
         self.version = version
         self._bound_journal()
 
-    def _apply_one(self, kind: str, name: str, value: bytes | None, version: int) -> None:
+    def _apply_one(self, change: _Change, version: int) -> None:
+        kind, name, value = change
         match kind:
             case "shard":
                 if value is None:
-                    self.drop_shard(int(name))
+                    self.drop_shard(name)
                 else:
-                    self.put_shard(_shard.decode(value))
-                self._journal.append((version, kind, int(name)))
+                    self.put_shard(value)
+                self._journal.append((version, kind, name))
             case "node":
                 if value is None:
-                    self.nodes.pop(int(name), None)
+                    self.nodes.pop(name, None)
                 else:
-                    self.nodes[int(name)] = _node.decode(value)
-                self._journal.append((version, kind, int(name)))
+                    self.nodes[name] = value
+                self._journal.append((version, kind, name))
             case "topic":
                 old = self.topics.get(name)
                 if value is None:
                     self.drop_topic(name)
                 else:
-                    self.put_topic(_topic.decode(value))
+                    self.put_topic(value)
                 for topic in (old, self.topics.get(name)):
                     if topic is not None:
                         self._journal.append((version, kind, topic.topic_id))
             case "counter":
-                invariant(value is not None, "counters are never deleted")
-                self.counters[name] = _counter.decode(value or b"")
+                self.counters[name] = value
             case "cluster":
-                invariant(value is not None, "the cluster's own record is never deleted")
-                self.cluster = _cluster.decode(value or b"")
-            case _:
-                unreachable(f"a record of an unknown kind in __cluster: {kind!r}")
+                self.cluster = value
 
     def put_topic(self, topic: TopicMeta) -> None:
         """Set a topic's after-image (its shards are set on their own)."""

@@ -1,9 +1,9 @@
 """The coordinator's surroundings: the replica of `__cluster` on one side, the node's connections on the other.
 
-Every voter folds the committed records of `__cluster` as they are committed. Where the replica leads and is ready, a
-`Coordinator` is made from the fold; its proposals are batches of that log, its messages go out over the node's
-connections, always after the metadata that they rest on. When the replica stops leading, the coordinator is dropped and
-whoever waits is told to ask the next one.
+Every voter folds the committed records of `__cluster` as they are committed (`node.metadata_fold`). Where the replica
+leads and is ready, a `Coordinator` is made from the fold; its proposals are batches of that log, its messages go out over
+the node's connections, always after the metadata that they rest on. When the replica stops leading, the coordinator is
+dropped and whoever waits is told to ask the next one.
 """
 
 import asyncio
@@ -38,12 +38,11 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.node.config import NodeConfig
+from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.peers import PeerLink
 from antiphon.node.shard_host import ShardHost
-from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
-from antiphon.records.decode import decode_records
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
 from antiphon.wire.cluster import (
@@ -115,8 +114,7 @@ class CoordinatorShell:
             default_profile=node.config.profile,
         )
         self._log = structlog.get_logger().bind(part="coordinator")
-        self.state = ClusterState()
-        self._folded = host.log.log_start
+        self._metadata = MetadataFold(host.log.log_start, node.metrics)
         self._coordinator: Coordinator | None = None
         self._proposed: deque[tuple[int, int]] = (
             deque()
@@ -137,6 +135,11 @@ class CoordinatorShell:
     # -- state ----------------------------------------------------------------------------------------------------
 
     @property
+    def state(self) -> ClusterState:
+        """The metadata as it is committed."""
+        return self._metadata.state
+
+    @property
     def is_active(self) -> bool:
         """Does this node coordinate the cluster now?"""
         return self._coordinator is not None
@@ -155,11 +158,7 @@ class CoordinatorShell:
 
     def committed(self, high_watermark: int) -> None:
         """Fold what was committed, then tell the coordinator which of its proposals are among it."""
-        try:
-            self._fold(high_watermark)
-        except AntiphonError as error:
-            self._host.fail(error)
-            self._drop(error)
+        if not self._fold(high_watermark):
             return
         proposed = self._proposed
         while proposed and proposed[0][0] <= high_watermark:
@@ -180,20 +179,18 @@ class CoordinatorShell:
         self._forsaken_end = 0
         self._start()
 
-    def _fold(self, high_watermark: int) -> None:
-        log = self._host.log
+    def _fold(self, high_watermark: int) -> bool:
+        """Fold up to here; False: that is not possible, and the replica was stopped."""
+        log, fold = self._host.log, self._metadata
         end = min(high_watermark, log.log_end)
-        while self._folded < end:
-            batches = log.read(self._folded, READ_BYTES, end)
-            if not batches:
-                return
-            for chunk in batches:
-                for header, batch in iter_batches(chunk):
-                    records: list[Record] = [
-                        (record.key or b"", record.value) for record in decode_records(batch)
-                    ]
-                    self.state.apply(records, header.next_offset)
-                    self._folded = header.next_offset
+        try:
+            while fold.offset < end and (batches := log.read(fold.offset, READ_BYTES, end)):
+                fold.fold(batches)
+        except AntiphonError as error:
+            self._host.fail(error)
+            self._drop(error)
+            return False
+        return True
 
     # -- life of a coordinator ------------------------------------------------------------------------------------
 
@@ -235,7 +232,7 @@ class CoordinatorShell:
         self._timer = None
         if self._stopped or not self._host.is_serving:
             return
-        if self._folded < self._forsaken_end:
+        if self._metadata.offset < self._forsaken_end:
             self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
             return
         self._start()

@@ -56,6 +56,7 @@ class NodeMetrics:
         self.table_reads = 0
         self.elections = 0  # terms in which a replica of this node began to lead
         self.shard_failures = 0
+        self.metadata_unreadable = 0
         self.forwarded = 0
         self.lost_tail_records = 0
         self.unclean_elections = 0
@@ -96,6 +97,7 @@ _COUNTERS: Final = {
     "table_reads": "Gets and scans of tables",
     "elections": "Times that a replica of this node began to lead",
     "shard_failures": "Replicas that stopped because of a failure",
+    "metadata_unreadable": "Entries of the cluster's own log that nobody can read and that were passed over",
     "lost_tail_records": "Offsets that were acknowledged here as leader and are cut, as the topic's commit rule allows",
     "unclean_elections": "Elections, decided here, of replicas that may lack committed records",
     "commit_markers": "Records of commits that leaders here wrote into their logs",

@@ -231,7 +231,14 @@ class Node(GatewayCalls):
     def status(self, version: str) -> StatusReply:
         """State of this node and its replicas."""
         uptime_ms = int((self.loop.time() - self._started_s) * 1000)
-        return StatusReply(self.meta(), version, uptime_ms, _rss_bytes(), self.replica_statuses())
+        return StatusReply(
+            self.meta(),
+            version,
+            uptime_ms,
+            _rss_bytes(),
+            self.replica_statuses(),
+            self.metrics.metadata_unreadable,
+        )
 
     def broken_shards(self) -> Sequence[int]:
         """See GatewayCalls."""

@@ -33,6 +33,7 @@ from antiphon.node.shard_reads import ShardReads
 from antiphon.node.write_order import RefusedAppends
 from antiphon.records.batch import BatchHeader, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
+from antiphon.wire.metadata import CLUSTER_SHARD_ID
 
 if TYPE_CHECKING:
     from antiphon.node.shard_host import ShardHost
@@ -115,6 +116,10 @@ class ShardClients(ShardReads):
         and duplicate, expected offset, append (S2.12, S2.14).
         """
         host = self._host
+        if host.shard_id == CLUSTER_SHARD_ID:
+            raise InvalidRequestError(
+                "`__cluster` is the cluster's own log: only its coordinator writes there"
+            )
         host.check_writable()
         if host.table is not None:
             raise WrongKindError(f"shard {host.shard_id} belongs to a table: use puts and deletes")

@@ -170,13 +170,14 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatusReply(Body, frozen=True, array_like=True, tag=True):
-    """State of the answering node."""
+    """State of the answering node. `metadata_unreadable`: entries of `__cluster` that it passed over since its start."""
 
     node: NodeMeta
     version: str
     uptime_ms: int
     rss_bytes: int
     replicas: tuple[ReplicaStatus, ...]
+    metadata_unreadable: int = 0
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------
