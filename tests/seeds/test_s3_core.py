@@ -171,6 +171,51 @@ def test_s3_18_without_that_option_nothing_that_is_settled_is_ever_cut() -> None
     assert cluster[1].data == list("abcd")
 
 
+def test_s3_12_a_candidate_says_that_it_leads_when_its_promotion_is_committed_and_nothing_before() -> None:
+    """Where the promotion fails, here because a live member is not reached, nothing is said to the coordinator."""
+    cluster = led()
+    cluster.propose(1, "a")
+    cluster.deliver()
+    cluster.crash(1)
+    cluster.live = (2, 3)
+    cluster.fence(cluster.term + 1, 2, 3)
+    cluster.isolate(3)
+    before = len(cluster.told)
+    cluster.elect(2, 3)
+    cluster.tick(3)
+    said = [message for _, message in cluster.told[before:] if isinstance(message, BecomeLeaderReply)]
+    assert not said
+    assert cluster.replica(2).role is Role.LEADER
+    assert not cluster.replica(2).ready
+    cluster.heal()
+    cluster.tick(3)
+    assert cluster.told[-1] == (2, BecomeLeaderReply(SHARD, cluster.term))
+    assert cluster.replica(2).ready
+
+
+def test_s3_16_a_follower_that_lacks_something_gets_it_from_the_new_leader_with_its_checkpoint() -> None:
+    cluster = led()
+    cluster.propose(1, "a")
+    cluster.deliver()
+    cluster.isolate(3)
+    cluster.propose(1, "b", "c")
+    cluster.deliver()
+    cluster.crash(1)
+    cluster.heal()
+    cluster.elect(2, 3)
+    cluster.deliver()
+    cluster.tick(2)
+    assert cluster[3].data == ["a", "b", "c"]
+    assert cluster.replica(3).leader == 2
+    assert cluster.replica(3).high_watermark == cluster.replica(2).high_watermark == 4
+    sent = len(cluster.between(2, 3, Append))
+    cluster.tick(10)
+    assert len(cluster.between(2, 3, Append)) == sent, "nothing to say until something changes"
+    cluster.propose(2, "d")
+    cluster.deliver()
+    assert cluster[3].data == ["a", "b", "c", "d"]
+
+
 def test_s3_22_offsets_start_at_zero_and_rise_by_one_per_record() -> None:
     cluster = led()
     cluster.propose(1, *"abc")

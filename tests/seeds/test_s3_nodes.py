@@ -1,20 +1,35 @@
 """S3 on running nodes: the live replica set, fail-over, return and the two ways to read, over sockets and disks.
 
-Who dials, and how many connections there are (S3.4, S3.20, S3.21), is shown in `tests/node/test_dial.py`.
+Who dials, and how many connections there are (S3.20, S3.21), is shown in `tests/node/test_dial.py`. The statuses of an
+election are seen from outside: by clients that wait for every change of the metadata at each node that is left.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from antiphon.errors import TimedOutError
+from antiphon.coordination import elections
+from antiphon.errors import AntiphonError, TimedOutError
+from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
+from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import Record, decode_records
+from antiphon.replication.messages import (
+    AnyMessage,
+    Append,
+    BecomeLeader,
+    BecomeLeaderReply,
+    NewTermReply,
+)
 from antiphon.wire.metadata import ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic
+from antiphon.wire.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
 from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.processes import NativeClient
 
 FAST = {"live.lag.max": "0", "live.lag.ms": "200"}
 
@@ -43,12 +58,13 @@ async def topic_of(nodes: Nodes, config: dict[str, str] | None = None) -> int:
 async def texts(nodes: Nodes, shard_id: int, isolation: str = "committed") -> list[bytes]:
     leader = nodes.nodes[(await nodes.leader(shard_id)).services.node_id]
     records: list[Record] = []
+    at = 0
     while True:
-        at = records[-1].offset + 1 if records else 0
         found = await leader.fetch(shard_id, at, 1 << 20, isolation)
-        if not found.size_bytes:
+        if not found.batches:
             return [record.value or b"" for record in records]
         records += [record for batch in found.batches for record in decode_records(batch)]
+        at = read_header(found.batches[-1]).next_offset
 
 
 def followers(nodes: Nodes, shard_id: int) -> list[int]:
@@ -177,5 +193,249 @@ def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_
             assert leads.is_leader
             await eventually(lambda: nodes.nodes[last].hosts[shard_id].high_watermark == leads.high_watermark)
             assert log_of(nodes.nodes[last].hosts[shard_id]) == log_of(leads), "what only it had is cut"
+
+    run(test())
+
+
+# -- the statuses of an election, from outside ------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """What a client reads of a shard."""
+
+    status: ShardStatus
+    leader: int
+    term: int
+    live: tuple[int, ...]
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    """As `eventually`, for what takes a second or two."""
+    await eventually(condition, 8)
+
+
+ONLINE, ELECTION, FOUND, OFFLINE = (
+    ShardStatus.ONLINE,
+    ShardStatus.ELECTION,
+    ShardStatus.CANDIDATE_FOUND,
+    ShardStatus.OFFLINE,
+)
+Histories = dict[int, list[Seen]]
+
+
+async def look(address: str, shard_id: int, seen: list[Seen]) -> None:
+    """Wait for each change of a node's metadata through its native door, and note what it says of the shard."""
+    loop = asyncio.get_running_loop()
+    client = await loop.run_in_executor(None, NativeClient, address)
+    version = -1
+    try:
+        while True:
+            asked = GetMetadata(version, 500)
+            reply = await loop.run_in_executor(None, client.ask, asked)
+            assert isinstance(reply, MetadataReply)
+            version = reply.cluster.version
+            metas = [meta for topic in reply.cluster.topics for meta in topic.shards]
+            meta = next(one for one in metas if one.shard_id == shard_id)
+            now = Seen(meta.status, meta.leader, meta.term, tuple(sorted(meta.live)))
+            if not seen or seen[-1] != now:
+                seen.append(now)
+    except (AntiphonError, OSError, ConnectionError):
+        return  # the node was stopped
+    finally:
+        client.__exit__()
+
+
+@asynccontextmanager
+async def watched(nodes: Nodes, shard_id: int, who: list[int]) -> AsyncIterator[Histories]:
+    """What clients of each of these nodes see."""
+    histories: Histories = {node: [] for node in who}
+    tasks = [
+        asyncio.create_task(look(nodes.members[node].native, shard_id, seen))
+        for node, seen in histories.items()
+    ]
+    try:
+        await soon(lambda: all(histories.values()))
+        yield histories
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def hold_answers(nodes: Nodes, shard_id: int, histories: Histories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replicas' answers go out when every client has seen what they answer, so that none can miss a short status."""
+
+    def is_seen(status: ShardStatus, term: int) -> bool:
+        return all(any(one[0] is status and one[2] == term for one in seen) for seen in histories.values())
+
+    def holding(node: Node) -> Callable[[int, AnyMessage], None]:
+        send = node.send_message
+
+        async def later(to: int, message: NewTermReply | BecomeLeaderReply) -> None:
+            status = ELECTION if isinstance(message, NewTermReply) else FOUND
+            await soon(lambda: is_seen(status, message.term))
+            send(to, message)
+
+        def sending(to: int, message: AnyMessage) -> None:
+            if message.shard == shard_id and isinstance(message, NewTermReply | BecomeLeaderReply):
+                node.spawn(later(to, message))
+            else:
+                send(to, message)
+
+        return sending
+
+    for node in nodes.nodes.values():
+        monkeypatch.setattr(node, "send_message", holding(node))
+
+
+def intercept(
+    monkeypatch: pytest.MonkeyPatch, shard_id: int, is_lost: Callable[[int, AnyMessage], bool]
+) -> list[int]:
+    """Messages to replicas of the shard for which `is_lost(node, message)` do not arrive. Returns who is asked to lead."""
+    asked: list[int] = []
+    receive = ShardHost.receive
+
+    def receiving(host: ShardHost, sender: int, message: AnyMessage) -> None:
+        if host.shard_id == shard_id:
+            if isinstance(message, BecomeLeader):
+                asked.append(host.services.node_id)
+            if is_lost(host.services.node_id, message):
+                return
+        receive(host, sender, message)
+
+    monkeypatch.setattr(ShardHost, "receive", receiving)
+    return asked
+
+
+def test_s3_08_s3_10_s3_13_s3_14_clients_of_every_node_see_the_statuses_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await topic_of(nodes)
+            old = meta_of(nodes, shard_id)
+            left = followers(nodes, shard_id)
+            asked = intercept(monkeypatch, shard_id, lambda _node, _message: False)
+            async with watched(nodes, shard_id, left) as histories:
+                hold_answers(nodes, shard_id, histories, monkeypatch)
+                await nodes.stop(old.leader)
+                await soon(lambda: is_online(nodes, shard_id, 2))
+                await soon(lambda: all(seen[-1].term > old.term for seen in histories.values()))
+                await soon(lambda: all(seen[-1].status is ONLINE for seen in histories.values()))
+            new = meta_of(nodes, shard_id)
+            assert asked == [new.leader], "S3.13: nobody else is told to lead"
+            term = old.term + 1
+            for seen in histories.values():
+                steps = [(one.status, one.leader, one.term) for one in seen]
+                assert list(dict.fromkeys(steps)) == [
+                    (ONLINE, old.leader, old.term),
+                    (ELECTION, -1, term),  # S3.8
+                    (FOUND, -1, term),  # S3.10
+                    (ONLINE, new.leader, term),  # S3.14
+                ]
+                found = next(one for one in seen if one.status is FOUND)
+                assert found.live == seen[-1].live == tuple(sorted(left)), (
+                    "S3.14: the live set is another one"
+                )
+
+    run(test())
+
+
+def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await topic_of(nodes, {"live.lag.ms": "30000", "live.lag.max": "1000"})
+            old = meta_of(nodes, shard_id)
+            far, near = followers(nodes, shard_id)
+            behind = [True]
+            asked = intercept(
+                monkeypatch,
+                shard_id,
+                lambda node, message: node == far and isinstance(message, Append) and behind[0],
+            )
+            leader = nodes.nodes[old.leader]
+            waiting = asyncio.ensure_future(
+                leader.append(shard_id, build_batch([(None, b"not everywhere", [], 1)]))
+            )
+            await soon(lambda: nodes.nodes[near].hosts[shard_id].log.durable_end == 1)
+            assert nodes.nodes[far].hosts[shard_id].log.log_end == 0
+            assert sorted(meta_of(nodes, shard_id).live) == [0, 1, 2], "both are live"
+            await nodes.stop(old.leader)
+            with suppress(AntiphonError):
+                await waiting
+            await soon(lambda: bool(asked))
+            behind[0] = False
+            await soon(lambda: is_online(nodes, shard_id, 2))
+            assert set(asked) == {near}
+            assert await texts(nodes, shard_id) == [b"not everywhere"]
+
+    run(test())
+
+
+def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elections, "PROMOTE_MS", 300)
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await topic_of(nodes)
+            old = meta_of(nodes, shard_id)
+            left = followers(nodes, shard_id)
+            silent = [True]
+            asked = intercept(
+                monkeypatch, shard_id, lambda _node, message: silent[0] and isinstance(message, BecomeLeader)
+            )
+            async with watched(nodes, shard_id, left) as histories:
+                hold_answers(nodes, shard_id, histories, monkeypatch)
+                await nodes.stop(old.leader)
+                await soon(lambda: all(seen[-1].status is OFFLINE for seen in histories.values()))
+                assert sorted(asked) == sorted(left), "each once"
+                silent[0] = False
+                await soon(lambda: all(seen[-1].status is ONLINE for seen in histories.values()))
+            term = old.term
+            for seen in histories.values():
+                steps = list(dict.fromkeys((one.status, one.term) for one in seen))
+                assert steps == [
+                    (ONLINE, term),
+                    (ELECTION, term + 1),
+                    (FOUND, term + 1),
+                    (ELECTION, term + 2),  # the timer has fired: the next one
+                    (FOUND, term + 2),
+                    (ELECTION, term + 3),  # and nobody is left
+                    (OFFLINE, term + 3),
+                    (ELECTION, term + 4),
+                    (FOUND, term + 4),
+                    (ONLINE, term + 4),
+                ]
+
+    run(test())
+
+
+def test_s3_04_a_follower_dials_its_leader_notices_a_broken_connection_and_dials_again(
+    tmp_path: Path,
+) -> None:
+    """Its check of the leader's health is the connection itself; see docs/divergence.md."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3, dial="follower") as nodes:
+            shard_id = await topic_of(nodes, {"live.lag.ms": "5000"})
+            await nodes.append(shard_id, b"a")
+            leader = nodes.nodes[meta_of(nodes, shard_id).leader]
+            away = nodes.nodes[followers(nodes, shard_id)[0]]
+            link = away.link(leader.node_id)
+            first = link._connection
+            assert first is not None
+            first.abort()
+            await soon(lambda: link.up and link._connection not in {None, first})
+            assert await nodes.append(shard_id, b"b") == 2
+            host = away.hosts[shard_id]
+            assert host.log.durable_end == 2, "it receives and stores"
+            await soon(lambda: host.high_watermark == 2)
+            assert meta_of(nodes, shard_id).leader == leader.node_id
 
     run(test())
