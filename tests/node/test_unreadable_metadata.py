@@ -83,7 +83,7 @@ def folded(node: Node) -> int:
 async def all_go_on(nodes: Nodes, end: int, name: str) -> None:
     await eventually(lambda: all(folded(node) >= end for node in nodes.nodes.values()))
     assert all(node.hosts[CLUSTER_SHARD_ID].failed is None for node in nodes.nodes.values())
-    made = await nodes.nodes[0].create_topic(CreateTopic(name, replicas=3))
+    made = await nodes.nodes[0].create_topic(CreateTopic(name))
     assert made.name == name
 
 
@@ -157,6 +157,7 @@ def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_the
                 await nodes.stop(node_id)
             for node_id in range(3):
                 await nodes.start(node_id)
+            assert [await node.joined(20) for node in nodes.nodes.values()] == [True] * 3
             await all_go_on(nodes, end, "again")
             assert {"before", "after"} <= set(nodes.nodes[2].view.topics)
 
