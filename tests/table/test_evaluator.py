@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -129,6 +130,26 @@ def test_s0_19_store_changes_at_commit_only(leader: Leader) -> None:
     row = leader.state.get(b"k")
     assert row is not None
     assert row.value == b"new"
+
+
+def test_s1_02_the_same_log_makes_the_same_rows_in_whatever_pieces_it_is_applied(
+    leader: Leader, tmp_path: Path
+) -> None:
+    """The leader applies what it judged, followers apply the log, entry by entry or many at once."""
+    random = Random(7)
+    for number in range(200):
+        key = b"%d" % random.randrange(8)
+        leader.write(random.choice((Put(key, b"%d" % number), Put(key, b"x"), Delete(key))), now_ms=number)
+        if random.random() < 0.2:
+            leader.commit()
+    leader.commit()
+    for name, pieces in (("each", 1), ("seven", 7), ("all", 1000)):
+        with open_state(str(tmp_path / name)) as follower:
+            for at in range(0, len(leader.log), pieces):
+                follower.apply(leader.log[at : at + pieces])
+            assert follower.scan(b"", b"", 100) == leader.state.scan(b"", b"", 100), name
+            assert follower.applied_offset == leader.state.applied_offset
+            assert follower.next_version_id == leader.state.next_version_id
 
 
 def test_pending_effects_are_seen_until_each_is_committed(leader: Leader) -> None:
