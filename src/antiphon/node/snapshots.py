@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_IN_FLIGHT = 4
 CHUNK_TIMEOUT_S = 30.0
+CHECKPOINT_TRIES = 3  # a log may be trimmed beyond a copy of its table while that is made
 _PREFIX = "send-"
 KEEP_S = 300.0  # a copy that was not delivered is kept for so long after the last try
 
@@ -91,8 +92,9 @@ class Snapshots:
     async def _send(self, host: ShardHost, to: int) -> None:
         try:
             at = await self._stream(host, to)
-        except (AntiphonError, OSError) as error:
-            self._log.warning("snapshot_failed", shard=host.shard_id, to=to, error=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the replica must hear of it, or it would wait for ever
+            bug = None if isinstance(error, (AntiphonError, OSError)) else error
+            self._log.warning("snapshot_failed", shard=host.shard_id, to=to, error=str(error), exc_info=bug)
             await asyncio.sleep(self._node.config.timings.reconnect_max / 1000)
             del self._sending[host.shard_id, to]
             host.call(host.replica.snapshot_failed, to)
@@ -148,18 +150,27 @@ class Snapshots:
                 return kept
             self._drop(self._copies.pop(key))
         disk, path = self._disk, os.path.join(self._directory, f"{_PREFIX}{host.shard_id}-{to}")
-        disk.remove_tree(path)
         make_directory(disk, self._directory)
-        if host.table is None:
-            at = host.replica.terms.start
-            disk.makedirs(path)
-        else:
-            offset = await asyncio.to_thread(host.table.state.checkpoint, path)
-            at = EntryId(host.replica.terms.term_before(offset), offset)
+        at = await self._take_state(host, path)
         write_whole(disk, os.path.join(path, PRODUCERS_FILE), host.log.producers.encode(before=at.offset))
         files = await asyncio.to_thread(_describe, disk, path)
         copy = self._copies[key] = Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
         return copy
+
+    async def _take_state(self, host: ShardHost, path: str) -> EntryId:
+        """Copy the state into the new directory `path`; returns of which prefix of the log it is."""
+        for _ in range(CHECKPOINT_TRIES):
+            self._disk.remove_tree(path)
+            if host.table is None:
+                self._disk.makedirs(path)
+                return host.replica.terms.start
+            offset = await asyncio.to_thread(host.table.state.checkpoint, path)
+            terms = host.replica.terms
+            if offset > terms.log_end:
+                raise UnavailableError(f"the log of shard {host.shard_id} was cut while its table was copied")
+            if offset >= terms.log_start:
+                return EntryId(terms.term_before(offset), offset)
+        raise UnavailableError(f"the log of shard {host.shard_id} is trimmed faster than its table is copied")
 
     def _drop_old(self) -> None:
         now_s = self._node.now_s()

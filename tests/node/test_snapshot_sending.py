@@ -1,0 +1,163 @@
+"""Sending a snapshot, with the node around it played by the test: whatever goes wrong, the send ends and is told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+from antiphon.errors import UnavailableError
+from antiphon.log.disk import write_whole
+from antiphon.log.producer_state import ProducerState
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.node.node import Node
+from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgress
+from antiphon.node.shard_host import ShardHost
+from antiphon.node.snapshots import Snapshots
+from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.wire.requests import Done
+from tests.node.in_process import eventually
+
+SHARD, FOLLOWER = 7, 2
+
+
+class Leader:
+    """A host that leads a table's shard whose log reaches from 10 to 100; and what its replica is told."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.shard_id, self.term = SHARD, 3
+        self.terms = TermIndex(10, 1)
+        self.terms.append(3, 100)
+        self.log = SimpleNamespace(producers=ProducerState())
+        self.replica = self
+        self.table = SimpleNamespace(state=self)
+        self.applied: list[int] = []  # of the checkpoints to come; the last one stays
+        self.during_checkpoint: Callable[[], None] = lambda: None
+        self.told: list[Any] = []
+
+    @property
+    def log_start(self) -> int:
+        return self.terms.log_start
+
+    def checkpoint(self, path: str) -> int:
+        self.disk.makedirs(path)
+        write_whole(self.disk, f"{path}/rows", b"x" * 1000)
+        self.during_checkpoint()
+        return self.applied.pop(0) if len(self.applied) > 1 else self.applied[0]
+
+    def members_at(self, _offset: int) -> None:
+        return None
+
+    def call(self, event: Callable[..., Any], *arguments: Any) -> None:
+        event(*arguments)
+
+    def snapshot_failed(self, to: int) -> None:
+        self.told.append(("failed", to))
+
+    def snapshot_sent(self, to: int, at: EntryId) -> None:
+        self.told.append(("sent", to, at))
+
+
+class Around:
+    """The node, and the follower at the other end of its link."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.loop = asyncio.get_running_loop()
+        self.config = SimpleNamespace(timings=SimpleNamespace(reconnect_max=1), dir="/node")
+        self.begun: list[EntryId] = []
+
+    def now_s(self) -> float:
+        return self.loop.time()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        return self.loop.create_task(work)
+
+    def link(self, _to: int) -> "Around":
+        return self
+
+    async def ask(self, body: Any, _timeout_s: float, _payload: Any = None) -> Any:
+        if isinstance(body, SnapshotBegin):
+            self.begun.append(body.at)
+            return SnapshotProgress(tuple(0 for _ in body.files))
+        return Done()
+
+
+async def send(leader: Leader, around: Around) -> None:
+    """Ask for a send and wait until the replica was told how it ended."""
+    snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+    for _ in range(2):  # the second one shows that nothing of the first stands in its way
+        leader.told.clear()
+        snapshots.send(cast(ShardHost, leader), FOLLOWER)
+        await eventually(lambda: bool(leader.told))
+
+
+def run(test: Callable[[Leader, Around], Coroutine[Any, Any, None]]) -> None:
+    async def start() -> None:
+        disk = SimulatedDisk(Random(0))
+        await test(Leader(disk), Around(disk))
+
+    asyncio.run(start())
+
+
+def test_a_log_that_was_trimmed_during_the_checkpoint_gives_a_newer_position() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        leader.applied = [40, 60]
+        leader.during_checkpoint = lambda: leader.terms.trim(50) if leader.log_start < 50 else None
+        await send(leader, around)
+        assert leader.told == [("sent", FOLLOWER, EntryId(3, 60))]
+        assert around.begun == [EntryId(3, 60)] * 2
+
+    run(test)
+
+
+def test_a_log_that_is_always_trimmed_faster_fails_the_send() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        leader.applied = [40]
+        leader.during_checkpoint = lambda: leader.terms.trim(50) if leader.log_start < 50 else None
+        await send(leader, around)
+        assert leader.told == [("failed", FOLLOWER)]
+
+    run(test)
+
+
+def test_a_log_that_was_cut_during_the_checkpoint_fails_the_send() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        leader.applied = [90]
+        leader.during_checkpoint = lambda: leader.terms.truncate(80)
+        await send(leader, around)
+        assert leader.told == [("failed", FOLLOWER)]
+
+    run(test)
+
+
+def test_whatever_goes_wrong_ends_the_send_and_is_told() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        for error in (ValueError("no such thing"), OSError("no disk"), UnavailableError("no store")):
+
+            def fail(error: Exception = error) -> None:
+                raise error
+
+            leader.applied, leader.during_checkpoint = [40], fail
+            await send(leader, around)
+            assert leader.told == [("failed", FOLLOWER)]
+
+    run(test)
+
+
+def test_a_chunk_that_cannot_be_sent_fails_the_send() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        ask = around.ask
+
+        async def failing(body: Any, _timeout_s: float, _payload: Any = None) -> Any:
+            if isinstance(body, SnapshotChunk):
+                raise RuntimeError("a bug")
+            return await ask(body, _timeout_s, _payload)
+
+        around.ask = failing  # type: ignore[method-assign]
+        leader.applied = [40]
+        await send(leader, around)
+        assert leader.told == [("failed", FOLLOWER)]
+
+    run(test)
