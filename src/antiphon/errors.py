@@ -215,6 +215,12 @@ class StorageFailedError(AntiphonError):
     code = "storage_failed"
 
 
+class DamagedStoreError(StorageFailedError):
+    """A table's store is damaged on the disk: the replica stopped. `details`: path, first_key, last_key (hex, or None)."""
+
+    code = "damaged_store"
+
+
 class DamagedLogError(AntiphonError):
     """A log has damage in its middle: it must not vote or serve, and is refetched from the others."""
 
@@ -283,9 +289,12 @@ class InternalError(AntiphonError):
 
 
 def _all_errors() -> dict[str, type[AntiphonError]]:
-    found = {AntiphonError.code: AntiphonError}
-    for cls in AntiphonError.__subclasses__():
+    found: dict[str, type[AntiphonError]] = {}
+    todo = [AntiphonError]
+    while todo:
+        cls = todo.pop()
         found[cls.code] = cls
+        todo += cls.__subclasses__()
     return found
 
 

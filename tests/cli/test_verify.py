@@ -29,6 +29,7 @@ from antiphon.cli.verify_tables import judge
 from antiphon.errors import InvalidRequestError
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION
+from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import open_state
 from tests.node.in_process import cluster_of, run
 
@@ -182,10 +183,10 @@ def test_a_store_has_to_be_what_its_own_log_folds_into(tmp_path: Path) -> None:
     assert compare(end) == []
     assert compare(end - 2) == [], "the log went on after the leader was read"
     store = str(directory / "tables" / str(shard))
-    with open_state(store) as state:
+    with open_state(store, RocksEngine()) as state:
         state.apply_effects([(b"k3", b"else", VERSION.pack(99, 0, 0, 0))], state.applied_offset, 100)
     assert compare(end) == ["t/0 on node 0: rows that its log does not fold into: [b'k3']"]
-    with open_state(store) as state:
+    with open_state(store, RocksEngine()) as state:
         state.apply_effects([], end + 5, 100)
     assert compare(end) == [f"t/0 on node 0: applied up to {end + 5}, its log ends at {end}"]
 

@@ -26,6 +26,7 @@ from antiphon.node.write_order import WriteOrder
 from antiphon.records.batch import BatchHeader, read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import TableEvaluator, results_from_batch
+from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState, open_state
 from antiphon.wire.frames import Buffer, Frame, FrameDecoder, decode_request, encode_message
 from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
@@ -244,7 +245,11 @@ class MemoryCluster:
         made = []
         for index in range(shards):
             shard_id = 1 + len(self.shards)
-            state = open_state(str(self.directory / f"shard-{shard_id}")) if kind is Kind.TABLE else None
+            state = (
+                open_state(str(self.directory / f"shard-{shard_id}"), RocksEngine())
+                if kind is Kind.TABLE
+                else None
+            )
             self.shards[shard_id] = Shard(shard_id, state)
             ensemble = tuple(node.node_id for node in self.nodes)
             leader = (shard_id - 1) % len(self.nodes)

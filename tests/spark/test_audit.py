@@ -21,6 +21,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.builder import seal
 from antiphon.records.changes import VERSION
 from antiphon.spark.jobs import audit
+from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import open_state
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def rewrite(shard: Path, number: int) -> int:
 
 def diverge(store: Path, key: bytes) -> None:
     """Change a row of a stopped replica's store."""
-    with open_state(str(store)) as state:
+    with open_state(str(store), RocksEngine()) as state:
         row = state.get(key)
         assert row is not None
         version = row.version

@@ -13,8 +13,10 @@ from antiphon.invariants import InvariantError
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, ChangeKind, decode_changes
 from antiphon.table import evaluator as module
+from antiphon.table import state as states
 from antiphon.table.evaluator import ABSENT, Evaluation, TableEvaluator, results_from_batch
-from antiphon.table.state import TableState, open_state
+from antiphon.table.rocks_store import RocksEngine
+from antiphon.table.state import TableState
 from antiphon.wire.requests import (
     Delete,
     DeleteRange,
@@ -28,6 +30,10 @@ from antiphon.wire.requests import (
 
 OK = OpResult(OpStatus.OK)
 NOT_FOUND = OpResult(OpStatus.KEY_NOT_FOUND)
+
+
+def open_state(path: str) -> TableState:
+    return states.open_state(path, RocksEngine())
 
 
 def ok(version_id: int, modifications: int = 0, created_ms: int = 100, modified_ms: int = 100) -> OpResult:

@@ -24,6 +24,7 @@ from antiphon.table.merge import (
 )
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
+from antiphon.table.rocks_store import RocksEngine
 from antiphon.wire.requests import Delete, DeleteRange, OpStatus, Put, Row, TableOp
 
 Change = tuple[bytes, Cell]
@@ -43,7 +44,7 @@ def batch_of(changes: Sequence[Change], base: int) -> bytearray:
 
 
 def fold(path: Path, batches: Sequence[Sequence[Change]], rule: str = "last-writer-wins") -> MergedState:
-    state = MergedState.open(str(path), rule_named(rule))
+    state = MergedState.open(str(path), rule_named(rule), RocksEngine())
     for changes in batches:
         state.apply([batch_of(changes, state.applied_offset)])
     return state
@@ -192,19 +193,19 @@ def test_tombstones_go_when_every_member_has_them(tmp_path: Path) -> None:
         assert state.tombstones() == 2
         assert state.forget_tombstones((), b"", 100) is None
         assert state.tombstones() == 2
-    with MergedState.open(str(tmp_path / "t"), ConflictRule(first_writer_wins)) as state:
+    with MergedState.open(str(tmp_path / "t"), ConflictRule(first_writer_wins), RocksEngine()) as state:
         state.forget_tombstones((0, 9), b"", 100)
         assert state.tombstones() == 2
 
 
 def test_repeats_of_what_is_merged_already_do_no_harm(tmp_path: Path) -> None:
     first, second = batch_of([(b"a", cell(b"1", 1, 1, 1))], 0), batch_of([(b"a", cell(b"2", 2, 1, 2))], 1)
-    state = MergedState.open(str(tmp_path / "t"), rule_named("last-writer-wins"))
+    state = MergedState.open(str(tmp_path / "t"), rule_named("last-writer-wins"), RocksEngine())
     with state:
         state.apply([first])
         state.apply([first, second])
         assert (state.applied_offset, state.clock_ms) == (2, 2)
-    with MergedState.open(str(tmp_path / "t"), rule_named("last-writer-wins")) as state:
+    with MergedState.open(str(tmp_path / "t"), rule_named("last-writer-wins"), RocksEngine()) as state:
         assert (state.applied_offset, state.clock_ms, state.foreign_ms) == (2, 2, 2)
         assert [row.value for row in rows(state)] == [b"2"]
 
@@ -213,7 +214,7 @@ class Writer:
     """One replica of a table: judges, appends, commits."""
 
     def __init__(self, path: Path, origin: int) -> None:
-        self.state = MergedState.open(str(path), rule_named("last-writer-wins"))
+        self.state = MergedState.open(str(path), rule_named("last-writer-wins"), RocksEngine())
         self.state.own_origin = origin
         self.judge = MergingEvaluator(self.state)
         self.origin, self.lsn, self.end = origin, 0, 0

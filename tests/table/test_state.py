@@ -1,13 +1,12 @@
 """The table store: applying, reading, restarts, checkpoints."""
 
-import functools
 import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,8 @@ from antiphon.invariants import InvariantError
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION, Effect, effects_of
 from antiphon.records.split_entries import Freeze, Release
+from antiphon.table import state as states
+from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import (
     CEILING,
     EQUAL,
@@ -27,10 +28,14 @@ from antiphon.table.state import (
     LOWER,
     META_KEY,
     TableState,
-    open_state,
 )
+from antiphon.table.store import Batch, Store
 from antiphon.wire.metadata import key_hash
 from antiphon.wire.requests import Row, Version
+
+
+def open_state(path: str) -> TableState:
+    return states.open_state(path, RocksEngine())
 
 
 def effect(key: bytes, value: bytes | None, version_id: int = 0) -> Effect:
@@ -69,25 +74,20 @@ class Crash(BaseException):
 
 
 class CrashingStore:
-    """RocksDB that ends the process after so many writes, all of which had reached the disk by then."""
+    """A store that ends the process after so many writes, all of which had reached the disk by then."""
 
-    def __init__(self, db: Rdict, writes: int) -> None:
-        self._db = db
+    def __init__(self, store: Store, writes: int) -> None:
+        self._store = store
         self._left = writes
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"write", "put", "delete"}:
-            return functools.partial(self._writing, getattr(self._db, name))
-        return getattr(self._db, name)
+        return getattr(self._store, name)
 
-    def __setitem__(self, key: bytes, value: bytes) -> None:
-        self._writing(self._db.put, key, value)
-
-    def _writing(self, write: Callable[..., None], *arguments: object) -> None:
-        write(*arguments)
+    def write(self, batch: Batch) -> None:
+        self._store.write(batch)
         self._left -= 1
         if not self._left:
-            self._db.flush(True)
+            self._store.flush()
             raise Crash
 
 
@@ -115,7 +115,7 @@ def test_s0_33_a_crash_after_any_write_leaves_whole_entries(tmp_path: Path, writ
             state.apply([entry(number)])
 
     state = open_state(path)
-    state._db = CrashingStore(state._db, writes)
+    state._store = cast("Store", CrashingStore(state._store, writes))
     with pytest.raises(Crash):
         apply_all(state)
     shutil.copytree(path, left)
@@ -231,7 +231,8 @@ def test_after_a_kill_the_store_stands_at_an_earlier_offset(tmp_path: Path) -> N
     script = (
         "import os, sys\n"
         "from antiphon.table.state import open_state\n"
-        "state = open_state(sys.argv[1])\n"
+        "from antiphon.table.rocks_store import RocksEngine\n"
+        "state = open_state(sys.argv[1], RocksEngine())\n"
         "state.apply([bytes.fromhex(sys.argv[2])])\n"
         "state.flush()\n"
         "state.apply([bytes.fromhex(sys.argv[3])])\n"

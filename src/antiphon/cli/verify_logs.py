@@ -173,9 +173,11 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
     from antiphon.log.disk import RealDisk
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.table_files import finish_install, store_path
+    from antiphon.table.rocks_store import RocksEngine
     from antiphon.table.state import open_state
 
     problems = []
+    stores = RocksEngine()
     disk = RealDisk()
     try:
         for copy in copies:
@@ -183,7 +185,7 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
                 log = ShardLog.open(disk, str(directory / "shards" / str(copy.shard_id)))
                 path = store_path(str(directory / "tables"), copy.shard_id)
                 finish_install(disk, path)
-                with open_state(path) as state:
+                with open_state(path, stores) as state:
                     problems += [f"{copy.name} on node {node_id}: {told}" for told in _misfolded(log, state)]
     finally:
         disk.close()

@@ -77,6 +77,7 @@ CODE_OF: Final[dict[type[errors.AntiphonError], int]] = {
     errors.DiskFullError: KAFKA_STORAGE_ERROR,
     errors.StorageFailedError: KAFKA_STORAGE_ERROR,
     errors.DamagedLogError: KAFKA_STORAGE_ERROR,
+    errors.DamagedStoreError: KAFKA_STORAGE_ERROR,
     errors.UnreachableError: NOT_ENOUGH_REPLICAS,
 }
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from antiphon.node.host_services import HostServices
     from antiphon.node.topic_settings import TopicSettings
     from antiphon.replication.messages import AnyMessage
+    from antiphon.table.store import StoreEngine
 
 SAVE_EVERY_ENTRIES: Final = 16_384
 RESEND_MS: Final = 200
@@ -321,13 +322,14 @@ class MultiHost(ShardHost):
 class Place(NamedTuple):
     """What a replica needs to know of its node.
 
-    `nodes`: of the metadata. `disk_id`: of the node's directory. `tables`: where stores go. `lost_peers`: nodes that are not
-    reached now.
+    `nodes`: of the metadata. `disk_id`: of the node's directory. `tables`: where stores go; `stores`: their engine.
+    `lost_peers`: nodes that are not reached now.
     """
 
     nodes: Mapping[int, NodeMeta]
     disk_id: str
     tables: str
+    stores: "StoreEngine"
     tick_ms: int
     lost_peers: Sequence[int]
 
@@ -364,7 +366,8 @@ def open_multi_host(
     table = None
     if topic.kind is Kind.TABLE:
         make_directory(disk, place.tables)
-        table = _open_table(disk, store_path(place.tables, shard.shard_id), log, rule)
+        path = store_path(place.tables, shard.shard_id)
+        table = _open_table(disk, path, log, place.stores, rule)
     replica = MultiWriterReplica(
         node_id=services.node_id,
         shard=shard.shard_id,
@@ -402,12 +405,14 @@ def _begin_anew(services: "HostServices", disk: "Disk", log: ShardLog) -> tuple[
     return OriginIndex([at]), at
 
 
-def _open_table(disk: "Disk", path: str, log: ShardLog, rule: ConflictRule) -> MergedShard:
+def _open_table(
+    disk: "Disk", path: str, log: ShardLog, stores: "StoreEngine", rule: ConflictRule
+) -> MergedShard:
     """The store; one that is ahead of a log that lost its end is made anew from the log, which a table keeps whole."""
     finish_install(disk, path)
-    table = MergedShard(path, log, rule)
+    table = MergedShard(path, log, stores, rule)
     if table.state.applied_offset > log.log_end:
         table.state.close()
         destroy_state(disk, path)
-        table = MergedShard(path, log, rule)
+        table = MergedShard(path, log, stores, rule)
     return table

@@ -20,6 +20,7 @@ from antiphon.wire.requests import TableWrite, TableWritten
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.multi_host import MultiHost
+    from antiphon.table.store import StoreEngine
 
 FORGET_AT_ONCE = 10_000  # tombstones looked at in one go
 
@@ -27,9 +28,9 @@ FORGET_AT_ONCE = 10_000  # tombstones looked at in one go
 class MergedShard(TableShard):
     """Store and evaluator of one replica."""
 
-    def __init__(self, path: str, log: "ShardLog", rule: ConflictRule) -> None:
-        self.merged = MergedState.open(path, rule)
-        super().__init__(path, log, self.merged)
+    def __init__(self, path: str, log: "ShardLog", stores: "StoreEngine", rule: ConflictRule) -> None:
+        self.merged = MergedState.open(path, rule, stores)
+        super().__init__(path, log, stores, self.merged)
         self.judge: MergingEvaluator | None = None
         self._forget_from = b""
 

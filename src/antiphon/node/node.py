@@ -51,6 +51,8 @@ from antiphon.replication.messages import (
     StaleTerm,
 )
 from antiphon.replication.raft import RaftReplica
+from antiphon.table.rocks_store import RocksEngine
+from antiphon.table.store import StoreEngine
 from antiphon.wire.cluster import MetadataDelta
 from antiphon.wire.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
@@ -71,6 +73,7 @@ class Node(GatewayCalls):
         disk: Disk | None = None,
         faults: InjectedFaults | None = None,
         make_wal: Callable[..., Wal] = WalThread,
+        stores: StoreEngine | None = None,
     ) -> None:
         super().__init__()
         self.faults = faults
@@ -97,6 +100,7 @@ class Node(GatewayCalls):
         self.wal = make_wal(
             self.disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
         )
+        self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
         self.forwarder = Forwarder(self)
         self.shards = Shards(self, self.disk, self._directory)

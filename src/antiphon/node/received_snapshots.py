@@ -154,7 +154,7 @@ def install_snapshot(host: ShardHost, at: EntryId, copy: str, members: Members |
         if table is not None and any(type(action) is ResetLog for action in actions):
             table.state.close()
             install_state(disk, copy, table.path)
-            table.state = open_state(table.path)
+            table.state = open_state(table.path, table.stores)
         return actions
 
     host.call(event)

@@ -227,7 +227,7 @@ class Shards:
             make_directory(self._disk, self._tables)
             path = store_path(self._tables, shard.shard_id)
             finish_install(self._disk, path)
-            table = TableShard(path, log)
+            table = TableShard(path, log, node.stores)
             high_watermark = max(high_watermark, table.state.applied_offset)
         replica = self._make_replica(settings, shard, log, high_watermark)
         if log.hard_state.led_term and log.hard_state.led_term == log.terms.end.term:
@@ -281,6 +281,7 @@ class Shards:
             node.view.nodes,
             self._directory.identity.disk_id,
             self._tables,
+            node.stores,
             node.config.timings.tick,
             node.lost_peers(),
         )

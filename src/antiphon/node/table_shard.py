@@ -24,6 +24,7 @@ from antiphon.wire.requests import Put, TableGet, TableRows, TableScan, TableWri
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.shard_host import ShardHost
+    from antiphon.table.store import StoreEngine
 
 APPLY_BYTES: Final = 1024 * 1024
 OP_BYTES: Final = 256  # of an operation with its key, about
@@ -34,10 +35,13 @@ CONSISTENCIES: Final = ("linearizable", "leader", "local")
 class TableShard:
     """Store and, while this node leads, evaluator of one table shard."""
 
-    def __init__(self, path: str, log: "ShardLog", state: TableState | None = None) -> None:
+    def __init__(
+        self, path: str, log: "ShardLog", stores: "StoreEngine", state: TableState | None = None
+    ) -> None:
         """Opens the store in directory `path`, unless it is given. Raises what `open_state` does."""
         self.path = path
-        self.state = open_state(path) if state is None else state
+        self.stores = stores
+        self.state = open_state(path, stores) if state is None else state
         self.evaluator: TableEvaluator | None = None
         self.order = WriteOrder()
         self._log = log
@@ -71,7 +75,7 @@ class TableShard:
         self.evaluator = None
         self.state.close()
         self._log.disk.remove_tree(self.path)
-        self.state = open_state(self.path)
+        self.state = open_state(self.path, self.stores)
 
     def lead(self) -> None:
         """The replica leads and everything committed is applied: judge from now on."""

@@ -5,7 +5,7 @@ what versions are, is the original's. `TableTruth` folds the committed log of a 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from antiphon.invariants import InvariantError, invariant
 from antiphon.replication.messages import Entry
@@ -17,6 +17,7 @@ from antiphon.table.state import USER, TableState
 if TYPE_CHECKING:
     from antiphon.records.split_entries import SplitEntry
     from antiphon.simulation.table_host import TableHosted
+    from antiphon.table.store import Store
 
 EVERYTHING = 1 << 60
 Image = tuple[dict[bytes, bytes], int]  # rows as they are stored, next version id
@@ -28,9 +29,13 @@ class _Rows:
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
 
-    def get(self, key: bytes | list[bytes]) -> bytes | list[bytes | None] | None:
-        """The value of a key, or those of several."""
-        return [self.rows.get(one) for one in key] if isinstance(key, list) else self.rows.get(key)
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        return self.rows.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of several."""
+        return [self.rows.get(key) for key in keys]
 
 
 class MemoryTable(TableState):
@@ -38,7 +43,7 @@ class MemoryTable(TableState):
 
     def __init__(self, image: Image = ({}, 0), offset: int = 0) -> None:
         self._memory = _Rows()
-        super().__init__(self._memory, "in memory")
+        super().__init__(cast("Store", self._memory), "in memory")
         self.install(image, offset)
 
     def install(self, image: Image, offset: int) -> None:

@@ -9,17 +9,18 @@ the same atomic writes:
   changes what it has seen wins over it, however wrong the clocks are.
 """
 
+import contextlib
 import struct
 from collections.abc import Iterable
 from typing import Final, Self
 
-from rocksdict import Rdict, WriteBatch
-
+from antiphon.errors import StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.table.merge import Cell, ConflictRule, unpack_id
 from antiphon.table.state import FORMAT, META, META_KEY, USER, VERSION_ID, TableState, open_state
+from antiphon.table.store import Store, StoreEngine
 
 TOMBSTONE: Final = b"\x10"
 TOMBSTONE_END: Final = b"\x11"
@@ -30,10 +31,10 @@ _CLOCK: Final = struct.Struct(">q")
 class MergedState(TableState):
     """Rows of one shard of such a table as of `applied_offset` (exclusive, in this replica's log)."""
 
-    def __init__(self, db: Rdict, path: str, rule: ConflictRule) -> None:
-        super().__init__(db, path)
+    def __init__(self, store: Store, path: str, rule: ConflictRule) -> None:
+        super().__init__(store, path)
         self.rule = rule
-        stored = db.get(CLOCK_KEY)
+        stored = store.get(CLOCK_KEY)
         self.clock_ms = -1 if stored is None else int(_CLOCK.unpack(stored)[0])
         self.foreign_ms = (
             self.clock_ms
@@ -42,9 +43,15 @@ class MergedState(TableState):
         self.conflicts = 0  # changes that did not win over what was there
 
     @classmethod
-    def open(cls, path: str, rule: ConflictRule) -> Self:
+    def open(cls, path: str, rule: ConflictRule, engine: StoreEngine) -> Self:
         """Open the store in directory `path`, or make an empty one; raises as `open_state` does."""
-        return cls(open_state(path)._db, path, rule)  # noqa: SLF001 - the same store, seen by a subclass
+        state = open_state(path, engine)
+        try:
+            return cls(state._store, path, rule)  # noqa: SLF001 - the same store, seen by a subclass
+        except StorageFailedError:
+            with contextlib.suppress(StorageFailedError):
+                state.close()
+            raise
 
     def apply(self, batches: Iterable[Buffer]) -> None:
         """Merge committed batches, which continue the log at `applied_offset` or overlap what is merged already.
@@ -81,7 +88,7 @@ class MergedState(TableState):
             cells[key] = change if known is None else merge(known, change)
             if known is not None and cells[key] != change:
                 self.conflicts += 1
-        batch = WriteBatch(raw_mode=True)
+        batch = self._store.batch()
         for key, cell in cells.items():
             if cell == before[key]:
                 continue
@@ -93,13 +100,13 @@ class MergedState(TableState):
                 batch.delete(TOMBSTONE + key)
         batch.put(META_KEY, META.pack(FORMAT, end, 0))
         batch.put(CLOCK_KEY, _CLOCK.pack(clock_ms))
-        self._write(batch)
+        self._store.write(batch)
         self.applied_offset, self.clock_ms, self.foreign_ms = end, clock_ms, foreign_ms
 
     def cells(self, keys: Iterable[bytes]) -> dict[bytes, Cell | None]:
         """The cells of `keys`, tombstones included, None where nothing is known of a key."""
         wanted = list(dict.fromkeys(keys))
-        rows = self._db.get([USER + key for key in wanted])
+        rows = self._store.get_many([USER + key for key in wanted])
         found: dict[bytes, Cell | None] = {}
         gone = []
         for key, row in zip(wanted, rows, strict=True):
@@ -107,7 +114,9 @@ class MergedState(TableState):
             if row is None:
                 gone.append(key)
         if gone:
-            for key, version in zip(gone, self._db.get([TOMBSTONE + key for key in gone]), strict=True):
+            for key, version in zip(
+                gone, self._store.get_many([TOMBSTONE + key for key in gone]), strict=True
+            ):
                 if version is not None:
                     found[key] = Cell(None, VERSION.unpack(version))
         return found
@@ -117,7 +126,7 @@ class MergedState(TableState):
         return sum(1 for _ in self._tombstones(b""))
 
     def _tombstones(self, start: bytes) -> Iterable[tuple[bytes, bytes]]:
-        for key, version in self._db.items(from_key=TOMBSTONE + start):
+        for key, version in self._store.items(TOMBSTONE + start):
             if key >= TOMBSTONE_END:
                 return
             yield key, version
@@ -131,7 +140,7 @@ class MergedState(TableState):
         """
         if not self.rule.forgets:
             return None
-        batch = WriteBatch(raw_mode=True)
+        batch = self._store.batch()
         following: bytes | None = None
         for examined, (key, version) in enumerate(self._tombstones(start)):
             if examined >= examined_max:
@@ -140,5 +149,5 @@ class MergedState(TableState):
             origin, lsn, _ = unpack_id(VERSION_ID.unpack_from(version)[0])
             if origin < len(stable) and lsn <= stable[origin]:
                 batch.delete(key)
-        self._write(batch)
+        self._store.write(batch)
         return following

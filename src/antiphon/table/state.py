@@ -1,8 +1,8 @@
-"""The store of one table shard: what its log folds into, kept in RocksDB.
+"""The store of one table shard: what its log folds into, kept by an engine of `table.store` (RocksDB in a node).
 
 Applying is blind and total: an effect says what the row becomes, and nothing here can refuse it. Rows, the applied offset
-and the next version id change in one RocksDB write batch, so whatever a crash leaves on disk is the state at one offset of
-the log. RocksDB's own write-ahead log is off, because the shard's log is one: after a crash the store stands at an earlier
+and the next version id change in one write batch, so whatever a crash leaves on disk is the state at one offset of the log.
+The store has no write-ahead log of its own, because the shard's log is one: after a crash the store stands at an earlier
 offset and the log is applied again from there. Batches below the applied offset are passed over: repeats do no harm.
 
 What is committed may be applied before this node's own disk has it (the others' disks made the majority). So after a crash
@@ -17,25 +17,17 @@ Keys that a split took away are out of sight at once (scans leave them out) and 
 `purge`, whenever there is time: when that happens is nobody's business, so replicas need not agree on it.
 
 Reads and writes take microseconds and are made on the event loop; `flush`, `checkpoint`, `open_state` and `close` touch the
-disk and belong into a thread when the loop must not wait. Calls from several threads at once are safe except `close`.
+disk and belong into a thread when the loop must not wait. With RocksDB, calls from several threads at once are safe except
+`close`. Every method may raise StorageFailedError: the replica is to stop then, because a read that goes on would answer
+with less than there is.
 """
 
+import contextlib
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 import msgspec
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
 
 from antiphon.errors import InvalidRequestError, NewerFormatError, StorageFailedError
 from antiphon.invariants import invariant
@@ -43,6 +35,7 @@ from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
+from antiphon.table.store import Store, StoreEngine
 from antiphon.wire.metadata import key_hash
 from antiphon.wire.requests import Row, Version
 
@@ -57,67 +50,30 @@ VERSION_ID: Final = struct.Struct(">q")
 
 SCAN_ROWS_MAX: Final = 10_000
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024
-WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024  # per shard, allocated in small arenas as rows come
-WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024  # all shards of a node together
-CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
 
 EQUAL, FLOOR, CEILING, LOWER, HIGHER = range(5)
 """Comparisons of `TableState.find`, as in `wire.requests.TableGet`."""
 
 _range = msgspec.msgpack.Decoder(OwnedRange)
-_shared: tuple[Cache, WriteBufferManager] | None = None
-
-
-def _options() -> Options:
-    """Small per shard, because a node may hold hundreds that are idle; caches and buffers are shared by all of them."""
-    global _shared  # noqa: PLW0603 - one cache and one budget a process is the point
-    if _shared is None:
-        _shared = (Cache(CACHE_BYTES), WriteBufferManager(WRITE_BUFFERS_BYTES, False))
-    cache, buffers = _shared
-    blocks = BlockBasedOptions()
-    blocks.set_block_cache(cache)
-    blocks.set_bloom_filter(10, False)
-    blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(blocks)
-    options.set_write_buffer_manager(buffers)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-    options.set_arena_block_size(64 * 1024)
-    options.set_max_write_buffer_number(4)
-    options.set_level_zero_file_num_compaction_trigger(6)
-    options.set_level_zero_slowdown_writes_trigger(40)  # a slow-down would be felt by the event loop
-    options.set_level_zero_stop_writes_trigger(80)
-    options.set_compression_per_level([DBCompressionType.none()] * 2 + [DBCompressionType.lz4()] * 5)
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(64)
-    options.set_max_file_opening_threads(1)
-    options.set_manifest_preallocation_size(32 * 1024)
-    options.set_keep_log_file_num(1)
-    options.set_max_log_file_size(256 * 1024)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    return options
 
 
 class TableState:
     """Rows of one table shard as of `applied_offset` (exclusive). `open_state` makes one."""
 
-    def __init__(self, db: Rdict, path: str) -> None:
-        self._db = db
+    def __init__(self, store: Store, path: str) -> None:
+        self._store = store
         self._path = path
-        meta = db.get(META_KEY)
+        meta = store.get(META_KEY)
         if meta is None:
             self.applied_offset, self.next_version_id = 0, 0
         else:
             _check_format(path, meta)
             _, self.applied_offset, self.next_version_id = META.unpack(meta)
         self.durable_offset = self.applied_offset
-        stored = db.get(RANGE_KEY)
+        stored = store.get(RANGE_KEY)
         self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
         self._purge_from = USER  # how far `purge` has looked
-        self.jobs: bytes = db.get(JOBS_KEY) or b""
+        self.jobs: bytes = store.get(JOBS_KEY) or b""
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +127,7 @@ class TableState:
         invariant(
             end >= self.applied_offset, f"applied state never goes back: {self.applied_offset} -> {end}"
         )
-        batch = WriteBatch(raw_mode=True)
+        batch = self._store.batch()
         put, delete = batch.put, batch.delete
         for key, value, version in effects:
             if value is None:
@@ -188,7 +144,7 @@ class TableState:
             put(RANGE_KEY, msgspec.msgpack.encode(owned))
             put(JOBS_KEY, jobs)
         put(META_KEY, META.pack(FORMAT, end, next_version_id))
-        self._write(batch)
+        self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
         self.owned, self.jobs = owned, jobs
 
@@ -199,9 +155,9 @@ class TableState:
         """
         if not self.owned.purging:
             return False
-        batch = WriteBatch(raw_mode=True)
+        batch = self._store.batch()
         following: bytes | None = None
-        for examined, (stored_key, _) in enumerate(self._db.items(from_key=self._purge_from)):
+        for examined, (stored_key, _) in enumerate(self._store.items(self._purge_from)):
             if stored_key >= USER_END:
                 break
             if examined >= examined_max:
@@ -211,28 +167,22 @@ class TableState:
                 batch.delete(stored_key)
         owned = self.owned if following is not None else msgspec.structs.replace(self.owned, purging=False)
         batch.put(RANGE_KEY, msgspec.msgpack.encode(owned))
-        self._write(batch)
+        self._store.write(batch)
         self.owned, self._purge_from = owned, following or USER
         return following is not None
-
-    def _write(self, batch: WriteBatch) -> None:
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise StorageFailedError(f"table store {self._path}: write failed: {error}") from error
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes, *, include_value: bool = True) -> Row | None:
         """The row of `key`, or None."""
-        stored = self._db.get(USER + key)
+        stored = self._store.get(USER + key)
         return None if stored is None else _row(key, stored, include_value)
 
     def get_many(self, keys: Sequence[bytes], *, include_value: bool = True) -> list[Row | None]:
         """The rows of `keys` in their order, None where a key is not there."""
         if len(keys) == 1:
             return [self.get(keys[0], include_value=include_value)]
-        found = self._db.get([USER + key for key in keys])
+        found = self._store.get_many([USER + key for key in keys])
         return [
             None if stored is None else _row(key, stored, include_value)
             for key, stored in zip(keys, found, strict=True)
@@ -241,7 +191,7 @@ class TableState:
     def versions(self, keys: Sequence[bytes]) -> list[VersionTuple | None]:
         """The versions of `keys` in their order, None where a key is not there."""
         unpack = VERSION.unpack_from
-        found = self._db.get([USER + key for key in keys])
+        found = self._store.get_many([USER + key for key in keys])
         return [None if stored is None else unpack(stored) for stored in found]
 
     def find(self, key: bytes, comparison: int, *, include_value: bool = True) -> Row | None:
@@ -249,7 +199,7 @@ class TableState:
         if comparison == EQUAL:
             return self.get(key, include_value=include_value)
         wanted = USER + key
-        cursor = self._db.iter()
+        cursor = self._store.cursor()
         if comparison in {FLOOR, LOWER}:
             cursor.seek_for_prev(wanted)
             if comparison == LOWER and cursor.valid() and cursor.key() == wanted:
@@ -292,7 +242,7 @@ class TableState:
         size_bytes = 0
         stop = USER + end if end else USER_END
         low, high = self._bounds(hashes)
-        for key, stored in self._db.items(from_key=USER + start):
+        for key, stored in self._store.items(USER + start):
             if key >= stop:
                 break
             if low >= 0 and not low <= key_hash(key[1:]) <= high:
@@ -308,7 +258,7 @@ class TableState:
         found: list[tuple[bytes, VersionTuple]] = []
         stop = USER + end if end else USER_END
         low, high = self._bounds(())
-        for key, stored in self._db.items(from_key=USER + start):
+        for key, stored in self._store.items(USER + start):
             if key >= stop or len(found) == limit:
                 break
             if low < 0 or low <= key_hash(key[1:]) <= high:
@@ -340,7 +290,7 @@ class TableState:
         rows: list[tuple[bytes, bytes, bytes]] = []
         size_bytes = 0
         stop = USER_END if end is None else USER + end
-        for examined, (key, stored) in enumerate(self._db.items(from_key=USER + start)):
+        for examined, (key, stored) in enumerate(self._store.items(USER + start)):
             if key >= stop:
                 break
             if examined >= examined_max or size_bytes > size_bytes_max:
@@ -352,10 +302,7 @@ class TableState:
 
     def size_bytes(self) -> int:
         """Bytes on disk and in write buffers, about."""
-        total = 0
-        for name in ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables"):
-            total += int(self._db.property_int_value(name) or 0)
-        return total
+        return self._store.size_bytes()
 
     # -- disk ---------------------------------------------------------------------------------------------------
 
@@ -365,10 +312,7 @@ class TableState:
         The log must be kept from `durable_offset` on. Blocks for a disk write.
         """
         reached = self.applied_offset
-        try:
-            self._db.flush(True)
-        except Exception as error:
-            raise StorageFailedError(f"table store {self._path}: flush failed: {error}") from error
+        self._store.flush()
         self.durable_offset = max(self.durable_offset, reached)
 
     def checkpoint(self, path: str) -> int:
@@ -376,39 +320,28 @@ class TableState:
 
         The copy is itself a store that `open_state` opens; its files never change. Blocks for a flush.
         """
-        try:
-            Checkpoint(self._db).create_checkpoint(path)
-        except Exception as error:
-            raise StorageFailedError(f"table store {self._path}: checkpoint failed: {error}") from error
-        with open_state(path) as copy:
+        self._store.checkpoint(path)
+        with open_state(path, self._store.engine) as copy:
             return copy.applied_offset
 
     def close(self) -> None:
         """Flush and let go of the files. Nothing else may be called afterwards; a second close does nothing."""
-        try:
-            self._db.close()
-        except Exception as error:
-            raise StorageFailedError(f"table store {self._path}: close failed: {error}") from error
+        self._store.close()
 
 
-def open_state(path: str) -> TableState:
+def open_state(path: str, engine: StoreEngine) -> TableState:
     """Open the store in directory `path`, or make an empty one.
 
     Raises:
         NewerFormatError: a newer version of Antiphon wrote it.
         StorageFailedError: it is damaged, locked or not readable. The log, or a snapshot, brings it back.
     """
+    store = engine.open(path)
     try:
-        db = Rdict(path, _options())
-    except Exception as error:
-        raise StorageFailedError(f"table store {path} cannot be opened: {error}") from error
-    no_wal = WriteOptions()
-    no_wal.disable_wal = True
-    db.set_write_options(no_wal)
-    try:
-        return TableState(db, path)
-    except NewerFormatError:
-        db.close()
+        return TableState(store, path)
+    except Exception:
+        with contextlib.suppress(StorageFailedError):
+            store.close()
         raise
 
 

@@ -1,0 +1,219 @@
+"""Tables' stores in RocksDB: everything that is known of `rocksdict` is here.
+
+RocksDB's own write-ahead log is off, because the shard's log is one. It checks a CRC on every block that it reads from the
+disk. A get of a damaged block raises; an iterator over one ends, and only its status tells that this was not the end of the
+rows, so everything that iterates here asks for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DbClosedError,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from antiphon.errors import DamagedStoreError, StorageFailedError
+
+WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024  # per shard, allocated in small arenas as rows come
+WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024  # all shards of a node together
+CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
+OPENING: Final = "opening it"
+_REMEDY: Final = "move this replica to another node and back, so that it is made anew from the others"
+
+_shared: tuple[Cache, WriteBufferManager] | None = None
+
+
+def _options() -> Options:
+    """Small per shard, because a node may hold hundreds that are idle; caches and buffers are shared by all of them."""
+    global _shared  # noqa: PLW0603 - one cache and one budget a process is the point
+    if _shared is None:
+        _shared = (Cache(CACHE_BYTES), WriteBufferManager(WRITE_BUFFERS_BYTES, False))
+    cache, buffers = _shared
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    blocks.set_bloom_filter(10, False)
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_manager(buffers)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_arena_block_size(64 * 1024)
+    options.set_max_write_buffer_number(4)
+    options.set_level_zero_file_num_compaction_trigger(6)
+    options.set_level_zero_slowdown_writes_trigger(40)  # a slow-down would be felt by the event loop
+    options.set_level_zero_stop_writes_trigger(80)
+    options.set_compression_per_level([DBCompressionType.none()] * 2 + [DBCompressionType.lz4()] * 5)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(64)
+    options.set_max_file_opening_threads(1)
+    options.set_manifest_preallocation_size(32 * 1024)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(256 * 1024)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _failed(path: str, what: str, error: Exception, first: bytes, last: bytes | None) -> StorageFailedError:
+    """Our error for one of rocksdict, which raises bare exceptions whose text begins with the kind."""
+    text = str(error)
+    if not text.startswith("Corruption"):
+        told = "cannot be opened" if what == OPENING else f"did not do {what}"
+        return StorageFailedError(f"table store {path} {told}: {text}", path=path)
+    keys = f"keys from {first!r}" + ("" if last is None else f" to {last!r}")
+    return DamagedStoreError(
+        f"table store {path} is damaged, found by {what}, {keys}: {text}; {_REMEDY}",
+        path=path,
+        first_key=first.hex(),
+        last_key=None if last is None else last.hex(),
+    )
+
+
+class RocksCursor:
+    """See `Cursor`. The methods that cannot fail are RocksDB's own."""
+
+    __slots__ = ("_cursor", "_path", "key", "next", "prev", "seek", "seek_for_prev", "value")
+
+    def __init__(self, cursor: RdictIter, path: str) -> None:
+        self._cursor = cursor
+        self._path = path
+        self.seek, self.seek_for_prev = cursor.seek, cursor.seek_for_prev
+        self.next, self.prev = cursor.next, cursor.prev
+        self.key, self.value = cursor.key, cursor.value
+
+    def valid(self) -> bool:
+        """See `Cursor`."""
+        if self._cursor.valid():
+            return True
+        try:
+            self._cursor.status()
+        except Exception as error:
+            # Whoever keeps the error keeps the frame that called; the files must not stay open for that.
+            for name in self.__slots__[2:]:
+                delattr(self, name)
+            del self._cursor
+            raise _failed(self._path, "a cursor", error, b"", None) from error
+        return False
+
+
+class RocksStore:
+    """See `Store`. Calls from several threads at once are safe except `close`."""
+
+    def __init__(self, engine: "RocksEngine", db: Rdict, path: str) -> None:
+        self.engine = engine
+        self._db = db
+        self._path = path
+
+    def batch(self) -> WriteBatch:
+        """See `Store`."""
+        return WriteBatch(raw_mode=True)
+
+    def write(self, batch: WriteBatch) -> None:
+        """See `Store`."""
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise _failed(self._path, "a write", error, b"", None) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Store`."""
+        try:
+            found: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise _failed(self._path, "a get", error, key, key) from error
+        return found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See `Store`."""
+        try:
+            found: list[bytes | None] = self._db.get(keys)
+        except Exception as error:
+            raise _failed(self._path, "a get", error, min(keys), max(keys)) from error
+        return found
+
+    def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `Store`."""
+        row: tuple[bytes, bytes] | None = None
+        try:
+            for row in self._db.items(from_key=start):
+                yield row
+            self._check_end(start if row is None else row[0] + b"\x00")
+        except Exception as error:
+            raise _failed(
+                self._path, "an iteration", error, start if row is None else row[0], None
+            ) from error
+
+    def _check_end(self, after: bytes) -> None:
+        """An iterator ended there. Its status is hidden from us, so look once more: is this the end of the rows?"""
+        cursor = self._db.iter()
+        try:
+            cursor.seek(after)
+            cursor.status()
+            if cursor.valid():
+                raise StorageFailedError(f"rows from {after!r} on could not be read at first")
+        finally:
+            del cursor  # whoever keeps the error keeps this frame; the files must not stay open for that
+
+    def cursor(self) -> RocksCursor:
+        """See `Store`."""
+        try:
+            return RocksCursor(self._db.iter(), self._path)
+        except Exception as error:
+            raise _failed(self._path, "a cursor", error, b"", None) from error
+
+    def size_bytes(self) -> int:
+        """See `Store`."""
+        total = 0
+        for name in ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables"):
+            total += int(self._db.property_int_value(name) or 0)
+        return total
+
+    def flush(self) -> None:
+        """See `Store`."""
+        try:
+            self._db.flush(True)
+        except Exception as error:
+            raise _failed(self._path, "a flush", error, b"", None) from error
+
+    def checkpoint(self, path: str) -> None:
+        """See `Store`. Hard links where that can be."""
+        try:
+            Checkpoint(self._db).create_checkpoint(path)
+        except Exception as error:
+            raise _failed(self._path, "a checkpoint", error, b"", None) from error
+
+    def close(self) -> None:
+        """See `Store`."""
+        try:
+            self._db.close()
+        except DbClosedError:
+            return
+        except Exception as error:
+            raise _failed(self._path, "closing", error, b"", None) from error
+
+
+class RocksEngine:
+    """See `StoreEngine`."""
+
+    def open(self, path: str) -> RocksStore:
+        """See `StoreEngine`."""
+        try:
+            db = Rdict(path, _options())
+            no_wal = WriteOptions()
+            no_wal.disable_wal = True
+            db.set_write_options(no_wal)
+        except Exception as error:
+            raise _failed(path, OPENING, error, b"", None) from error
+        return RocksStore(self, db, path)
