@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"node", "records", "wire"},
     "client": {"records", "wire"},
     "spark": {"client", "records", "wire"},
-    "simulation": {"coordination", "replication", "table", "log", "records", "wire", "node"},
+    "simulation": {"coordination", "replication", "table", "log", "records", "wire", "node", "client"},
     "cli": set(),  # filled below: everything
 }
 ALLOWED["cli"] = {*ALLOWED, "aio"}  # antiphon.aio is the client's public name

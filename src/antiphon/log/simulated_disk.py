@@ -183,6 +183,16 @@ class SimulatedDisk:
         self._ended = True
         return found
 
+    def durable(self, path: str) -> bytearray | None:
+        """What of a file would be found after a power failure now; None where there is none. Not a call to the disk."""
+        found = self._tree.durable(path)
+        return found.durable if isinstance(found, SimulatedContent) else None
+
+    def durable_names(self, path: str) -> list[str]:
+        """Names that would be found in a directory after a power failure now. Not a call to the disk."""
+        found = self._tree.durable(path)
+        return sorted(found.durable) if isinstance(found, SimulatedDirectory) else []
+
     def flip_bit(self, path: str, bit: int) -> None:
         """Rot: flip one bit of a file, durably."""
         content = self._tree.content(path)

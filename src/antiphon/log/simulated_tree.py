@@ -147,6 +147,14 @@ class SimulatedTree:
                 at = at.names.get(name) if isinstance(at, SimulatedDirectory) else None
         return at
 
+    def durable(self, path: str) -> Entry | None:
+        """What would have this name after a power failure now."""
+        at: Entry | None = self.root
+        for name in path.split("/"):
+            if name:
+                at = at.durable.get(name) if isinstance(at, SimulatedDirectory) else None
+        return at
+
     def need(self, path: str) -> Entry:
         """The same; FileNotFoundError where there is nothing."""
         found = self.find(path)

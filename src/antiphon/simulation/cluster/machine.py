@@ -1,0 +1,152 @@
+"""A simulated machine: a disk that outlives processes, a place in the network, and a node that is started on it."""
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.node.config import Limits, Member, NodeConfig, Ports
+from antiphon.node.node import Node
+from antiphon.simulation.memory_store import MemoryEngine
+from antiphon.simulation.runtime.process import EPOCH_NS, Process
+from antiphon.simulation.runtime.wal import SimulatedWal
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+
+NATIVE_PORT, KAFKA_PORT, HTTP_PORT = 7400, 9092, 8080
+DIRECTORY = "/data"
+
+
+class Machine:
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", node_id: int, random: Random) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.host = f"node-{node_id}"
+        self.random = random
+        self.disk = SimulatedDisk(Random(random.getrandbits(64)), self._now_s)
+        self.process: Process | None = None
+        self.node: Node | None = None
+        self.starts = 0
+        self.slow_s = 0.0  # what each group of writes takes longer
+        self.founding = True  # has the node never been started?
+
+    def _now_s(self) -> float:
+        return EPOCH_NS / 1e9 + self.cluster.loop.now
+
+    @property
+    def is_up(self) -> bool:
+        """Does a process run here?"""
+        return self.process is not None and self.process.alive
+
+    def config(self) -> NodeConfig:
+        """What the node is told."""
+        options = self.cluster.options
+        members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(options.nodes)]
+        return NodeConfig(
+            cluster_id="simulated",
+            node_id=self.node_id,
+            nodes=members,
+            dir=DIRECTORY,  # type: ignore[arg-type]  # a path on the simulated disk
+            bootstrap=self.founding,
+            listen_host=self.host,
+            profile=options.profile if options.profile != "multi" else "oxia",
+            ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT),
+            limits=Limits(),
+        )
+
+    def start(self) -> None:
+        """Start the node in a new process."""
+        cluster, draw = self.cluster, self.random
+        skew = cluster.options.clock_skew_ppm / 1e6
+        self.starts += 1
+        process = self.process = Process(
+            cluster.loop,
+            f"{self.host}#{self.starts}",
+            self.host,
+            draw.getrandbits(64),
+            rate=1.0 + draw.uniform(-skew, skew),
+            wall_skew_s=draw.uniform(-1.0, 1.0),
+        )
+        process.on_disk_crash = self.power_off
+        cluster.network.down.discard(self.host)
+        cluster.tell("start", self.node_id)
+        process.run(self._serve(process))
+
+    async def _serve(self, process: Process) -> None:
+        try:
+            node = Node(
+                self.config(),
+                disk=self.disk,
+                stores=self._stores(process),
+                make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
+            )
+            self.node = node
+            self.cluster.watch.node_made(self, node)
+            await node.start()
+        except Exception as error:  # noqa: BLE001 - a start that fails is the cluster's to judge
+            self.cluster.start_failed(self, error)
+            return
+        self.founding = False
+
+    def _stores(self, process: Process) -> MemoryEngine:
+        every = self.cluster.options.store_flush_every
+        return MemoryEngine(self.disk, Random(process.random.getrandbits(64)), (max(1, every // 4), every))
+
+    def _took_s(self) -> float:
+        return self.slow_s
+
+    def kill(self) -> None:
+        """End the process as kill -9 does: everything that was written is there for the next one."""
+        if self.process is not None and self.process.alive:
+            self.cluster.tell("kill", self.node_id)
+            self.process.kill()
+            self.disk = self.disk.kill()
+            self._gone()
+
+    def power_off(self) -> None:
+        """The machine loses power: what was not synced is gone, or torn, and nobody is told."""
+        if self.process is not None and self.process.alive:
+            self.cluster.tell("power-off", self.node_id)
+            self.cluster.network.down.add(self.host)
+            self.process.kill(silently=True)
+            self.disk = self.disk.crash()
+            self._gone()
+
+    def _gone(self) -> None:
+        node, self.node = self.node, None
+        self.slow_s = 0.0
+        if node is not None:
+            self.cluster.watch.node_gone(self)
+
+    def power_off_if(self, process: Process | None) -> None:
+        """Power off, if that process still runs."""
+        if self.process is process:
+            self.power_off()
+
+    def fast_again(self) -> None:
+        """The disk is as quick as usual."""
+        self.slow_s = 0.0
+
+    def mend(self) -> None:
+        """No fault any more: the disk is as it should be, the node runs."""
+        self.fast_again()
+        self.disk.crash_after = None
+        self.disk.capacity_bytes = None
+        self.disk.fail_after = None
+        if self.process is not None:
+            self.process.resume()
+        if not self.is_up:
+            self.start()
+
+    def look(self) -> None:
+        """Did the disk crash the process in the middle of a call?"""
+        disk = self.disk
+        if disk.crash_after is not None and disk.calls > disk.crash_after:
+            self.power_off()
+
+    def facts(self) -> dict[str, Any]:
+        """For reports."""
+        return {"node": self.node_id, "up": self.is_up, "starts": self.starts}

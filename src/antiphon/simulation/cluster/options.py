@@ -1,0 +1,109 @@
+"""What a run of whole nodes is made of, drawn from its seed."""
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any, Final
+
+from antiphon.invariants import invariant
+
+PROFILES: Final = ("oxia", "raft", "fluvio", "tarantool", "kip27", "multi")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """One world. Times are in the unit of the name's ending; a weight of 0 leaves a fault or a workload out."""
+
+    seed: int
+    profile: str
+    nodes: int
+    replicas: int
+    topic_shards: int
+    table_shards: int
+    commit: str  # rule of the topic; empty: the profile's
+    fault_ms: int  # length of the phase with faults
+    settle_ms: int  # at most so long may it take until everything agrees when faults have stopped
+    fault_every_ms: int  # mean time between faults, 0: none
+    fault_lasts_ms: int  # mean length of the long ones
+    delay_us: tuple[int, int]  # of the network, one way
+    clock_skew_ppm: int  # clocks run up to so much faster or slower
+    pieces_ppm: int  # chance that a link splits what is written
+    store_flush_every: int  # writes after which a table's store flushes, about
+    appenders: int
+    putters: int
+    bulk_writers: int
+    conditional_ppm: int
+    kill_weight: int
+    power_weight: int
+    power_all_weight: int
+    pause_weight: int
+    cut_weight: int
+    one_way_weight: int
+    reset_weight: int
+    slow_weight: int
+    disk_full_weight: int
+    disk_error_weight: int
+    fsync_weight: int
+    descriptors_weight: int
+    lost_files_weight: int
+    bit_flip_weight: int
+    operator_weight: int
+    trim_weight: int
+
+    def words(self) -> str:
+        """All options on one line, for a reader."""
+        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> ClusterOptions:
+    """The world of `seed`; `overrides` replace single options after the draw. Profile None: drawn too."""
+    if profile is None:
+        profile = Random(f"antiphon cluster profile {seed}").choice(PROFILES)
+    invariant(profile in PROFILES, f"profile {profile} is none of {PROFILES}")
+    draw = Random(f"antiphon cluster {profile} {seed}")
+    calm = draw.random() < 0.1  # now and then a quiet world: what breaks there breaks everywhere
+    options = ClusterOptions(
+        seed=seed,
+        profile=profile,
+        nodes=draw.choice((3, 3, 4)),
+        replicas=3,
+        topic_shards=draw.choice((1, 2)),
+        table_shards=draw.choice((1, 2)),
+        commit=_commit_rule(profile, draw),
+        fault_ms=draw.choice((2_000, 4_000, 8_000)),
+        settle_ms=60_000,
+        fault_every_ms=0 if calm else draw.choice((150, 400, 1_000)),
+        fault_lasts_ms=draw.choice((300, 1_000, 3_000)),
+        delay_us=draw.choice(((50, 300), (100, 1_500), (500, 6_000))),
+        clock_skew_ppm=draw.choice((0, 10_000, 100_000)),
+        pieces_ppm=draw.choice((0, 200_000)),
+        store_flush_every=draw.choice((5, 50, 500)),
+        appenders=draw.choice((1, 2, 3)),
+        putters=draw.choice((1, 2, 3)),
+        bulk_writers=draw.choice((0, 0, 2)),
+        conditional_ppm=1_000_000 if profile == "kip27" else draw.choice((0, 250_000)),
+        kill_weight=draw.choice((0, 2, 6)),
+        power_weight=draw.choice((0, 2, 6)),
+        power_all_weight=draw.choice((0, 0, 1)),
+        pause_weight=draw.choice((0, 2)),
+        cut_weight=draw.choice((0, 3)),
+        one_way_weight=draw.choice((0, 2)),
+        reset_weight=draw.choice((0, 2)),
+        slow_weight=draw.choice((0, 2)),
+        disk_full_weight=draw.choice((0, 0, 2)),
+        disk_error_weight=draw.choice((0, 0, 1)),
+        fsync_weight=draw.choice((0, 0, 1)),
+        descriptors_weight=draw.choice((0, 0, 1)),
+        lost_files_weight=draw.choice((0, 0, 0, 1)),
+        bit_flip_weight=draw.choice((0, 0, 0, 1)),
+        operator_weight=draw.choice((0, 2, 4)),
+        trim_weight=draw.choice((0, 0, 1)),
+    )
+    return replace(options, **overrides)
+
+
+def _commit_rule(profile: str, draw: Random) -> str:
+    if profile == "tarantool":
+        return draw.choice(("", "local", "at_least(3)"))
+    if profile in {"oxia", "raft", "kip27"}:
+        return draw.choice(("", "", "at_least(2)", "at_least(3)"))
+    return ""

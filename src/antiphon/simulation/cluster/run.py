@@ -1,0 +1,198 @@
+"""One seed: a cluster founded, work begun, things going wrong, everything mended, and a look at what is left."""
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from antiphon.client.aio import AsyncClient
+from antiphon.invariants import InvariantError
+from antiphon.simulation.cluster.cluster import SimulatedCluster
+from antiphon.simulation.cluster.faults import Fault, Faults
+from antiphon.simulation.cluster.options import ClusterOptions
+from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
+from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.cluster.workloads.topic import TopicWorkload
+from antiphon.simulation.cluster.workloads.workload import Workload
+from antiphon.simulation.runtime.loop import StalledError, current_process
+from antiphon.simulation.violation import ViolationError
+
+FOUND_S: Final = 60.0  # until a cluster without faults has been founded
+LOOK_S: Final = 0.1  # between two looks at whether everything is settled
+TRACE_EVENTS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A broken promise: which one, when, and the last events before it."""
+
+    invariant: str
+    message: str
+    step: int
+    time_s: float
+    trace: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterResult:
+    """Outcome of one seed."""
+
+    options: ClusterOptions
+    digest: str
+    steps: int
+    simulated_s: float
+    operations: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    schedule: tuple[Fault, ...] = ()
+    failure: Failure | None = None
+
+
+def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
+    """What the clients of a run do."""
+    return [TopicWorkload(cluster, losses_allowed=cluster.options.commit == "local"), TableWorkload(cluster)]
+
+
+def run_cluster(
+    options: ClusterOptions,
+    *,
+    planted: AbstractContextManager[Any] | None = None,
+    schedule: tuple[Fault, ...] | None = None,
+    workloads: Callable[[SimulatedCluster], list[Workload]] = workloads_of,
+) -> ClusterResult:
+    """Run one world to its end or to the first broken promise. With a `schedule` these faults happen and no others."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with planted or nullcontext():
+            run = _Run(options, schedule, workloads)
+            structlog.configure(processors=[run.hear])
+            return run.result()
+    finally:
+        structlog.reset_defaults()
+        if collecting:
+            gc.enable()
+
+
+class _Run:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        schedule: tuple[Fault, ...] | None,
+        workloads: Callable[[SimulatedCluster], list[Workload]],
+    ) -> None:
+        self.options = options
+        self.cluster = SimulatedCluster(options)
+        self.faults = Faults(self.cluster, schedule)
+        self.workloads = workloads(self.cluster)
+        self._due = False
+
+    def hear(self, _logger: object, level: str, event: Any) -> Any:
+        """What nodes and clients write to their logs: warnings and worse belong to the story of the run."""
+        if level not in {"debug", "info"}:
+            process = current_process.get()
+            who = "world" if process is None else process.name
+            facts = {name: fact for name, fact in event.items() if name not in {"event", "exc_info"}}
+            self.cluster.tell_only("log", who, event.get("event"), facts)
+        raise structlog.DropEvent
+
+    def result(self) -> ClusterResult:
+        cluster, failure = self.cluster, None
+        began = cluster.loop.now
+        try:
+            self._play()
+        except ViolationError as error:
+            failure = self._failure(error.invariant, str(error))
+        except (InvariantError, StalledError) as error:
+            failure = self._failure("no-crash", f"{type(error).__name__}: {error}")
+        finally:
+            cluster.close()
+        return ClusterResult(
+            options=self.options,
+            digest=cluster.digest(),
+            steps=cluster.loop.steps,
+            simulated_s=cluster.loop.now - began,
+            operations=self._operations(),
+            events=dict(cluster.counts),
+            schedule=tuple(self.faults.happened),
+            failure=failure,
+        )
+
+    def _operations(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for workload in self.workloads:
+            for name, count in getattr(workload, "outcomes", {}).items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+    def _failure(self, name: str, message: str) -> Failure:
+        loop = self.cluster.loop
+        told = list(self.cluster.told)[-TRACE_EVENTS:]
+        lines = tuple(
+            f"{at:>12.6f}s {kind:<16} " + " ".join(str(fact) for fact in facts) for at, kind, facts in told
+        )
+        return Failure(name, message, loop.steps, loop.now, lines)
+
+    # -- the phases -----------------------------------------------------------------------------------------------
+
+    def _play(self) -> None:
+        cluster, options = self.cluster, self.options
+        cluster.start_all()
+        self._found()
+        cluster.tell("begin")
+        for workload in self.workloads:
+            workload.begin()
+        self.faults.begin()
+        self._let_run(options.fault_ms / 1000)
+        cluster.tell("mend")
+        self.faults.stop()
+        for workload in self.workloads:
+            workload.stop()
+        self._settle()
+        check_everything(cluster)
+        for workload in self.workloads:
+            workload.check()
+
+    def _found(self) -> None:
+        """Let the cluster be founded, and the workloads make what they need."""
+
+        async def set_up() -> None:
+            db = AsyncClient(self.cluster.servers)
+            await db.connect(FOUND_S)
+            for workload in self.workloads:
+                await workload.set_up(db)
+            await db.close()
+
+        self._until(self._all_joined, FOUND_S, lambda: "not all nodes have joined")
+        task = self.cluster.client_process("set-up").run(set_up())
+        self._until(task.done, FOUND_S, lambda: "the cluster is not founded")
+        task.result()
+
+    def _all_joined(self) -> bool:
+        nodes = [machine.node for machine in self.cluster.machines]
+        return all(node is not None and node.agent.registered.is_set() for node in nodes)
+
+    def _let_run(self, seconds: float) -> None:
+        self._due = False
+        self.cluster.loop.call_later(seconds, self._set_due)
+        self.cluster.loop.run_until(lambda: self._due)
+
+    def _set_due(self) -> None:
+        self._due = True
+
+    def _until(self, condition: Callable[[], bool], within_s: float, what: Callable[[], str]) -> None:
+        deadline = self.cluster.loop.now + within_s
+        while not condition():
+            if self.cluster.loop.now > deadline:
+                raise ViolationError("liveness", -1, f"after {within_s:.0f} s: {what()}")
+            self._let_run(LOOK_S)
+
+    def _settle(self) -> None:
+        seconds = self.options.settle_ms / 1000
+        self._until(lambda: all(one.done for one in self.workloads), seconds, self._still_working)
+        self._until(lambda: is_settled(self.cluster), seconds, lambda: what_is_open(self.cluster))
+
+    def _still_working(self) -> str:
+        return "these clients still wait: " + ", ".join(one.name for one in self.workloads if not one.done)

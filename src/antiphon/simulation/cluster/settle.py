@@ -1,0 +1,125 @@
+"""After all faults have stopped: has everything come to rest, and is what lies on the disks what was committed?"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from antiphon.records.batch import iter_batches, read_header
+from antiphon.records.changes import effects_of
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.node.shard_host import ShardHost
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.cluster.machine import Machine
+
+
+def is_settled(cluster: "SimulatedCluster") -> bool:
+    """Does every shard have a leader that serves, and every replica of it the whole log, known to be committed?"""
+    return not what_is_open(cluster)
+
+
+def what_is_open(cluster: "SimulatedCluster") -> str:
+    """The first thing that keeps the cluster from being settled; empty where there is none."""
+    replicas: dict[int, list[tuple[Machine, ShardHost]]] = {}
+    for machine in cluster.machines:
+        node = machine.node
+        if node is None or not node.agent.registered.is_set():
+            return f"node {machine.node_id} is not part of the cluster"
+        if node.broken_shards():
+            return f"node {machine.node_id} cannot open shards {node.broken_shards()}"
+        for shard_id, host in node.hosts.items():
+            replicas.setdefault(shard_id, []).append((machine, host))
+    for shard_id, found in sorted(replicas.items()):
+        problem = _what_is_open_in(shard_id, found)
+        if problem:
+            return problem
+    return ""
+
+
+def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, ShardHost]]") -> str:
+    hosts = [host for _, host in found]
+    if any(host.every_replica_writes for host in hosts):
+        return ""
+    for machine, host in found:
+        if host.failed is not None:
+            return f"the replica of shard {shard_id} on node {machine.node_id} has stopped: {host.failed}"
+        if host.log.damaged is not None:
+            return f"the replica of shard {shard_id} on node {machine.node_id} is damaged: {host.log.damaged}"
+    leaders = [host for host in hosts if host.is_serving]
+    if len(leaders) != 1:
+        return f"shard {shard_id} has {len(leaders)} leaders that serve"
+    end = leaders[0].log.log_end
+    for machine, host in found:
+        if host.log.log_end != end or host.replica.settled != end or host.log.durable_end != end:
+            return (
+                f"the leader of shard {shard_id} has {end} entries; node {machine.node_id} has {host.log.log_end}, "
+                f"{host.log.durable_end} of them durable, and knows {host.replica.settled} to be committed"
+            )
+    return ""
+
+
+def check_everything(cluster: "SimulatedCluster") -> None:
+    """Raise ViolationError unless disks and stores hold what is committed."""
+    for machine in cluster.machines:
+        node = machine.node
+        if node is None:
+            continue
+        for shard_id, host in sorted(node.hosts.items()):
+            if not host.every_replica_writes and host.failed is None:
+                _check_log(cluster, machine, host)
+                if host.table is not None and shard_id in cluster.watch.truths:
+                    _check_table(cluster, machine, host)
+
+
+def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:
+    """What is on the disk is, byte for byte, what was committed."""
+    truth = cluster.watch.truth(host.shard_id)
+    for batch in cluster.watch.durable_batches(machine, host):
+        header = read_header(batch)
+        truth.take(header, batch, f"the disk of node {machine.node_id}")
+    require(
+        host.log.log_end == truth.end,
+        "agreement",
+        host.shard_id,
+        f"the log on node {machine.node_id} ends at {host.log.log_end}, committed is {truth.end}",
+    )
+
+
+def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[bytes, Any]]:
+    """What a table's log comes to: value and packed version by key. Splits take keys away by range, not here."""
+    rows: dict[bytes, tuple[bytes, Any]] = {}
+    for batch in cluster.watch.truth(shard_id).batches:
+        for header, data in iter_batches(batch.data):
+            if header.is_control:
+                continue
+            for key, value, version in effects_of(data):
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = (value, version)
+    return rows
+
+
+def _rows(host: "ShardHost") -> Iterator[Any]:
+    start = b""
+    table = host.require_table()
+    while True:
+        rows, more = table.state.scan(start, b"", 1000)
+        yield from rows
+        if not more:
+            return
+        start = rows[-1].key + b"\x00"
+
+
+def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:
+    """The store holds what the log comes to."""
+    owned = host.require_table().state.owned
+    wanted = {key: row for key, row in folded(cluster, host.shard_id).items() if owned.holds(key)}
+    found = {row.key: row.value for row in _rows(host)}
+    require(
+        found == {key: value for key, (value, _) in wanted.items()},
+        "table-is-its-log",
+        host.shard_id,
+        f"the store on node {machine.node_id} has {len(found)} rows, its log comes to {len(wanted)}; they differ in "
+        f"{sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key, (None,))[0])[:5]}",
+    )

@@ -1,0 +1,68 @@
+"""What is committed: per shard the batches as the first replica that knew of them has them. All others are held to that."""
+
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from antiphon.records.batch import BatchHeader, Buffer
+from antiphon.simulation.violation import require
+
+
+class Batch(NamedTuple):
+    """A committed batch. `digest` is of all its bytes."""
+
+    base_offset: int
+    next_offset: int
+    term: int
+    digest: int
+    data: bytes
+
+
+class ShardTruth:
+    """The committed log of one shard."""
+
+    def __init__(self, shard_id: int) -> None:
+        self.shard_id = shard_id
+        self.batches: list[Batch] = []
+        self.end = 0
+        self._at: dict[int, int] = {}  # base offset -> place in `batches`
+
+    def take(self, header: BatchHeader, batch: Buffer, who: str) -> bool:
+        """A replica says that this is committed: hold it against what is known, or learn it. True for something new."""
+        at = self._at.get(header.base_offset)
+        if at is not None:
+            known = self.batches[at]
+            require(
+                known.digest == xxh3_64_intdigest(batch) and known.term == header.leader_epoch,
+                "log-matching",
+                self.shard_id,
+                f"{who} has another batch at {header.base_offset} (term {header.leader_epoch}, to {header.next_offset}) "
+                f"than was committed there (term {known.term}, to {known.next_offset})",
+            )
+            return False
+        require(
+            header.base_offset == self.end,
+            "log-matching",
+            self.shard_id,
+            f"{who} has a batch {header.base_offset}..{header.next_offset} where others have other borders; {self.end} "
+            "is the end of what is known to be committed",
+        )
+        self._at[header.base_offset] = len(self.batches)
+        data = bytes(batch)
+        self.batches.append(
+            Batch(header.base_offset, header.next_offset, header.leader_epoch, xxh3_64_intdigest(data), data)
+        )
+        self.end = header.next_offset
+        return True
+
+    def at(self, offset: int) -> Batch | None:
+        """The committed batch that begins at `offset`."""
+        place = self._at.get(offset)
+        return None if place is None else self.batches[place]
+
+    def first_within(self, offset: int) -> int | None:
+        """Where the first batch begins that is wholly at or after `offset`; None where none is known."""
+        if offset in self._at:
+            return offset
+        later = [batch.base_offset for batch in self.batches if batch.base_offset >= offset]
+        return later[0] if later else None

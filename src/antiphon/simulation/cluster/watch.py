@@ -1,0 +1,269 @@
+"""What has to hold after every step, read from the nodes' real state and from what their disks durably hold.
+
+- `log-matching`: below what a replica knows to be settled, its log is byte for byte that of the others.
+- `durable-majority`: what becomes committed lies on the disks of as many voters as the rule asks for, and would be found
+  there after a power failure.
+- `durable-promise`: a term or vote that is spoken of is on the disk.
+- `watermark`: nothing is settled beyond the log's end; settled offsets only rise while a process lives.
+- `one-leader`: no two replicas lead one shard in one term.
+- `leader-completeness`: who begins to serve as leader has all that was committed.
+- `applied-committed`: a table's store is never ahead of what is committed.
+- `no-crash`: no replica stops for a reason of its own.
+
+What the checks read they read from memory or past the disk's calls, so that looking changes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import AntiphonError, InternalError
+from antiphon.log.directory import SHARDS_NAME
+from antiphon.records.batch import Buffer, read_header
+from antiphon.replication.commit_rule import CommitKind
+from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
+from antiphon.replication.replica_state import Role
+from antiphon.simulation.cluster.disk_view import DurableLog, promise_of
+from antiphon.simulation.cluster.truth import ShardTruth
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.cluster.machine import Machine
+
+READ_BYTES: Final = 1 << 24
+PROMISES: Final = (NewTermReply, VoteReply, Ack)
+
+
+class _Seen:
+    """What was seen last of one replica."""
+
+    __slots__ = ("checked", "host", "ready_term", "settled")
+
+    def __init__(self, host: "ShardHost") -> None:
+        self.host = host
+        self.settled = -1
+        self.checked = host.log.log_start
+        self.ready_term = 0
+
+
+class Watch:
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster") -> None:
+        self._cluster = cluster
+        self.truths: dict[int, ShardTruth] = {}
+        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._durable: dict[tuple[int, int], DurableLog] = {}
+        self._leaders: dict[tuple[int, int], int] = {}  # (shard, term) -> node
+        self._stopped: set[tuple[int, int]] = set()
+        self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
+
+    # -- nodes come and go ------------------------------------------------------------------------------------------
+
+    def node_made(self, machine: "Machine", node: "Node") -> None:
+        """Listen to what a node says to others."""
+        speak = node.send_message
+
+        def listened(to: int, message: AnyMessage) -> None:
+            if isinstance(message, PROMISES):
+                self._check_promise(machine, message, to)
+            speak(to, message)
+
+        node.send_message = listened  # type: ignore[method-assign]
+
+    def node_gone(self, machine: "Machine") -> None:
+        """A process ended: the next one begins with what its disk says."""
+        for key in [key for key in self._seen if key[0] == machine.node_id]:
+            del self._seen[key]
+        self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
+
+    def truth(self, shard_id: int) -> ShardTruth:
+        """What is committed in a shard."""
+        found = self.truths.get(shard_id)
+        if found is None:
+            found = self.truths[shard_id] = ShardTruth(shard_id)
+        return found
+
+    def _check_promise(self, machine: "Machine", message: Any, to: int) -> None:
+        if isinstance(message, VoteReply) and (message.pre_vote or not message.granted):
+            return
+        term, vote = promise_of(machine.disk, _shard_path(message.shard))
+        require(
+            term >= message.term,
+            "durable-promise",
+            message.shard,
+            f"node {machine.node_id} says {message!r} to node {to}, and the term on its disk is {term}",
+        )
+        if isinstance(message, VoteReply) and term == message.term:
+            require(
+                vote == to,
+                "durable-promise",
+                message.shard,
+                f"node {machine.node_id} votes for node {to} in term {term}, and the vote on its disk is for {vote}",
+            )
+
+    # -- after each step --------------------------------------------------------------------------------------------
+
+    def look(self, machine: "Machine", node: "Node") -> None:
+        """A step of this node is over."""
+        for shard_id, host in node.hosts.items():
+            if host.failed is not None:
+                self._look_at_failed(machine, host)
+                continue
+            if host.every_replica_writes:
+                continue
+            seen = self._seen.get((machine.node_id, shard_id))
+            if seen is None or seen.host is not host:
+                seen = self._seen[machine.node_id, shard_id] = _Seen(host)
+            settled = host.replica.settled
+            if settled != seen.settled:
+                self._look_at_commit(machine, host, seen, settled)
+            if host.replica.role is Role.LEADER and seen.ready_term != host.term:
+                self._look_at_leader(machine, host, seen)
+
+    def _look_at_failed(self, machine: "Machine", host: "ShardHost") -> None:
+        key = (machine.node_id, host.shard_id)
+        if key in self._stopped:
+            return
+        self._stopped.add(key)
+        error = host.failed
+        self._cluster.tell("replica-stopped", machine.node_id, host.shard_id, str(error))
+        own_fault = isinstance(error, InternalError) or not isinstance(error, AntiphonError)
+        require(
+            not own_fault,
+            "no-crash",
+            host.shard_id,
+            f"the replica on node {machine.node_id} stopped: {error}",
+        )
+
+    def _look_at_commit(self, machine: "Machine", host: "ShardHost", seen: _Seen, settled: int) -> None:
+        shard_id, log = host.shard_id, host.log
+        require(
+            settled >= seen.settled,
+            "watermark",
+            shard_id,
+            f"on node {machine.node_id} {seen.settled} was settled, now {settled} is",
+        )
+        seen.settled = settled
+        start = max(seen.checked, log.log_start)
+        if settled <= start or log.log_end < settled:
+            return  # being reset to a snapshot
+        truth = self.truth(shard_id)
+        for batch in self._batches(machine, host, start, settled):
+            header = read_header(batch)
+            if header.base_offset >= start and truth.take(header, batch, f"node {machine.node_id}"):
+                self._check_durable(host, header.base_offset, bytes(batch))
+        seen.checked = settled
+        if host.table is not None:
+            applied = host.table.state.applied_offset
+            require(
+                applied <= truth.end,
+                "applied-committed",
+                shard_id,
+                f"the store on node {machine.node_id} is at {applied}, committed is {truth.end}",
+            )
+
+    def _batches(self, machine: "Machine", host: "ShardHost", at: int, end: int) -> Iterator[Buffer]:
+        """Batches from `at` to `end`, from memory, or from what is durable of the file."""
+        log = host.log
+        while at < end:
+            if log.is_in_memory(at):
+                found: Sequence[Buffer] = log.read(at, READ_BYTES, end)
+            else:
+                one = self._durable_log(machine.node_id, host.shard_id).batch(machine.disk, at)
+                found = [] if one is None else [one]
+            require(
+                found,
+                "log-matching",
+                host.shard_id,
+                f"node {machine.node_id} says that {end} is settled, and has no batch at {at}",
+            )
+            yield from found
+            at = read_header(found[-1]).next_offset
+
+    def durable_batches(self, machine: "Machine", host: "ShardHost") -> Iterator[Buffer]:
+        """All batches of a replica from its log's start, as they are durable on its disk."""
+        at, log = host.log.log_start, self._durable_log(machine.node_id, host.shard_id)
+        first = self.truth(host.shard_id).first_within(at)
+        at = at if first is None else first
+        while at < host.log.durable_end:
+            batch = log.batch(machine.disk, at)
+            require(
+                batch is not None,
+                "durable-log",
+                host.shard_id,
+                f"the disk of node {machine.node_id} has no batch at {at}, though {host.log.durable_end} is called durable",
+            )
+            if batch is None:
+                return
+            yield batch
+            at = read_header(batch).next_offset
+
+    def _check_durable(self, host: "ShardHost", base_offset: int, data: bytes) -> None:
+        """A batch has just become committed: is it where it has to be?"""
+        replica = host.replica
+        machines = self._cluster.machines
+        members = replica.members
+        voters = members.voters
+        if replica.role is not Role.LEADER:
+            return  # heard of from a leader that was not looked at in the step of its commit
+        live = replica.live
+        wanted = [node for node in live or voters if node < len(machines)]
+        have = [
+            node
+            for node in wanted
+            if node in self.hurt or self._holds(node, host.shard_id, base_offset, data)
+        ]
+        needed = len(wanted) if live else len(voters) // 2 + 1
+        if not live and replica.commit_rule.kind is CommitKind.AT_LEAST:
+            needed = max(needed, min(replica.commit_rule.k, len(voters)))
+        require(
+            len(have) >= needed,
+            "durable-majority",
+            host.shard_id,
+            f"the batch at {base_offset} is committed by node {self._cluster_node(host)}, and durable on "
+            f"{have} of {wanted}: {needed} are needed",
+        )
+
+    def _holds(self, node_id: int, shard_id: int, base_offset: int, data: bytes) -> bool:
+        disk = self._cluster.machines[node_id].disk
+        return self._durable_log(node_id, shard_id).batch(disk, base_offset) == data
+
+    def _durable_log(self, node_id: int, shard_id: int) -> DurableLog:
+        key = (node_id, shard_id)
+        found = self._durable.get(key)
+        if found is None:
+            found = self._durable[key] = DurableLog(_shard_path(shard_id))
+        return found
+
+    @staticmethod
+    def _cluster_node(host: "ShardHost") -> int:
+        return host.services.node_id
+
+    def _look_at_leader(self, machine: "Machine", host: "ShardHost", seen: _Seen) -> None:
+        other = self._leaders.setdefault((host.shard_id, host.term), machine.node_id)
+        require(
+            other == machine.node_id,
+            "one-leader",
+            host.shard_id,
+            f"nodes {other} and {machine.node_id} both lead term {host.term}",
+        )
+        if not host.is_serving:
+            return
+        seen.ready_term = host.term
+        self._cluster.tell("leader", machine.node_id, host.shard_id, host.term, host.log.log_end)
+        truth = self.truth(host.shard_id)
+        require(
+            host.log.log_end >= truth.end,
+            "leader-completeness",
+            host.shard_id,
+            f"node {machine.node_id} leads term {host.term} with a log of {host.log.log_end}, committed is {truth.end}",
+        )
+
+
+def _shard_path(shard_id: int) -> str:
+    from antiphon.simulation.cluster.machine import DIRECTORY
+
+    return f"{DIRECTORY}/{SHARDS_NAME}/{shard_id}"

@@ -1,0 +1,1 @@
+"""Clients of simulated clusters, and what has to be true of what they were told."""

@@ -1,0 +1,177 @@
+"""Puts, deletes and gets of a table's keys, with and without conditions: each key's history has to be linearizable."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import AntiphonError, KeyNotFoundError, VersionMismatchError
+from antiphon.simulation import linearizability
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.linearizability import NO, Operation, Verdict
+from antiphon.simulation.violation import require
+from antiphon.table.evaluator import ABSENT
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+KEYS: Final = ("antenna", "bell", "choir", "drum", "echo")
+JUDGE_STEPS_MAX: Final = 200_000
+MILLION: Final = 1_000_000
+TICKS_PER_S: Final = 1_000_000
+
+
+class TableWorkload(Workload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "rows") -> None:
+        super().__init__(cluster, name)
+        self.operations: list[Operation] = []
+        self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
+        self.shard_ids: list[int] = []
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`."""
+        options = self.cluster.options
+        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
+        await insist(
+            lambda: db.create_table(
+                self.name, shards=options.table_shards, replicas=options.replicas, profile=profile
+            )
+        )
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
+        self.shard_ids = [shard.shard_id for shard in found.shards]
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.putters):
+            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+
+    async def _work(self, process: "Process", number: int) -> None:
+        db = await self.connected()
+        table = db.table(self.name)
+        draw, serial = process.random, 0
+        versions: dict[str, int] = {}
+        while not self.stopped:
+            key, kind = draw.choice(KEYS), draw.random()
+            serial += 1
+            expected = None
+            if draw.randrange(MILLION) < self.cluster.options.conditional_ppm:
+                expected = versions.get(key, ABSENT)
+            if kind < 0.35:
+                await self._get(table, number, key, versions)
+            elif kind < 0.85:
+                await self._put(table, number, key, f"{number}-{serial}".encode(), expected, versions)
+            else:
+                await self._delete(table, number, key, expected, versions)
+            if draw.random() < 0.2:
+                await asyncio.sleep(draw.uniform(0.0, 0.05))
+        await db.close()
+
+    def _now(self) -> int:
+        return int(self.now * TICKS_PER_S)
+
+    def _note(
+        self, number: int, key: str, what: str, argument: Any, result: Any, invoked: int, *, returned: bool
+    ) -> None:
+        self.outcomes["ok" if returned else "unknown"] += 1
+        end = self._now() if returned else None
+        self.operations.append(Operation(number, what, argument, result, invoked, end, key))
+        self.cluster.tell(what, key, argument, result, returned)
+
+    async def _get(self, table: Any, number: int, key: str, versions: dict[str, int]) -> None:
+        invoked = self._now()
+        try:
+            row = await table.find(key, timeout_s=PATIENCE_S)
+        except AntiphonError:
+            return  # a read without an answer says nothing
+        result = None if row is None else (row.version.id, bytes(row.value))
+        versions[key] = ABSENT if row is None else row.version.id
+        self._note(number, key, "get", None, result, invoked, returned=True)
+
+    async def _put(
+        self, table: Any, number: int, key: str, value: bytes, expected: int | None, versions: dict[str, int]
+    ) -> None:
+        invoked, argument = self._now(), (expected, value)
+        try:
+            version = await table.put(key, value, expected_version=expected, timeout_s=PATIENCE_S)
+        except VersionMismatchError as error:
+            self.outcomes["refused"] += 1
+            actual = int(error.details["actual"])
+            versions[key] = actual
+            self._note(number, key, "put", argument, ("mismatch", actual), invoked, returned=True)
+        except AntiphonError as error:
+            self.cluster.tell("put-failed", key, value, error.code)
+            self._note(number, key, "put", argument, None, invoked, returned=False)
+        else:
+            versions[key] = version.id
+            self._note(number, key, "put", argument, ("ok", version.id), invoked, returned=True)
+
+    async def _delete(
+        self, table: Any, number: int, key: str, expected: int | None, versions: dict[str, int]
+    ) -> None:
+        invoked, argument = self._now(), (expected, None)
+        try:
+            await table.delete(key, expected_version=expected, timeout_s=PATIENCE_S)
+        except KeyNotFoundError:
+            versions[key] = ABSENT
+            self._note(number, key, "delete", argument, ("absent", ABSENT), invoked, returned=True)
+        except VersionMismatchError as error:
+            self.outcomes["refused"] += 1
+            actual = int(error.details["actual"])
+            versions[key] = actual
+            self._note(number, key, "delete", argument, ("mismatch", actual), invoked, returned=True)
+        except AntiphonError as error:
+            self.cluster.tell("delete-failed", key, error.code)
+            self._note(number, key, "delete", argument, None, invoked, returned=False)
+        else:
+            versions[key] = ABSENT
+            self._note(number, key, "delete", argument, ("ok", ABSENT), invoked, returned=True)
+
+    def check(self) -> None:
+        """See `Workload`."""
+        verdict = linearizability.check(self.operations, one_key, None, JUDGE_STEPS_MAX)
+        require(
+            verdict is not Verdict.NOT_LINEARIZABLE,
+            "linearizable",
+            self.shard_ids[0],
+            f"no order of the operations on table {self.name!r} explains what its clients were told",
+        )
+
+
+def one_key(state: Any, operation: Operation) -> Any:
+    """The model of one key: None where it is not there, else (version, value); version None: not known to anybody yet."""
+    if operation.what == "get":
+        return _seen(state, operation.result)
+    expected, value = operation.argument
+    if operation.returned is None:
+        if expected is not None and not _may_be(state, expected):
+            return state
+        return None if operation.what == "delete" else (None, value)
+    outcome, version = operation.result
+    if outcome == "mismatch":
+        return _known(state, version) if version != expected and _may_be(state, version) else NO
+    if outcome == "absent":
+        return state if state is None and expected in {None, ABSENT} else NO
+    if expected is not None and not _may_be(state, expected):
+        return NO
+    if operation.what == "delete":
+        return None if state is not None else NO
+    return (version, value) if state is None or state[0] is None or version > state[0] else NO
+
+
+def _seen(state: Any, result: Any) -> Any:
+    if state is None or result is None:
+        return state if state is result else NO
+    return result if state[1] == result[1] and state[0] in {None, result[0]} else NO
+
+
+def _may_be(state: Any, version: int) -> bool:
+    """Can the key have this version (`ABSENT`: not be there)?"""
+    if state is None:
+        return version == ABSENT
+    return version != ABSENT and state[0] in {None, version}
+
+
+def _known(state: Any, version: int) -> Any:
+    return state if state is None else (version, state[1])

@@ -1,0 +1,161 @@
+"""Appends to a topic: each acknowledged one is there once, where it was said to be, those of one client in their order."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import AntiphonError, OffsetMismatchError
+from antiphon.records.batch import read_header
+from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+MILLION = 1_000_000
+PIPELINED_MAX = 8
+
+
+class TopicWorkload(Workload):
+    """See the module's text. `losses_allowed`: the commit rule may lose what it acknowledged."""
+
+    def __init__(
+        self, cluster: "SimulatedCluster", name: str = "log", *, losses_allowed: bool = False
+    ) -> None:
+        super().__init__(cluster, name)
+        self._losses_allowed = losses_allowed
+        self.shard_ids: list[int] = []
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}  # value -> (shard, offset)
+        self._sent: set[bytes] = set()
+        self._unknown: set[bytes] = set()  # their outcome is not known: they may land late
+        self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`."""
+        options = self.cluster.options
+        config = {"commit": options.commit} if options.commit else {}
+        writers = {"writers": "multi"} if options.profile == "multi" else {}
+        await insist(
+            lambda: db.create_topic(
+                self.name,
+                shards=options.topic_shards,
+                replicas=options.replicas,
+                profile="oxia" if options.profile == "multi" else options.profile,
+                config={**config, **writers},
+            )
+        )
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
+        self.shard_ids = [shard.shard_id for shard in found.shards]
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.appenders):
+            self.spawn(f"{number}", lambda process, number=number: self._append(process, number))  # type: ignore[misc]
+
+    async def _append(self, process: "Process", number: int) -> None:
+        db = await self.connected()
+        topic = await insist(lambda: _topic(db, self.name))
+        draw, serial = process.random, 0
+        while not self.stopped:
+            shard = draw.randrange(len(self.shard_ids))
+            if draw.randrange(MILLION) < self.cluster.options.conditional_ppm:
+                await self._conditional(db, topic, shard, number, serial)
+                serial += 1
+            else:
+                count = draw.randint(1, PIPELINED_MAX)
+                work = [self._one(topic, shard, number, serial + i) for i in range(count)]
+                await asyncio.gather(*work)
+                serial += count
+            if draw.random() < 0.2:
+                await asyncio.sleep(draw.uniform(0.0, 0.05))
+        await db.close()
+
+    async def _one(
+        self, topic: Any, shard: int, number: int, serial: int, expected: int | None = None
+    ) -> bool:
+        value = b"%d:%d:%d" % (number, shard, serial)
+        self._sent.add(value)
+        try:
+            at = await topic.append(value, shard=shard, expected_offset=expected, timeout_s=PATIENCE_S)
+        except OffsetMismatchError:
+            self.outcomes["refused"] += 1
+            return False
+        except AntiphonError as error:
+            self.outcomes["unknown"] += 1
+            self._unknown.add(value)
+            self.cluster.tell("append-failed", value.decode(), error.code)
+            return False
+        self.outcomes["ok"] += 1
+        self.acknowledged[value] = (self.shard_ids[shard], at.offset)
+        self.cluster.tell("appended", value.decode(), at.offset)
+        self._check_acknowledged(value)
+        return True
+
+    async def _conditional(self, db: AsyncClient, topic: Any, shard: int, number: int, serial: int) -> None:
+        try:
+            latest = await db.list_offset(self.shard_ids[shard], -1)
+        except AntiphonError:
+            await asyncio.sleep(0.05)
+            return
+        await self._one(topic, shard, number, serial, expected=latest.offset)
+
+    def _check_acknowledged(self, value: bytes) -> None:
+        """What was acknowledged is committed, there, now."""
+        if self._losses_allowed or self.cluster.options.profile == "multi":
+            return
+        shard_id, offset = self.acknowledged[value]
+        truth = self.cluster.watch.truth(shard_id)
+        require(
+            offset < truth.end,
+            "acknowledged-committed",
+            shard_id,
+            f"{value!r} was acknowledged at {offset}, committed is {truth.end}",
+        )
+
+    def check(self) -> None:
+        """See `Workload`."""
+        if self.cluster.options.profile == "multi":
+            return
+        for shard_id in self.shard_ids:
+            self._check_shard(shard_id)
+
+    def _check_shard(self, shard_id: int) -> None:
+        found: dict[bytes, int] = {}
+        last: dict[int, int] = {}
+        for batch in self.cluster.watch.truth(shard_id).batches:
+            if read_header(batch.data).is_control:
+                continue
+            for record in decode_records(batch.data):
+                value = bytes(record.value or b"")
+                require(value in self._sent, "nobodys-record", shard_id, f"nobody has sent {value!r}")
+                require(
+                    value not in found,
+                    "exactly-once",
+                    shard_id,
+                    f"{value!r} is at {found.get(value)} and at {record.offset}",
+                )
+                found[value] = record.offset
+                if value in self._unknown:
+                    continue
+                number, _, serial = (int(part) for part in value.split(b":"))
+                require(
+                    last.get(number, -1) < serial,
+                    "order",
+                    shard_id,
+                    f"{value!r} comes after number {last.get(number)} of the same client",
+                )
+                last[number] = serial
+        for value, (shard, offset) in self.acknowledged.items():
+            if shard == shard_id and not (self._losses_allowed and value not in found):
+                require(
+                    found.get(value) == offset or self._losses_allowed,
+                    "acknowledged-kept",
+                    shard_id,
+                    f"{value!r} was acknowledged at {offset}, it is at {found.get(value)}",
+                )
+
+
+async def _topic(db: AsyncClient, name: str) -> Any:
+    return await db.topic(name)

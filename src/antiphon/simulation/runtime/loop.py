@@ -1,0 +1,296 @@
+"""An asyncio event loop in virtual time, on which many simulated processes run.
+
+Theory of operation. A heap holds what is due later, a queue what is due now; when the queue is empty, time jumps to the next
+timer. Nothing waits for real time, and nothing but the seed decides an order. Each handle runs in the `contextvars` context
+in which it was made, and the context says which process it belongs to. So the loop knows whose code it is about to run: a
+dead process's handles are dropped, a paused one's are put aside until it goes on, and a process's clock may be fast or slow
+(`time`, `call_at`).
+
+What a real loop hands to threads (`run_in_executor`) is run here at a drawn moment, as a whole. `on_step` is called after
+each handle, for checks that look at the state of all nodes.
+"""
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.invariants import invariant, unreachable
+from antiphon.log.simulated_disk import SimulatedCrash
+
+if TYPE_CHECKING:
+    from antiphon.simulation.runtime.network import Network
+    from antiphon.simulation.runtime.process import Process
+
+EXECUTOR_S: Final = (0.0001, 0.004)  # how long work in another thread may take to come back
+STEPS_PER_INSTANT_MAX: Final = 1_000_000  # more without time going on: something runs in a circle
+
+current_process: ContextVar["Process | None"] = ContextVar("simulated_process", default=None)
+
+
+class StalledError(Exception):
+    """Nothing is left to happen, or time stands still: the run cannot go on."""
+
+
+class Handle:
+    """A callback that is due; as `asyncio.TimerHandle` for those who made it."""
+
+    __slots__ = ("_args", "_callback", "_when", "context", "is_cancelled", "process")
+
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None, when: float
+    ) -> None:
+        self._callback: Callable[..., Any] | None = callback
+        self._args = args
+        self.is_cancelled = False
+        self._when = when
+        self.context = copy_context() if context is None else context
+        self.process: Process | None = self.context.get(current_process)
+
+    def cancel(self) -> None:
+        """It will not be called."""
+        self.is_cancelled = True
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        """Was it cancelled?"""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """When it is due, by the clock of the process that asked for it."""
+        return self._when
+
+    def run(self) -> None:
+        """Call it in its context."""
+        if self._callback is not None:
+            self.context.run(self._callback, *self._args)
+
+
+set_running_loop: Callable[[Any], None] = vars(events)["_set_running_loop"]  # as every event loop calls it
+# What is not here (files, signals, subprocesses) nodes and clients never ask for. To a type checker the base has no methods.
+_EventLoop: Any = asyncio.AbstractEventLoop
+
+
+class VirtualLoop(_EventLoop):  # type: ignore[misc]
+    """See the module's text."""
+
+    def __init__(self, rng: Random) -> None:
+        self.network: Network
+        self.on_step: Callable[[Process | None], None] | None = None
+        self.steps = 0
+        self.now = 1000.0  # seconds of the world's own clock
+        self.failures: list[dict[str, Any]] = []  # what reached the exception handler
+        self._rng = rng
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._order = 0
+        self._closed = False
+        self._running = False
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Run until `done()`, which is asked after each step. Raises StalledError, and what `on_step` raises."""
+        invariant(not self._running, "the loop runs once at a time")
+        set_running_loop(self)
+        self._running = True
+        try:
+            while not done():
+                self._step()
+        finally:
+            self._running = False
+            set_running_loop(None)
+
+    def run_until_complete(self, future: Any) -> Any:
+        """See asyncio."""
+        task = asyncio.ensure_future(future, loop=self)
+        self.run_until(task.done)
+        return task.result()
+
+    def _step(self) -> None:
+        ready = self._ready
+        if not ready:
+            self._advance()
+        handle = ready.popleft()
+        if handle.is_cancelled:
+            return
+        process = handle.process
+        if process is not None and process.state is not None:  # neither of the usual: dead, or paused
+            if process.alive:
+                process.put_aside(handle)
+            return
+        self.steps += 1
+        try:
+            handle.run()
+        except SimulatedCrash:
+            if process is None:
+                unreachable("only processes use disks")
+            if process.alive and process.on_disk_crash is not None:
+                process.on_disk_crash()
+        except Exception as error:  # noqa: BLE001 - as in asyncio: the loop goes on, the run judges it
+            self.call_exception_handler({"message": "a callback failed", "exception": error})
+        if self.on_step is not None:
+            self.on_step(process)
+
+    def _advance(self) -> None:
+        timers = self._timers
+        while timers:
+            when, _, handle = heapq.heappop(timers)
+            if not handle.is_cancelled:
+                if when > self.now:
+                    self.now = when
+                self._ready.append(handle)
+                return
+        raise StalledError("nothing is left that could happen")
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Seconds on the clock of the process that asks."""
+        process = current_process.get()
+        return self.now if process is None else process.local_s(self.now)
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        """See asyncio."""
+        handle = Handle(callback, args, context, 0.0)
+        if not self._closed:
+            self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        """See asyncio. The delay is by the clock of the process that asks."""
+        process = current_process.get()
+        if process is None:
+            return self._at(self.now + delay, self.now + delay, callback, args, context)
+        return self._at(
+            self.now + delay / process.rate, process.local_s(self.now) + delay, callback, args, context
+        )
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        """See asyncio. The time is by the clock of the process that asks."""
+        process = current_process.get()
+        world_s = when if process is None else process.world_s(when)
+        return self._at(world_s, when, callback, args, context)
+
+    def _at(
+        self,
+        world_s: float,
+        local_s: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> Handle:
+        handle = Handle(callback, args, context, local_s)
+        if not self._closed:
+            self._order += 1
+            heapq.heappush(self._timers, (world_s, self._order, handle))
+        return handle
+
+    def in_context(self, delay_s: float, context: Context, callback: Callable[..., Any], *args: Any) -> None:
+        """Call `callback` in a process's context after `delay_s` of the world's clock: how the world reaches a process."""
+        self._at(self.now + delay_s, 0.0, callback, args, context)
+
+    def put_back(self, handles: list[Handle]) -> None:
+        """Handles of a process that goes on after a pause, in their order."""
+        self._ready.extend(handles)
+
+    # -- tasks, futures, threads ------------------------------------------------------------------------------------
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        """See asyncio."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
+        *,
+        name: Any = None,
+        context: Any = None,
+    ) -> Any:
+        """See asyncio. A process's tasks are kept with it: they end with the run, not when memory is collected."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        process = current_process.get()
+        if process is not None:
+            process.began(task)
+        return task
+
+    def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
+        """See asyncio: the function is called at a drawn moment, also where nobody waits for it any more."""
+        future: asyncio.Future[Any] = self.create_future()
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = func(*args)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to who waits
+                error = problem
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.in_context(self._rng.uniform(*EXECUTOR_S), copy_context(), work)
+        return future
+
+    # -- network --------------------------------------------------------------------------------------------------
+
+    async def create_server(
+        self, protocol_factory: Any, _host: Any = None, port: Any = None, **_options: Any
+    ) -> Any:
+        """See asyncio."""
+        return self.network.listen(protocol_factory, port)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_options: Any
+    ) -> Any:
+        """See asyncio."""
+        return await self.network.connect(protocol_factory, host, port)
+
+    # -- the rest of an event loop ----------------------------------------------------------------------------------
+
+    def is_running(self) -> bool:
+        """See asyncio."""
+        return self._running
+
+    def is_closed(self) -> bool:
+        """See asyncio."""
+        return self._closed
+
+    def close(self) -> None:
+        """Drop everything that was to happen."""
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def get_debug(self) -> bool:
+        """See asyncio."""
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Something went wrong where nobody waits: kept, for the run to judge."""
+        if not self._closed:
+            self.failures.append(context)
+
+    default_exception_handler = call_exception_handler
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """See asyncio."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """See asyncio."""
+
+    async def shutdown_default_executor(self, _timeout: float | None = None) -> None:
+        """See asyncio."""

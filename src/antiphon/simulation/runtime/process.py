@@ -1,0 +1,142 @@
+"""A simulated operating-system process: a context of its own, with a clock, chance and ids from the seed.
+
+It can be killed at any moment (its handles are never called again, its connections end), paused and resumed, and its clock
+may run fast or slow and be set wrong. A process never comes back: a restarted node is a new `Process` on the same `Machine`.
+"""
+
+import uuid
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from antiphon import system
+from antiphon.simulation.runtime.loop import Handle, VirtualLoop, current_process
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from antiphon.simulation.runtime.network import Transport
+
+EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
+
+
+class State(Enum):
+    """Of a process that does not simply run."""
+
+    PAUSED = "paused"
+    DEAD = "dead"
+
+
+class Process:
+    """See the module's text. It is a `system.System` for the code that runs in it."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        name: str,
+        host: str,
+        seed: int,
+        *,
+        rate: float = 1.0,
+        wall_skew_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.host = host
+        self.random = Random(seed)
+        self.rate = rate
+        self.state: State | None = None
+        self.on_disk_crash: Callable[[], None] | None = (
+            None  # the machine lost power in the middle of a call to its disk
+        )
+        self.transports: dict[Transport, None] = {}
+        self.loop = loop
+        self._began_s = loop.now
+        self._wall_skew_ns = int(wall_skew_s * 1e9)
+        self._put_aside: list[Handle] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._ended_tasks: list[asyncio.Task[Any]] = []
+        self.context: Context = copy_context()
+        self.context.run(self._enter)
+
+    def _enter(self) -> None:
+        current_process.set(self)
+        system.use(self)
+
+    @property
+    def alive(self) -> bool:
+        """Was it not killed?"""
+        return self.state is not State.DEAD
+
+    # -- its clock and its chance -----------------------------------------------------------------------------------
+
+    def local_s(self, world_s: float) -> float:
+        """The world's time on this process's monotonic clock."""
+        return self._began_s + (world_s - self._began_s) * self.rate
+
+    def world_s(self, local_s: float) -> float:
+        """The other way round."""
+        return self._began_s + (local_s - self._began_s) / self.rate
+
+    def wall_ns(self) -> int:
+        """See `system.System`."""
+        return EPOCH_NS + self._wall_skew_ns + int(self.local_s(self.loop.now) * 1e9)
+
+    def monotonic_s(self) -> float:
+        """See `system.System`."""
+        return self.local_s(self.loop.now)
+
+    def new_uuid(self) -> uuid.UUID:
+        """See `system.System`."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin a task in this process."""
+        return self.context.run(self.loop.create_task, work)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in this process, now."""
+        return self.context.run(function, *args)
+
+    def began(self, task: "asyncio.Task[Any]") -> None:
+        """Keep a task of this process until it is done, or else until the run ends."""
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.pop(task, None)
+
+    def pause(self) -> None:
+        """Stop running, as after SIGSTOP: nothing of it happens until `resume`."""
+        if self.state is None:
+            self.state = State.PAUSED
+
+    def resume(self) -> None:
+        """Go on; what came due meanwhile happens at once."""
+        if self.state is State.PAUSED:
+            self.state = None
+            handles, self._put_aside = self._put_aside, []
+            self.loop.put_back(handles)
+
+    def put_aside(self, handle: Handle) -> None:
+        """The loop came to a handle while the process is paused."""
+        self._put_aside.append(handle)
+
+    def kill(self, *, silently: bool = False) -> None:
+        """End it. The machine's kernel closes its connections, unless the machine goes down with it (`silently`)."""
+        if not self.alive:
+            return
+        self.state = State.DEAD
+        self._put_aside.clear()
+        for task in self._tasks:
+            setattr(task, "_log_destroy_pending", False)  # noqa: B010 - asyncio has no public name for it
+        self._ended_tasks = list(self._tasks)  # kept: to collect them would run their `finally` blocks
+        for transport in list(self.transports):
+            transport.process_died(silently=silently)
+        self.transports.clear()
+
+    def __repr__(self) -> str:
+        return f"<process {self.name} {'' if self.state is None else self.state.value}>"

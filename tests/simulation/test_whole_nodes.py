@@ -1,0 +1,69 @@
+"""Whole nodes under simulation: clean seeds, the same run from the same seed, and nothing that escapes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from antiphon.simulation.cluster.options import PROFILES, draw_options
+from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.runtime.escapes import no_escapes
+
+SEEDS = range(1, 4)
+SHORT = {"fault_ms": 1_500}
+
+
+def _words(result: ClusterResult) -> str:
+    failure = result.failure
+    if failure is None:
+        return ""
+    return "\n".join([failure.message, result.options.words(), *failure.trace])
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_promises_are_kept(profile: str, seed: int) -> None:
+    result = run_cluster(draw_options(seed, profile, **SHORT))
+    assert result.failure is None, _words(result)
+    assert result.operations["ok"] > 0
+
+
+def test_a_quiet_cluster_does_a_lot_of_work() -> None:
+    result = run_cluster(
+        draw_options(5, "oxia", fault_every_ms=0, fault_ms=2_000, commit="", delay_us=(50, 300))
+    )
+    assert result.failure is None, _words(result)
+    assert result.operations["ok"] > 200
+    assert result.operations["unknown"] == 0
+
+
+_PRINT = (
+    "from antiphon.simulation.cluster.options import draw_options\n"
+    "from antiphon.simulation.cluster.run import run_cluster\n"
+    "for profile in ('oxia', 'tarantool'):\n"
+    "    result = run_cluster(draw_options(11, profile, fault_ms=1_500))\n"
+    "    print(result.digest, result.steps)\n"
+)
+
+
+def test_a_seed_decides_everything_in_any_process() -> None:
+    seen = set()
+    for hash_seed in ("0", "1", "4242"):
+        found = subprocess.run(
+            [sys.executable, "-c", _PRINT],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=55,
+        )
+        seen.add(found.stdout)
+    assert len(seen) == 1
+
+
+def test_nothing_escapes() -> None:
+    with no_escapes() as escaped:
+        result = run_cluster(draw_options(2, "oxia", **SHORT))
+    assert not escaped
+    assert result.failure is None, _words(result)
