@@ -1,5 +1,7 @@
 """S0, Oxia's replication protocol: the four states of a replica, and what leads from one to another."""
 
+from random import Random
+
 import msgspec
 import pytest
 
@@ -14,6 +16,7 @@ from antiphon.replication.actions import (
     Send,
     TruncateLog,
 )
+from antiphon.replication.config import ElectionConfig
 from antiphon.replication.follower_cursor import CursorState
 from antiphon.replication.messages import (
     Ack,
@@ -28,7 +31,7 @@ from antiphon.replication.messages import (
     TruncateReply,
 )
 from antiphon.replication.replica_state import TRANSITIONS, Event, Role
-from tests.replication.cluster import COORDINATOR, SHARD, Cluster, term_start
+from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host, term_start
 from tests.replication.raft_world import MemberCluster
 from tests.replication.test_replica_states import ILLEGAL, TERM, in_role, message_for
 
@@ -72,6 +75,53 @@ def test_s0_04_where_members_are_in_the_log_an_append_brings_the_new_term_with_i
     fixed.hosts[1] = type(fixed[2])(fixed, 1)
     fixed.receive(2, 1, Append(SHARD, 3, 2, EMPTY, 0, 1))
     assert fixed.replica(1).role is Role.NOT_MEMBER, "where the ensemble is fixed, it is refused"
+
+
+# From one role to another there are these; the other five of the eleven edges lead from a role to itself.
+CHANGES = {
+    (Role.NOT_MEMBER, Role.FENCED),
+    (Role.FOLLOWER, Role.FENCED),
+    (Role.LEADER, Role.FENCED),
+    (Role.FENCED, Role.FOLLOWER),
+    (Role.FENCED, Role.LEADER),
+}
+
+
+class Watched(Cluster):
+    """Notes each change of a role that a replica tells of, and that it is in that role then."""
+
+    changes: set[tuple[Role, Role]]
+    roles: dict[int, Role]
+
+    def role_changed(self, host: Host, action: RoleChanged) -> None:
+        super().role_changed(host, action)
+        before = self.roles.get(host.node, Role.FENCED)
+        if before is not action.role:
+            self.changes.add((before, action.role))
+        self.roles[host.node] = action.role
+
+
+@pytest.mark.parametrize("raft", [False, True])
+def test_s0_04_whoever_elects_the_leader_roles_change_along_these_edges_only(raft: bool) -> None:
+    random = Random(4)
+    cluster = Watched(5, raft=raft, election=ElectionConfig(pre_vote=False))
+    cluster.changes, cluster.roles = set(), {}
+    for term in range(1, 60):
+        if not raft:
+            cluster.appoint(random.randrange(1, 6), term)
+        for _ in range(8):
+            for node in cluster.leading:
+                if cluster.replica(node).ready:
+                    cluster.propose(node, term)
+            cluster.deliver(random.randrange(12))
+            cluster.tick()
+        cluster.heal()
+        cluster.isolate(random.randrange(1, 6))
+        told = cluster.roles.items()
+        assert all(cluster.replica(node).role is role for node, role in told), "what is told is what they are"
+    assert cluster.changes == CHANGES - {(Role.NOT_MEMBER, Role.FENCED)}, (
+        "all of them were seen, and no other"
+    )
 
 
 def test_s0_04_no_role_changes_without_passing_through_fenced() -> None:
