@@ -172,7 +172,7 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
     """
     from antiphon.log.disk import RealDisk
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.table_files import finish_install, store_path
+    from antiphon.node.table_files import recover_install, store_path
     from antiphon.table.rocks_store import RocksEngine
     from antiphon.table.state import open_state
 
@@ -182,9 +182,10 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
     try:
         for copy in copies:
             for node_id, directory in node_dirs.items() if copy.topic == table else ():
-                log = ShardLog.open(disk, str(directory / "shards" / str(copy.shard_id)))
+                log_path = str(directory / "shards" / str(copy.shard_id))
                 path = store_path(str(directory / "tables"), copy.shard_id)
-                finish_install(disk, path)
+                recover_install(disk, path, log_path)
+                log = ShardLog.open(disk, log_path)
                 with open_state(path, stores) as state:
                     problems += [f"{copy.name} on node {node_id}: {told}" for told in _misfolded(log, state)]
     finally:

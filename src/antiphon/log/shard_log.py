@@ -315,7 +315,11 @@ class ShardLog:
         return number, entry
 
     def reset(
-        self, at: EntryId, producers: ProducerState | None = None, members: Members | None = None
+        self,
+        at: EntryId,
+        producers: ProducerState | None = None,
+        members: Members | None = None,
+        then: Callable[[], None] | None = None,
     ) -> LogOp:
         """Empty the log; it continues after `at` (a snapshot was installed, or a damaged log is fetched anew).
 
@@ -323,6 +327,8 @@ class ShardLog:
             at: what the log is of from now on.
             producers: the leader's, as of `at`; without them a batch from before that comes again is taken for a new one.
             members: the members as of `at`, where replicas vote.
+            then: called in the WAL thread when the log is empty, durably, before anything else is written; must be harmless
+                to repeat.
         """
         self._segments = []
         self._tail.clear(at.offset)
@@ -335,8 +341,10 @@ class ShardLog:
         self._since_snapshot = 0
         self._snapshot_offset = None
         wipe = functools.partial(layout.wipe, self.disk, self.path, at, self.producers.encode(), members)
-        step = CallStep(wipe)
-        return LogOp(self.queue, [step], settle=self._settle_at(at.offset))
+        steps: list[Step] = [CallStep(wipe)]
+        if then is not None:
+            steps.append(CallStep(then))
+        return LogOp(self.queue, steps, settle=self._settle_at(at.offset))
 
     def batch_start(self, offset: int) -> int:
         """First offset of the batch that holds `offset`, between the log's start and end; the end for itself.

@@ -20,7 +20,7 @@ from antiphon.node.multi_files import pass_over, recover_origins, save_marks
 from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import destroy_state, finish_install, store_path
+from antiphon.node.table_files import destroy_state, restore_aside, store_path
 from antiphon.records.batch import read_header, stamp
 from antiphon.replication.actions import ReadReady
 from antiphon.replication.messages import ChangeMembers, MembersSettled
@@ -409,7 +409,7 @@ def _open_table(
     disk: "Disk", path: str, log: ShardLog, stores: "StoreEngine", rule: ConflictRule
 ) -> MergedShard:
     """The store; one that is ahead of a log that lost its end is made anew from the log, which a table keeps whole."""
-    finish_install(disk, path)
+    restore_aside(disk, path)
     table = MergedShard(path, log, stores, rule)
     if table.state.applied_offset > log.log_end:
         table.state.close()

@@ -6,6 +6,7 @@ and a restart; it is thrown away when another snapshot begins for the shard, whe
 """
 
 import asyncio
+import functools
 import os
 from typing import Any
 
@@ -14,12 +15,13 @@ import structlog
 from crc32c import crc32c
 
 from antiphon import system
-from antiphon.errors import CorruptBatchError, InvalidRequestError, UnknownShardError
+from antiphon.errors import AntiphonError, CorruptBatchError, InvalidRequestError, UnknownShardError
 from antiphon.log.disk import Disk, discard_tree, read_whole, write_whole
+from antiphon.log.operations import LogOp
 from antiphon.log.producer_state import ProducerState
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotEnd
-from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import install_state
+from antiphon.node.shard_host import InstallingSnapshot, ShardHost
+from antiphon.node.table_files import Installation, begin_install, drop_install, end_install, prepare_install
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import ResetLog
 from antiphon.replication.members import Members
@@ -124,8 +126,11 @@ class ReceivedSnapshots:
             await asyncio.to_thread(_check_files, self._disk, path, begun)
             host.check_alive()
             _check_term(host, request.shard, request.term)
-            del self._parts[request.shard]
+            await _promises_kept(host)
+            host.check_alive()
+            _check_term(host, request.shard, request.term)
             install_snapshot(host, begun.at, path, begun.members)
+            self._parts.pop(request.shard, None)
         except CorruptBatchError:
             self._parts.pop(request.shard, None)
             discard_tree(self._disk, path)
@@ -137,28 +142,50 @@ class ReceivedSnapshots:
 def install_snapshot(host: ShardHost, at: EntryId, copy: str, members: Members | None = None) -> None:
     """Put a whole snapshot in the place of the replica's log and store, if the replica takes it.
 
-    Raises CorruptBatchError or InvalidRequestError when it does not say what is known of the producers.
+    Raises CorruptBatchError or InvalidRequestError when it does not say what is known of the producers, and OSError where
+    there is no room to write down what is to be done; nothing has changed then.
     """
-    disk = host.log.disk
+    disk, table = host.log.disk, host.table
     said = read_whole(disk, os.path.join(copy, PRODUCERS_FILE))
     if said is None:
         raise InvalidRequestError(f"the snapshot of shard {host.shard_id} says nothing of its producers")
     producers = ProducerState.decode(said)
-    for name in (PRODUCERS_FILE, MANIFEST_FILE):
-        disk.remove(os.path.join(copy, name))
+    then = None
+    if table is not None:
+        prepare_install(disk, table.path, Installation(at, said, members))
+        then = functools.partial(end_install, disk, table.path)
 
     def event() -> Any:
-        host.snapshot_producers = producers
         actions = host.snapshot_installed(at, members)
-        table = host.table
-        if table is not None and any(type(action) is ResetLog for action in actions):
-            table.state.close()
-            install_state(disk, copy, table.path)
-            table.state = open_state(table.path, table.stores)
+        if any(type(action) is ResetLog for action in actions):
+            host.installing = InstallingSnapshot(producers, then)
+            if table is not None:
+                table.state.close()
+                for name in (PRODUCERS_FILE, MANIFEST_FILE):
+                    disk.remove(os.path.join(copy, name))
+                begin_install(disk, copy, table.path)
+                table.state = open_state(table.path, table.stores)
         return actions
 
     host.call(event)
+    host.installing = None
+    if table is not None:
+        drop_install(disk, table.path)
     discard_tree(disk, copy)
+
+
+async def _promises_kept(host: ShardHost) -> None:
+    """Wait until the term that the replica is in is durable: a log must not come back with entries of a later one."""
+    written: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
+
+    def finished(error: AntiphonError | None) -> None:
+        if not written.done():
+            written.set_result(error)
+
+    host.services.wal.submit(LogOp(host.log.queue, []), finished)
+    error = await written
+    if error is not None:
+        raise error
 
 
 def _check_names(request: SnapshotBegin) -> None:

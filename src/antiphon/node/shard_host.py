@@ -11,7 +11,7 @@ goes on with its other shards and reports this one's state.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -67,6 +67,13 @@ if TYPE_CHECKING:
     from antiphon.node.topic_settings import TopicSettings
 
 
+class InstallingSnapshot(NamedTuple):
+    """What a log that is reset for a snapshot begins with, and what follows once the reset is durable."""
+
+    producers: "ProducerState"
+    then: Callable[[], None] | None
+
+
 class ShardHost:
     """See the module's text."""
 
@@ -96,7 +103,7 @@ class ShardHost:
         self._known_record = (0, 0)  # term and version of the live replica set that the replica was told of
         self.proposed_live: ProposeLive | None = None  # to be told to the coordinator
         self.ticking = False
-        self.snapshot_producers: ProducerState | None = None  # of the snapshot that is being installed
+        self.installing: InstallingSnapshot | None = None  # while a snapshot takes the place of log and store
         self._adds_entries = (
             self.elects_itself
         )  # does the replica write entries of its own when something is committed?
@@ -326,8 +333,8 @@ class ShardHost:
 
     def _reset_log(self, action: ResetLog) -> None:
         self._log.warning("log_reset", at=action.at)
-        producers, self.snapshot_producers = self.snapshot_producers, None
-        self._submit(self.log.reset(action.at, producers, action.members), action.write_id)
+        producers, then = self.installing or (None, None)
+        self._submit(self.log.reset(action.at, producers, action.members, then), action.write_id)
 
     def _persist_term(self, action: PersistTerm) -> None:
         self._submit(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)
@@ -449,6 +456,8 @@ class ShardHost:
         self.high_watermark = min(self.high_watermark, action.from_offset)
         if self.noted_watermark > action.from_offset:
             self.note_watermark()  # before the log is cut: what is noted binds the next start
+        if self.installing is not None:
+            return  # the store is another one already
         if self.table is not None and self.table.state.applied_offset > action.from_offset:
             if self.log.log_start:
                 raise StorageFailedError(

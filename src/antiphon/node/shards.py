@@ -33,7 +33,7 @@ from antiphon.node.raft_shards import (
     timeout_ticks,
 )
 from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import destroy_state, finish_install, store_path
+from antiphon.node.table_files import destroy_state, recover_install, store_path, watermark_at_start
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_committed, build_term_start
 from antiphon.records.entry_id import TermIndex
@@ -216,19 +216,22 @@ class Shards:
     def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> ShardHost:
         node = self._node
         settings = self.settings.of(topic)
+        is_table = topic.kind is Kind.TABLE and not settings.replication.is_multi
+        store = store_path(self._tables, shard.shard_id)
+        if is_table:
+            make_directory(self._disk, self._tables)
+            self._recover_install(shard.shard_id, store)
         log = self._open_log(shard.shard_id, settings.log)
         if settings.replication.is_multi:
             return open_multi_host(node, self._disk, log, topic, shard, settings, self._place())
         table = None
         high_watermark = log.hard_state.high_watermark
-        if topic.kind is Kind.TABLE:
+        if is_table:
             from antiphon.node.table_shard import TableShard
 
-            make_directory(self._disk, self._tables)
-            path = store_path(self._tables, shard.shard_id)
-            finish_install(self._disk, path)
-            table = TableShard(path, log, node.stores)
-            high_watermark = max(high_watermark, table.state.applied_offset)
+            table = TableShard(store, log, node.stores)
+            applied, unclean = table.state.applied_offset, settings.replica.unclean
+            high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
         replica = self._make_replica(settings, shard, log, high_watermark)
         if log.hard_state.led_term and log.hard_state.led_term == log.terms.end.term:
             replica.recall_acknowledged(log.log_end)
@@ -242,6 +245,11 @@ class Shards:
             host.ticking = True
             self.needs_ticks(host)
         return host
+
+    def _recover_install(self, shard_id: int, store: str) -> None:
+        found = recover_install(self._disk, store, self._directory.shard_path(shard_id))
+        if found is not None:
+            self._log.warning("snapshot_installed_at_start", shard=shard_id, at=found.at)
 
     def _make_replica(
         self, settings: TopicSettings, shard: ShardMeta, log: ShardLog, high_watermark: int

@@ -1,38 +1,139 @@
-"""The directories of tables' stores: a snapshot put in the place of one, and what a crash left of that."""
+"""The directories of tables' stores, and how a snapshot takes the place of a store and its log, whole or not at all.
 
+`tables/<shard>` is a store. A snapshot that is installed replaces the store and empties the log; a crash in between must not
+leave the new store beside the old log, whose end may be another one than what the store was made of. So the snapshot is put
+beside the store (`<shard>.new`), and a durable file (`<shard>.install`) says that the installation has begun, with all that
+it takes to finish it. From then on it is always finished: by `recover_install` at the next start. The file goes, durably,
+when the log has begun anew, before anything is written to it.
+"""
+
+import contextlib
 import os
+from typing import Final, NamedTuple
 
-from antiphon.log.disk import Disk, discard_tree
+import msgspec
 
-_ASIDE_SUFFIX = ".old"
+from antiphon.errors import StorageFailedError
+from antiphon.log import layout
+from antiphon.log.disk import Disk, read_whole, write_whole
+from antiphon.log.snapshot import frame, unframe
+from antiphon.records.entry_id import EntryId
+from antiphon.records.members import Members
 
-
-def install_state(disk: Disk, snapshot: str, path: str) -> None:
-    """Put the copy in directory `snapshot` in the place of the (closed) store `path`; both on one file system.
-
-    After a crash at any point `finish_install` brings back the old store or the new one, whole.
-    """
-    aside = path + _ASIDE_SUFFIX
-    disk.remove_tree(aside)
-    if disk.exists(path):
-        disk.rename(path, aside)
-    disk.rename(snapshot, path)
-    discard_tree(disk, aside)
-
-
-def finish_install(disk: Disk, path: str) -> None:
-    """Before the store `path` is opened: undo what a crash left half done."""
-    aside = path + _ASIDE_SUFFIX
-    if not disk.exists(path) and disk.exists(aside):
-        disk.rename(aside, path)
+INSTALL_MAGIC: Final = b"ANTIPHIN"
+INSTALL_VERSION: Final = 1
+INSTALL_SUFFIX: Final = ".install"
+_DRAFT_SUFFIX: Final = ".install.tmp"
+_NEW_SUFFIX: Final = ".new"
+_ASIDE_SUFFIX: Final = ".old"  # where former versions put the old store
 
 
-def destroy_state(disk: Disk, path: str) -> None:
-    """Remove the (closed) store `path`; nothing happens where there is none."""
-    disk.remove_tree(path)
-    disk.remove_tree(path + _ASIDE_SUFFIX)
+class Installation(NamedTuple):
+    """A snapshot that takes the place of a replica: what the log continues after, and what is known of before."""
+
+    at: EntryId
+    producers: bytes
+    members: Members | None = None
 
 
 def store_path(directory: str, shard_id: int) -> str:
     """Where the store of a table's shard is, in a node's directory `tables`."""
     return os.path.join(directory, str(shard_id))
+
+
+def prepare_install(disk: Disk, path: str, installation: Installation) -> None:
+    """Write down what is to be installed in the place of the store `path`; nothing has begun yet. Blocking."""
+    data = frame(INSTALL_MAGIC, INSTALL_VERSION, msgspec.msgpack.encode(installation))
+    write_whole(disk, path + _DRAFT_SUFFIX, data)
+    disk.open(path + _DRAFT_SUFFIX).fdatasync()
+
+
+def drop_install(disk: Disk, path: str) -> None:
+    """The replica does not take what was prepared."""
+    with contextlib.suppress(OSError):
+        disk.remove(path + _DRAFT_SUFFIX)
+
+
+def begin_install(disk: Disk, snapshot: str, path: str) -> None:
+    """Put the durable copy in directory `snapshot` in the place of the (closed) store `path`; both on one file system.
+
+    When this returns, or after a crash half-way, the installation that was prepared will be finished or has not begun.
+    """
+    disk.remove_tree(path + _NEW_SUFFIX)
+    disk.rename(snapshot, path + _NEW_SUFFIX)
+    disk.fsync_dir(os.path.dirname(path))
+    disk.rename(path + _DRAFT_SUFFIX, path + INSTALL_SUFFIX)
+    disk.fsync_dir(os.path.dirname(path))
+    _swap(disk, path)
+
+
+def _swap(disk: Disk, path: str) -> None:
+    if disk.exists(path + _NEW_SUFFIX):
+        disk.remove_tree(path)
+        disk.rename(path + _NEW_SUFFIX, path)
+        disk.fsync_dir(os.path.dirname(path))
+
+
+def end_install(disk: Disk, path: str) -> None:
+    """The log has begun anew, durably."""
+    disk.remove(path + INSTALL_SUFFIX)
+    disk.fsync_dir(os.path.dirname(path))
+
+
+def recover_install(disk: Disk, path: str, log_path: str) -> Installation | None:
+    """Before the store `path` and its log are opened: finish the installation that had begun, undo what had not. Blocking.
+
+    Raises StorageFailedError where the file that says what to finish cannot be read.
+    """
+    restore_aside(disk, path)
+    drop_install(disk, path)
+    data = read_whole(disk, path + INSTALL_SUFFIX)
+    if data is None:
+        disk.remove_tree(path + _NEW_SUFFIX)
+        return None
+    if not disk.is_dir(log_path):  # of a replica that was removed
+        destroy_state(disk, path)
+        return None
+    found = _decode(data, path + INSTALL_SUFFIX)
+    _swap(disk, path)
+    layout.wipe(disk, log_path, found.at, found.producers, found.members)
+    end_install(disk, path)
+    return found
+
+
+def _decode(data: bytes, path: str) -> Installation:
+    payload = unframe(INSTALL_MAGIC, INSTALL_VERSION, data, path)
+    try:
+        return msgspec.msgpack.decode(payload or b"", type=Installation)
+    except msgspec.MsgspecError as error:
+        raise StorageFailedError(
+            f"{path} is damaged: a snapshot was being installed and nothing says of what; move this replica to another node "
+            "and back"
+        ) from error
+
+
+def restore_aside(disk: Disk, path: str) -> None:
+    """A former version crashed while it put a snapshot in the place of the store: take the old one back."""
+    aside = path + _ASIDE_SUFFIX
+    if not disk.exists(path) and disk.exists(aside):
+        disk.rename(aside, path)
+    else:
+        disk.remove_tree(aside)
+
+
+def destroy_state(disk: Disk, path: str) -> None:
+    """Remove the (closed) store `path` with all that was to take its place; nothing happens where there is none."""
+    if disk.exists(path + INSTALL_SUFFIX):
+        end_install(disk, path)
+    for suffix in ("", _NEW_SUFFIX, _ASIDE_SUFFIX):
+        disk.remove_tree(path + suffix)
+
+
+def watermark_at_start(noted: int, applied: int, log_end: int, *, unclean: bool) -> int:
+    """What of the log is taken for settled when a replica with a store is opened.
+
+    What the store has applied is committed, and was durable here except for what a leader wrote last. A store that is ahead
+    of its log says nothing of the entries that the log holds, so these are not settled by it. After an unclean election they
+    count nevertheless: only so is it noticed when they are given up.
+    """
+    return max(noted, applied) if applied <= log_end or unclean else noted
