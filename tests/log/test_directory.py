@@ -3,12 +3,16 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.directory import NodeDirectory
+from antiphon.log.shard_log import ShardLog
+from antiphon.log.simulated_disk import SimulatedDisk
 
 
 def test_a_directory_is_made_once_and_known_again(tmp_path: Path) -> None:
@@ -90,3 +94,18 @@ def test_shards_are_listed_and_removed(tmp_path: Path) -> None:
     directory = NodeDirectory.open(str(tmp_path), "c1", 1)
     assert not (tmp_path / "shards" / "3.removed").exists()
     directory.close()
+
+
+@pytest.mark.parametrize("mark", [ShardLog.mark_forgotten, ShardLog.mark_joining])
+def test_a_new_replica_that_may_not_vote_yet_is_still_known_after_a_power_failure(
+    mark: Callable[[ShardLog], None],
+) -> None:
+    """`joined` says that all such replicas are marked: then none of the marks may get lost."""
+    for seed in range(20):
+        disk = SimulatedDisk(Random(seed))
+        directory = NodeDirectory.open("/node", "c1", 1, disk=disk)
+        mark(ShardLog.open(disk, directory.shard_path(5)))
+        directory.note_joined()
+        after = disk.crash()
+        assert not NodeDirectory.open("/node", "c1", 1, disk=after).may_replace
+        assert ShardLog.open(after, directory.shard_path(5)).damaged is not None

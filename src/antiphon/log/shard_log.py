@@ -403,12 +403,14 @@ class ShardLog:
         self._found_damage(
             DamageReport(self.log_end, self.path, FORGOTTEN, "the node's directory was replaced")
         )
+        self.disk.fsync_dir(os.path.dirname(self.path))  # the replica's directory may be as new as the mark
 
     def mark_joining(self) -> None:
         """Note, durably, that this replica begins empty in a shard that is older. Blocking."""
         self._found_damage(
             DamageReport(self.log_end, self.path, JOINING, "the shard is older than this replica")
         )
+        self.disk.fsync_dir(os.path.dirname(self.path))
 
     def clear_damage(self) -> LogOp:
         """Forget that the log was damaged: it was cut or reset and has caught up with its leader, durably."""
