@@ -8,7 +8,10 @@ from typer.testing import CliRunner, Result
 
 from antiphon.cli import judge
 from antiphon.errors import InvalidRequestError
+from antiphon.replication.members import Members
+from antiphon.simulation import public_script_replica as taken
 from antiphon.simulation.plants import PLANTS, planted
+from antiphon.simulation.public_script_language import change_text, changed, changes_between, read_stanzas
 from antiphon.simulation.public_scripts import judge_script
 from tests.judged_cases import JUDGED_CASES, needs_judged_cases
 
@@ -17,6 +20,25 @@ judge.mount(app)
 
 SCRIPTS = JUDGED_CASES / "etcd-raft" / "scripts"
 COMPARED = {"checkquorum": 1, "lagging_commit": 2, "probe_and_replicate": 8}
+
+OWN = Path(__file__).parent / "public_scripts"
+# Scripts of our own: compared stanzas, the liberties that each needs, and how many stanzas pass without them.
+OWN_SCRIPTS: dict[str, tuple[int, set[str], int]] = {
+    "compacted_log": (6, set(), 6),
+    "doubted_leader": (8, set(), 8),
+    "full_window": (5, set(), 5),
+    "handed_over": (5, set(), 5),
+    "joint_step_needs_both": (5, set(), 5),
+    "kept_joint_step": (4, {taken.KEPT_JOINT, taken.EMPTY_ENTRY}, 1),
+    "learner_does_not_count": (3, {taken.EARLY_HEARTBEAT, taken.EMPTY_ENTRY}, 2),
+    "pre_vote_alone": (3, {taken.GRANTED_PRE_VOTE}, 2),
+    "promoted_learner": (5, set(), 5),
+    "quiet": (1, set(), 1),
+    "removed_leader": (4, set(), 4),
+    "slow_disks": (7, {taken.EARLY_VOTE_SYNC}, 7),
+    "unreachable_follower": (4, set(), 4),
+    "voter_from_nowhere": (7, {taken.ONE_STEP, taken.NEW_VOTER, taken.EARLY_HEARTBEAT}, 1),
+}
 
 # Ours: three nodes, one proposal of which node 3 hears nothing, then its log and what the leader knows.
 SMALL = """# three nodes
@@ -110,6 +132,42 @@ def test_after_a_broken_promise_no_stanza_passes() -> None:
     assert "broke within-log" in judgement.wrong[0].found[0]
 
 
+def test_every_script_of_our_own_is_known() -> None:
+    assert sorted(OWN_SCRIPTS) == sorted(path.stem for path in OWN.glob("*.txt"))
+
+
+@pytest.mark.parametrize("name", OWN_SCRIPTS)
+def test_scripts_of_our_own(name: str) -> None:
+    compared, liberties, passed_as_is = OWN_SCRIPTS[name]
+    judgement = judge_script(OWN / f"{name}.txt")
+    assert judgement.wrong == []
+    assert (judgement.compared, set(judgement.liberties)) == (compared, liberties)
+    judgement = judge_script(OWN / f"{name}.txt", as_is=True)
+    assert (judgement.compared, judgement.passed, judgement.liberties) == (compared, passed_as_is, {})
+
+
+@pytest.mark.parametrize(
+    ("plant", "name", "as_is"),
+    [
+        ("h1-wrong-median", "removed_leader", False),
+        ("vote-before-sync", "doubted_leader", False),
+        ("vote-for-anyone", "pre_vote_alone", False),
+        ("lost-heartbeat-watermark", "kept_joint_step", False),
+        ("joint-new-majority-only", "joint_step_needs_both", False),
+        ("one-step-change", "promoted_learner", True),
+        ("learners-count", "learner_does_not_count", False),
+        ("two-changes-at-once", "learner_does_not_count", True),
+        ("hasty-transfer", "handed_over", False),
+        ("ack-before-sync", "slow_disks", False),
+    ],
+)
+def test_a_planted_bug_makes_a_script_of_our_own_fail(plant: str, name: str, as_is: bool) -> None:
+    right = judge_script(OWN / f"{name}.txt", as_is=as_is)
+    with planted(PLANTS[plant]):
+        judgement = judge_script(OWN / f"{name}.txt", as_is=as_is)
+    assert judgement.wrong != right.wrong
+
+
 def test_logs_progress_and_states_are_compared(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL)
     result = call(str(path))
@@ -159,11 +217,19 @@ stabilize
     [
         ("an ode to joy\n", "has no stanzas"),
         ("stabilize\n----\nok\n", "line 1: stabilize: a script begins with add-nodes"),
-        ("add-nodes 3 voters=(1,2)\n----\nok\n", "line 1: .*only one add-nodes"),
-        ("add-nodes 2 voters=(1,2) learners=(3)\n----\nok\n", "line 1: .*only one add-nodes"),
-        (SMALL + "\ntransfer-leadership from=1 to=2\n----\nok\n", "no command 'transfer-leadership'"),
-        (SMALL + "\nraft-log 9\n----\nok\n", "raft-log 9"),
+        ("add-nodes 3\n----\nok\n", "line 1: .*the first add-nodes says who votes"),
+        ("add-nodes 32 voters=(1)\n----\nok\n", "line 1: .*1 to 31 nodes"),
+        ("add-nodes 2 voters=(1,2) weather=fair\n----\nok\n", "line 1: .*not weather"),
+        (SMALL + "\nadd-nodes 1 voters=(1,4)\n----\nok\n", "later nodes know the members of the first"),
+        (SMALL + "\nadd-nodes 29\n----\nok\n", "1 to 31 nodes"),
+        (SMALL + "\nsing 1\n----\nok\n", "no command 'sing'"),
+        (SMALL + "\nraft-log 9\n----\nok\n", "line 42: raft-log 9: no node 9; there are 1, 2, 3"),
+        (SMALL + "\nstatus\n----\nok\n", "status NODE"),
         (SMALL + "\npropose 1\n----\nok\n", "propose 1"),
+        (SMALL + "\ndeliver-msgs 1 type=MsgHum\n----\nok\n", "no type 'MsgHum'"),
+        (SMALL + "\npropose-conf-change 1 transition=slow\nl3\n----\nok\n", "no transition 'slow'"),
+        (SMALL + "\npropose-conf-change 1\nx3\n----\nok\n", "line 42: .*no change of members 'x3'"),
+        (SMALL + "\npropose-conf-change 1\nr1 r2 r3\n----\nok\n", "would leave no voter"),
     ],
 )
 def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -175,3 +241,37 @@ def test_an_absent_file_is_refused_in_one_line(tmp_path: Path) -> None:
     result = call(str(tmp_path / "absent.txt"))
     assert result.exit_code == 1
     assert "cannot read" in result.stderr
+
+
+def test_a_command_takes_the_lines_of_input_before_the_separator(tmp_path: Path) -> None:
+    text = "# a change\npropose-conf-change 1 v1=true\nv4\nl5\n----\nok\n\nraft-log 2\n----\n1/5 EntryConfChangeV2 v4 l5\n"
+    change, log = read_stanzas(written(tmp_path, text))
+    assert (change.line, change.name, change.nodes, change.options) == (
+        2,
+        "propose-conf-change",
+        [1],
+        {"v1": "true"},
+    )
+    assert change.given == ["v4", "l5"]
+    assert log.expected == ["1/5 EntryConfChange l5 v4"]  # one encoding, one order
+
+
+def test_what_is_not_known_to_be_committed_is_not_compacted(tmp_path: Path) -> None:
+    text = (
+        SMALL + "\npropose 1 hymn\n----\nok\n\nprocess-ready 1\n----\nok\n\ncompact 1 7\n----\nlog is empty\n"
+    )
+    judgement = judge_script(written(tmp_path, text))
+    assert [one.found for one in judgement.wrong] == [
+        ["node 1 keeps its log: it knows only 6 to be committed and durable"]
+    ]
+
+
+def test_changes_of_members_as_words() -> None:
+    before = Members((1, 2), (), (3,))
+    after = changed(before, ["v3", "r1", "l4", "u2"])
+    assert after == Members((2, 3), (), (4,))
+    assert change_text(changes_between(before, after)) == "EntryConfChange l4 r1 v3"
+    joint = Members((2, 3), (1, 2), (4,))
+    assert changes_between(before, joint) == changes_between(before, after)
+    assert changes_between(joint, after) == []
+    assert changes_between(after, changed(after, ["l3", "r4"])) == ["l3", "r4"]

@@ -53,7 +53,7 @@ def quorum(files: FilesArgument) -> None:
 def script(
     files: FilesArgument,
     as_is: Annotated[
-        bool, typer.Option("--as-is", help="Without the two liberties that docs/simulation.md describes.")
+        bool, typer.Option("--as-is", help="Without the liberties that docs/simulation.md describes.")
     ] = False,
 ) -> None:
     """Carry out each cluster script on our replicas; exits 1 where logs or states differ from what the file says."""

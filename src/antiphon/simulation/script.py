@@ -13,6 +13,7 @@ from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError
 from antiphon.invariants import InvariantError
 from antiphon.replication.commit_rule import CommitKind, CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Ack,
     AddFollower,
@@ -90,7 +91,7 @@ class ScriptRun:
                 commit=self._rule,
                 min_live=settings.get("min-live", 1),
             ),
-            voters=settings.get("voters"),
+            founders=Members(tuple(range(1, settings["voters"] + 1))) if "voters" in settings else None,
             election=ElectionConfig(2, patience, pre_vote=bool(settings.get("pre-vote", 1))),
             patience=patience,
         )

@@ -133,9 +133,7 @@ class Actor:
             case RoleChanged():
                 self._role_changed(action)
             case SendSnapshot():
-                raise ViolationError(
-                    "no-crash", SHARD, f"node {self.node} wants a snapshot; no log was ever cut here"
-                )
+                self.send_snapshot(action.to)
             case ProposeLive():
                 self.proposal = action
                 live = " ".join(map(self.stage.name, action.live))
@@ -146,9 +144,17 @@ class Actor:
                 self.stage.say(
                     f"{self.stage.name(self.node)} loses what it acknowledged from {action.from_offset}"
                 )
-            case LeaderReady() | ReadReady() | ReadFailed() | Repaired() | MembersChanged():
+            case Repaired():
+                self.files.damaged = self.files.joining = False
+            case LeaderReady() | ReadReady() | ReadFailed() | MembersChanged():
                 pass
         return ()
+
+    def send_snapshot(self, to: NodeId) -> None:
+        """A follower's log cannot be joined. Logs are cut only where a kind of actor knows what to do about it."""
+        raise ViolationError(
+            "no-crash", SHARD, f"node {self.node} wants a snapshot for node {to}; no log was ever cut here"
+        )
 
     def _commit(self, high_watermark: int) -> None:
         settled = min(high_watermark, self.replica.settled)
@@ -173,14 +179,20 @@ class Actor:
                 checker.cut(self)
                 self.log.truncate(action.to_offset)
                 self.stage.say(f"{self.stage.name(self.node)} cuts its log at {action.to_offset}")
-            case ResetLog() | PersistTerm():
+            case ResetLog():
+                checker.cut(self)
+                self.log.reset(action.at, self.stage.chain_of(action))
+            case PersistTerm():
                 pass
         self.writes.append(action)
 
     def _send(self, to: NodeId, message: AnyMessage) -> None:
         self.stage.checker.sent(self, to, message)
         if isinstance(message, Append) and message.entries:
-            self.pushes.setdefault(to, {})[message.entries[-1].next_offset] = None
+            before = [end for end in self.pushes.get(to, {}) if end <= message.prev.offset]
+            self.pushes[to] = dict.fromkeys(
+                [*before, message.entries[-1].next_offset]
+            )  # later ones were lost
         sent = Underway(self.node, to, message)
         if self.stage.holds_back:
             self.outbox.append(sent)
@@ -197,15 +209,19 @@ class Actor:
         """Make everything that was written durable, and tell the replica."""
         done: list[Action] = []
         while self.writes:
-            write_id = 0
-            while self.writes:
-                write = self.writes.popleft()
-                self.files.carry_out(write)
-                write_id = write.write_id
-                if isinstance(write, TruncateLog):
-                    self.stage.checker.durable_shrank(SHARD)
-            done += self.run(self.replica.persisted(write_id))
+            writes, self.writes = self.writes, deque()
+            done += self.make_durable(writes)
         return done
+
+    def make_durable(self, writes: Iterable[StorageAction]) -> list[Action]:
+        """The disk carries out writes, the oldest that there are, and the replica hears of it."""
+        write_id = 0
+        for write in writes:
+            self.files.carry_out(write, self.stage.chain_of(write))
+            write_id = write.write_id
+            if isinstance(write, TruncateLog | ResetLog):
+                self.stage.checker.durable_shrank(SHARD)
+        return self.run(self.replica.persisted(write_id)) if write_id else []
 
     def flush(self) -> None:
         """Sync, and hand over what was said to the network: one step of a replica whose sending is held back."""
@@ -240,8 +256,9 @@ class Stage:
         election: settings of elections; every replica's patience is `patience` ticks, never random.
         patience: ticks without a leader before a replica campaigns.
         start: where every log begins.
-        voters: so many of the nodes vote at first, and the log says who does later; None: all, for ever.
-        replica_kind: class of the replicas that vote.
+        founders: the members at first, and the log says who they are later; None: all nodes vote, for ever.
+        replica_kind: makes the replicas that vote.
+        actor_kind: makes the nodes.
         holds_back: sending and syncing wait for `Actor.flush`.
     """
 
@@ -254,29 +271,32 @@ class Stage:
         election: ElectionConfig | None = None,
         patience: int = 10,
         start: EntryId = EMPTY,
-        voters: int | None = None,
-        replica_kind: type[RaftReplica] = RaftReplica,
+        founders: Members | None = None,
+        replica_kind: Callable[..., RaftReplica] = RaftReplica,
+        actor_kind: Callable[["Stage", NodeId, EntryId], Actor] = Actor,
         holds_back: bool = False,
     ) -> None:
-        self.names = tuple(names)
+        self.names = list(names)
         self.votes = votes
         self.holds_back = holds_back
         self.patience = patience
         self._config = config or ReplicaConfig()
         self._election = election or ElectionConfig(election_ticks_min=patience)
         self._replica_kind = replica_kind
+        self._actor_kind = actor_kind
         self.checker = Checker()
         everybody = tuple(range(1, len(names) + 1))
-        self._members_in_log = voters is not None
-        self.truth = self.checker.add_shard(SHARD, everybody[:voters])
-        self._founders = Members(self.truth.ensemble)
+        self._members_in_log = founders is not None
+        self.founders = founders or Members(everybody)
+        self.truth = self.checker.add_shard(SHARD, self.founders.voters)
+        self.truth.members = self.founders
         rule = self._config.commit
         self.truth.may_lose = rule.kind is CommitKind.LOCAL or (
             rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(self.truth.ensemble)
         )
         self.truth.min_live = self._config.min_live
         self.truth.committed.reset(start, 0)
-        self.actors = {node: Actor(self, node, start) for node in everybody}
+        self.actors = {node: actor_kind(self, node, start) for node in everybody}
         self.truth.files.update({node: actor.files for node, actor in self.actors.items()})
         self.underway: deque[Underway] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()  # asked for membership only
@@ -285,6 +305,16 @@ class Stage:
         self.notes: list[str] = []
 
     # -- beginning -------------------------------------------------------------------------------------------------
+
+    def add_node(self, name: str, start: EntryId, *, joining: bool) -> Actor:
+        """Start one more node. With `joining` it began empty when the shard was older, so it votes only once it is fed."""
+        self.names.append(name)
+        node = len(self.names)
+        actor = self.actors[node] = self._actor_kind(self, node, start)
+        actor.files.damaged = actor.files.joining = joining
+        self.truth.files[node] = actor.files
+        actor.boot()
+        return actor
 
     def preload(self, node: NodeId, entries: Sequence[Entry], committed: int) -> None:
         """Put a log on a disk before the beginning; what is before `committed` is known there to be committed."""
@@ -315,13 +345,15 @@ class Stage:
             return self._replica_kind(
                 node_id=actor.node,
                 shard=SHARD,
-                ensemble=self._founders.voters,
+                ensemble=self.founders.voters,
                 terms=terms,
                 term=files.term,
                 voted_for=files.voted_for,
                 high_watermark=files.high_watermark,
                 make_term_start=term_start,
                 config=self._config,
+                damaged=files.damaged,
+                joining=files.joining,
                 election=self._election,
                 election_timeout_ticks=lambda: self.patience,
                 members=self._members_index(files) if self._members_in_log else None,
@@ -330,7 +362,7 @@ class Stage:
         return Replica(
             node_id=actor.node,
             shard=SHARD,
-            ensemble=self._founders.voters,
+            ensemble=self.founders.voters,
             terms=terms,
             term=files.term,
             voted_for=files.voted_for,
@@ -343,7 +375,14 @@ class Stage:
         changes = [
             (entry.next_offset, entry.members) for entry in files.log.entries if entry.members is not None
         ]
-        return MembersIndex(self._founders, changes)
+        return MembersIndex(files.members or self.founders, changes)
+
+    def chain_of(self, action: StorageAction) -> int:
+        """What the log that a snapshot brings comes to at its end; for other writes it means nothing."""
+        chain = self.truth.committed.chain_at(action.at.offset) if isinstance(action, ResetLog) else 0
+        if chain is None:
+            raise ViolationError("durable-majority", SHARD, f"a snapshot of what is not committed: {action}")
+        return chain
 
     # -- time ------------------------------------------------------------------------------------------------------
 
