@@ -4,10 +4,12 @@ from random import Random
 
 import pytest
 
-from antiphon.errors import DamagedLogError, NewerFormatError
+from antiphon.errors import NewerFormatError
 from antiphon.invariants import InvariantError
+from antiphon.log.disk import replace_file
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
+from antiphon.log.snapshot import seal
 from tests.log.helpers import Runner
 
 DIRECTORY = "/shard"
@@ -57,12 +59,27 @@ def test_a_promise_that_cannot_be_read_is_not_forgotten() -> None:
     log, runner = ShardLog.open(disk, DIRECTORY), Runner(disk)
     runner.run(log.hard_state.stage(4, 1))
     path = f"{DIRECTORY}/hard-state"
-    for bit in (0, 100, 130, 200):
+    for bit in (
+        0,
+        8 * 8,
+        100,
+        130,
+        200,
+    ):  # 8 * 8: a version of 2^24 + 1, which the checksum does not bear out
         disk.flip_bit(path, bit)
-        with pytest.raises(DamagedLogError):
-            ShardLog.open(disk, DIRECTORY)
+        found = ShardLog.open(disk, DIRECTORY)
+        assert found.damaged is not None, bit
+        assert found.damaged.forgot
+        assert not found.hard_state.readable
         disk.flip_bit(path, bit)
-    disk.flip_bit(path, 8 * 8)  # a version of 2^24+1
+        disk.remove(f"{DIRECTORY}/damaged")
+    assert ShardLog.open(disk, DIRECTORY).damaged is None
+
+
+def test_a_promise_of_a_later_format_is_refused() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs(DIRECTORY)
+    replace_file(disk, f"{DIRECTORY}/hard-state", seal(b"ANTIPHHS", 2, bytes(16)))
     with pytest.raises(NewerFormatError):
         ShardLog.open(disk, DIRECTORY)
 

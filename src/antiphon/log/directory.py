@@ -1,14 +1,17 @@
 """A node's data directory: whose it is, who has it open, and where its shards are.
 
-`identity.json` says format, cluster, node and disk; it is written once and never changes. A directory of another cluster or
+`identity.json` says format, cluster, node and disk. A directory of another cluster or
 node is refused, one of a later format too. `disk_id` is drawn at random when the directory is made: a disk that comes back
 empty or swapped has another one, and is not taken for the one that remembers its votes. `bootstrap` says whether the node
 was told to found a cluster when the directory was made: only then is having promised nothing the whole truth. Any other
 directory may have come in the place of one that was lost; `joined` says that all replicas which the cluster had placed on
 this node before that were looked at. `lock` is held with flock while the node runs. `shards/<id>/` holds one replica each
-(`ShardLog`).
+(`ShardLog`), and `inventory` says which replicas there are and how far they reach (`Inventory`). Where the inventory is
+gone, nobody knows what else is: the directory then counts as another disk, with a new `disk_id`, and what is left in it as
+damaged.
 """
 
+import contextlib
 import os
 from typing import Final
 
@@ -17,6 +20,9 @@ import msgspec
 from antiphon import system
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.disk import Disk, Lock, LockHeldError, RealDisk, discard_tree, read_whole, replace_file
+from antiphon.log.hard_state import HARD_STATE_NAME
+from antiphon.log.inventory import LOST, Held, Holding, Inventory
+from antiphon.log.segment import DATA_SUFFIX
 
 FORMAT: Final = 1
 IDENTITY_NAME: Final = "identity.json"
@@ -34,14 +40,17 @@ class Identity(msgspec.Struct, frozen=True):
     node_id: int
     disk_id: str
     bootstrap: bool = False
+    inventory: bool = False  # the directory has one; those of older versions get it when they are opened
 
 
 class NodeDirectory:
     """An open data directory; `close` it (or let the process end) to let another process have it."""
 
-    def __init__(self, disk: Disk, path: str, identity: Identity, lock: Lock) -> None:
+    def __init__(self, disk: Disk, path: str, identity: Identity, lock: Lock, inventory: Inventory) -> None:
         self.path = path
         self.identity = identity
+        self.inventory = inventory
+        self.is_remade = False  # the inventory was lost, and with it who knows what
         self._disk = disk
         self._lock = lock
         self._joined = identity.bootstrap or disk.exists(os.path.join(path, JOINED_NAME))
@@ -64,10 +73,12 @@ class NodeDirectory:
         lock = _lock(disk, path)
         try:
             identity = _load_identity(disk, path)
+            inventory = None if identity is None else Inventory.load(disk, path)
             if identity is None:
                 _refuse_strange_files(disk, path)
-                identity = Identity(FORMAT, cluster_id, node_id, system.new_uuid().hex, bootstrap)
-                replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
+                inventory = Inventory.create(disk, path, {})
+                identity = Identity(FORMAT, cluster_id, node_id, system.new_uuid().hex, bootstrap, True)
+                _save_identity(disk, path, identity)
             if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
                 raise ForeignDirectoryError(
                     f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
@@ -80,7 +91,11 @@ class NodeDirectory:
             disk.makedirs(shards)
             disk.fsync_dir(path)
             disk.fsync_dir(shards)  # names that an earlier process left without a sync
-            directory = cls(disk, path, identity, lock)
+            is_remade = identity.inventory and inventory is None
+            if inventory is None:
+                identity, inventory = _take_stock(disk, path, identity)
+            directory = cls(disk, path, identity, lock, inventory)
+            directory.is_remade = is_remade
             directory._sweep()
         except BaseException:
             lock.release()
@@ -108,23 +123,38 @@ class NodeDirectory:
         return os.path.join(self.path, SHARDS_NAME, str(shard_id))
 
     def shard_ids(self) -> list[int]:
-        """Shards that have a replica here, rising."""
-        names = self._disk.listdir(os.path.join(self.path, SHARDS_NAME))
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        """Shards that have a replica here, or had one that was not removed but lost, rising."""
+        found = _shards_in(self._disk.listdir(os.path.join(self.path, SHARDS_NAME)))
+        return sorted({*found, *self.inventory.shard_ids()})
+
+    def held(self, shard_id: int) -> Held:
+        """What the inventory says of a replica."""
+        return Held(self.inventory, shard_id)
+
+    def renounce_shard(self, shard_id: int) -> None:
+        """Note that a replica is about to be removed, so that what is missing of it is not taken for damage. Blocking."""
+        self.inventory.forget(shard_id)
 
     def remove_shard(self, shard_id: int) -> None:
-        """Remove a replica with all its files. Blocking. Its log must not be in use any more."""
+        """Remove a replica with all its files. Blocking. Its log must not be in use any more.
+
+        A disk too full to note it first makes room by the removal; a crash right then leaves what counts as lost.
+        """
+        with contextlib.suppress(OSError):
+            self.renounce_shard(shard_id)
         doomed = self.shard_path(shard_id) + _REMOVED_SUFFIX
         discard_tree(self._disk, doomed)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._disk.rename(self.shard_path(shard_id), doomed)
-        except FileNotFoundError:
-            return
-        self._disk.fsync_dir(os.path.join(self.path, SHARDS_NAME))
-        discard_tree(self._disk, doomed)
+            self._disk.fsync_dir(os.path.join(self.path, SHARDS_NAME))
+            discard_tree(self._disk, doomed)
+        with contextlib.suppress(OSError):
+            self.renounce_shard(shard_id)
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Write the inventory down and give up the lock."""
+        with contextlib.suppress(OSError):  # it says less than it could
+            self.inventory.save()
         self._lock.release()
 
     def _sweep(self) -> None:
@@ -143,6 +173,41 @@ def _lock(disk: Disk, path: str) -> Lock:
         raise DirectoryInUseError(
             f"{path} is in use by process {holder}; stop that node first", path=path, pid=holder
         ) from error
+
+
+def _shards_in(names: list[str]) -> list[int]:
+    return [int(name) for name in names if name.isascii() and name.isdigit()]
+
+
+def _save_identity(disk: Disk, path: str, identity: Identity) -> None:
+    replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
+
+
+def _take_stock(disk: Disk, path: str, identity: Identity) -> tuple[Identity, Inventory]:
+    """The inventory of a directory that has none: an older version made it, or it was lost.
+
+    A crash in between is one before: it is done again.
+    """
+    shards = os.path.join(path, SHARDS_NAME)
+    found = {
+        shard
+        for shard in _shards_in(disk.listdir(shards))
+        if _holds_anything(disk, os.path.join(shards, str(shard)))
+    }
+    if not identity.inventory:
+        inventory = Inventory.create(disk, path, dict.fromkeys(found, Holding()))
+        identity = msgspec.structs.replace(identity, inventory=True)
+        _save_identity(disk, path, identity)
+        return identity, inventory
+    disk.remove(os.path.join(path, JOINED_NAME))
+    identity = msgspec.structs.replace(identity, disk_id=system.new_uuid().hex, bootstrap=False)
+    _save_identity(disk, path, identity)
+    return identity, Inventory.create(disk, path, dict.fromkeys(found, LOST))
+
+
+def _holds_anything(disk: Disk, path: str) -> bool:
+    """Has the replica in this directory ever promised or held anything?"""
+    return any(name == HARD_STATE_NAME or name.endswith(DATA_SUFFIX) for name in disk.listdir(path))
 
 
 def _load_identity(disk: Disk, path: str) -> Identity | None:

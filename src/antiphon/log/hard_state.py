@@ -13,9 +13,9 @@ import os
 import struct
 from typing import Final
 
-from antiphon.errors import DamagedLogError
 from antiphon.invariants import invariant
 from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.inventory import Held
 from antiphon.log.operations import CallStep, LogOp, OpQueue
 from antiphon.log.snapshot import frame, unframe
 
@@ -41,6 +41,9 @@ class HardState:
         voted_for: int | None,
         high_watermark: int,
         led_term: int = 0,
+        *,
+        readable: bool = True,
+        held: Held | None = None,
     ) -> None:
         self.term = term
         self.voted_for = voted_for
@@ -48,27 +51,24 @@ class HardState:
         self.led_term = (
             led_term  # 0, or the last term whose unsettled entries this replica acknowledged as leader
         )
+        self.readable = readable  # or the file is there, and does not say what was promised
+        self._held = held or Held()
         self._disk = disk
         self._directory = directory
         self._queue = queue
 
     @classmethod
-    def load(cls, disk: Disk, directory: str, queue: OpQueue) -> "HardState":
-        """Read the files; a replica that never promised anything has term 0.
+    def load(cls, disk: Disk, directory: str, queue: OpQueue, held: Held | None = None) -> "HardState":
+        """Read the files; a replica that never promised anything has term 0, and one whose file is bad is not `readable`.
 
-        Raises DamagedLogError when the promise is there and cannot be read: a replica must not forget what it promised.
+        `held`: is told of every promise that is durable.
         """
         path = os.path.join(directory, HARD_STATE_NAME)
         data = read_whole(disk, path)
         term, voted_for = 0, -1
-        if data is not None:
-            payload = unframe(_MAGIC, _VERSION, data, path)
-            if payload is None or len(payload) != _PROMISE.size:
-                raise DamagedLogError(
-                    f"{path} is damaged: the term and vote of this replica are lost; remove the replica's directory "
-                    "only after the shard has been moved off this node",
-                    path=path,
-                )
+        payload = unframe(_MAGIC, _VERSION, data, path)
+        readable = data is None or (payload is not None and len(payload) == _PROMISE.size)
+        if payload is not None and readable:
             term, voted_for = _PROMISE.unpack(payload)
         hint_path = os.path.join(directory, HIGH_WATERMARK_NAME)
         hint = unframe(_WATERMARK_MAGIC, _VERSION, read_whole(disk, hint_path), hint_path)
@@ -77,9 +77,13 @@ class HardState:
             (high_watermark,) = _OFFSET.unpack(hint)
         elif hint is not None and len(hint) == _HINT.size:
             high_watermark, led_term = _HINT.unpack(hint)
-        return cls(
-            disk, directory, queue, term, None if voted_for < 0 else voted_for, high_watermark, led_term
-        )
+        vote = None if voted_for < 0 else voted_for
+        return cls(disk, directory, queue, term, vote, high_watermark, led_term, readable=readable, held=held)
+
+    def forget(self, floor: int) -> None:
+        """The file does not say what was promised: at least `floor`, a term that is in the log, and no known vote."""
+        if floor > self.term:
+            self.term, self.voted_for = floor, None
 
     def stage(self, term: int, voted_for: int | None) -> LogOp:
         """Promise `term` and this vote; durable when the operation is done. A term never falls, a vote never changes."""
@@ -91,17 +95,24 @@ class HardState:
         self.term, self.voted_for = term, voted_for
         payload = _PROMISE.pack(term, -1 if voted_for is None else voted_for)
         path = os.path.join(self._directory, HARD_STATE_NAME)
-        step = CallStep(functools.partial(replace_file, self._disk, path, frame(_MAGIC, _VERSION, payload)))
-        return LogOp(self._queue, [step])
+        data = frame(_MAGIC, _VERSION, payload)
+        return LogOp(self._queue, [CallStep(functools.partial(self._promise, path, data, term))])
+
+    def _promise(self, path: str, data: bytes, term: int) -> None:
+        replace_file(self._disk, path, data)
+        self._held.promised(term)
 
     def stage_high_watermark(self, offset: int, led_term: int = 0) -> LogOp:
         """Leave a hint for the next start; not synced. Call it now and then, and at a clean stop.
 
         `led_term`: see the attribute; 0 leaves what was said before.
         """
+        durable = (
+            offset < self.high_watermark
+        )  # the old one would speak against the log that is cut to the new one
         self.high_watermark, self.led_term = offset, led_term or self.led_term
         payload = _HINT.pack(offset, self.led_term) if self.led_term else _OFFSET.pack(offset)
         data = frame(_WATERMARK_MAGIC, _VERSION, payload)
         path = os.path.join(self._directory, HIGH_WATERMARK_NAME)
-        write = functools.partial(replace_file, self._disk, path, data, durable=False)
+        write = functools.partial(replace_file, self._disk, path, data, durable=durable)
         return LogOp(self._queue, [CallStep(write)])

@@ -1,9 +1,11 @@
 """Changes of a shard's files, each durable when it returns and harmless when a crash makes it happen twice or half."""
 
 import os
+from collections.abc import Callable, Iterable
 
 from antiphon.log.disk import FULL_DISK, Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header
+from antiphon.log.producer_state import ProducerState
 from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_of, offsets_of
 from antiphon.log.snapshot import (
     RESET_NAME,
@@ -14,6 +16,7 @@ from antiphon.log.snapshot import (
     encode_snapshot,
     encode_start,
 )
+from antiphon.records.batch import BatchHeader
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
 
@@ -24,7 +27,11 @@ DAMAGE_NAME = "damaged"
 def remove_segments(disk: Disk, directory: str, from_offset: int, *, ordered: bool = True) -> None:
     """Remove all segments that start at or after `from_offset`; `ordered`: the last first, so that a crash leaves no gap."""
     names = disk.listdir(directory)
-    for base in reversed(offsets_of(names, DATA_SUFFIX)):
+    bases = {
+        *offsets_of(names, DATA_SUFFIX),
+        *offsets_of(names, INDEX_SUFFIX),
+    }  # data alone may have been lost
+    for base in sorted(bases, reverse=True):
         if base >= from_offset:
             disk.remove(file_of(directory, base, INDEX_SUFFIX))
             disk.remove(file_of(directory, base, DATA_SUFFIX))
@@ -175,3 +182,16 @@ def remove_damage(disk: Disk, directory: str) -> None:
     """Remove the marker of a damaged log."""
     disk.remove(os.path.join(directory, DAMAGE_NAME))
     disk.fsync_dir(directory)
+
+
+def producers_of(
+    disk: Disk, directory: str, start: int, end: int, headers_from: Callable[[int], Iterable[BatchHeader]]
+) -> ProducerState:
+    """What is known of producers at the end of a log from `start` to `end`: from a snapshot and the batches since."""
+    found = newest_snapshot(disk, directory, end)
+    state, at = ProducerState(), start
+    if found is not None:
+        state, at = ProducerState.decode(found.producers), max(at, found.offset)
+    for header in headers_from(at):
+        state.update(header)
+    return state

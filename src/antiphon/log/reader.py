@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from antiphon.errors import DamagedLogError
+from antiphon.errors import AntiphonError, DamagedLogError
 from antiphon.log.disk import Disk
 from antiphon.log.index import IndexEntry, find_entry, iter_entries
 from antiphon.log.recovery import DamageReport
-from antiphon.records.batch import UNCHECKED_BYTES
+from antiphon.records.batch import UNCHECKED_BYTES, Buffer, read_header
+from antiphon.records.decode import decode_records
 
 _ENTRIES_MAX: Final = 65_536
 
@@ -123,3 +124,15 @@ def batch_matches(entry: IndexEntry, batch: memoryview) -> bool:
         and crc32c(batch[:UNCHECKED_BYTES]) == entry.head_crc
         and crc32c(batch[UNCHECKED_BYTES:]) == int.from_bytes(batch[17:21], "big")
     )
+
+
+def first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tuple[int, int]:
+    """(offset, timestamp) of a batch's first record from `log_start` on that is at least that late, or of the batch."""
+    header = read_header(batch)
+    try:
+        for record in decode_records(batch, include_control=True):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
+                return record.offset, record.timestamp_ms
+    except AntiphonError:
+        pass
+    return header.base_offset, header.max_timestamp

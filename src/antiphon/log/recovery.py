@@ -2,7 +2,8 @@
 
 - A snapshot whose files are as it says stands for everything before it; only what follows is read, batch by batch.
 - The **torn tail** is the end of a write that nobody was told of: it has no index entry, and is cut off.
-- **Damage** is a bad batch whose index entry proves that it was durable, or a bad batch or a gap before the last segment.
+- **Damage** is a bad batch whose index entry proves that it was durable, a bad batch or a gap before the last segment, or
+  the lack of what other files say was there (`lost_files`).
   Then the log ends before the damage, nothing is removed, and a marker file keeps the report across restarts: a
   replica that lost durable entries must not vote until it has been refetched (`ShardLog.clear_damage`).
 """
@@ -15,8 +16,11 @@ import msgspec
 
 from antiphon.errors import CorruptBatchError
 from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.hard_state import HardState
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
+from antiphon.log.inventory import Held, Holding
 from antiphon.log.layout import DAMAGE_NAME, finish_wipe, newest_snapshot
+from antiphon.log.lost_files import index_without_data, snapshot_beyond
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.segment import (
     DATA_SUFFIX,
@@ -130,12 +134,84 @@ def recover(disk: Disk, directory: str) -> RecoveredLog:
     return _Recovery(disk, directory, start).run()
 
 
+def compare(
+    disk: Disk,
+    directory: str,
+    end: EntryId,
+    state: HardState,
+    held: Held,
+    damaged: DamageReport | None,
+    *,
+    made: bool,
+    promises: bool,
+    hint_binds: bool,
+) -> DamageReport | None:
+    """Compare what was found with what this replica is known to have had, and bring the inventory in step with it.
+
+    Args:
+        disk: where the replica is.
+        directory: of the replica.
+        end: of the log.
+        state: its promise, which is raised where it is lost to what the log shows.
+        held: what the node's inventory says.
+        damaged: what is known to be damaged already.
+        made: the directory was not there.
+        promises: terms are promised before their entries are taken.
+        hint_binds: the high watermark that was noted was never above what was synced.
+
+    Returns:
+        The damage of the log, with what was found to be missing; it is marked, durably.
+    """
+    loss = _loss(directory, end, state, held.known, made=made, promises=promises, hint_binds=hint_binds)
+    if loss is None:
+        held.found(state.term, end)
+    else:
+        if damaged is None or (loss.forgot and not damaged.forgot):
+            damaged = loss
+            save_damage(disk, directory, loss)
+        held.set(state.term, end)  # less is here from now on; the marker tells of it
+    if damaged is not None and damaged.forgot:
+        state.forget(end.term)
+    return damaged
+
+
+def _loss(
+    path: str,
+    end: EntryId,
+    state: HardState,
+    known: Holding | None,
+    *,
+    made: bool,
+    promises: bool,
+    hint_binds: bool,
+) -> DamageReport | None:
+    held = (
+        "" if known is None else f"this node had promised term {known.term} and had a log up to {known.end}, "
+    )
+    if not state.readable:
+        return DamageReport(end.offset, path, FORGOTTEN, "the file of the term and vote cannot be read")
+    if known is not None and made:
+        return DamageReport(end.offset, path, FORGOTTEN, f"{held}and its directory is gone")
+    if (known is not None and state.term < known.term) or (promises and state.term < end.term):
+        reason = f"{held}and what is found was promised up to term {state.term} only, with a log up to {end}"
+        return DamageReport(end.offset, path, FORGOTTEN, reason)
+    if known is not None and end < known.end:
+        return DamageReport(end.offset, path, 0, f"{held}and what is found ends at {end}")
+    if hint_binds and end.offset < state.high_watermark:
+        reason = (
+            f"everything below {state.high_watermark} was durable and committed, and the log ends at {end}"
+        )
+        return DamageReport(end.offset, path, 0, reason)
+    return None
+
+
 class _Recovery:
     def __init__(self, disk: Disk, directory: str, start: LogStart) -> None:
         self.disk = disk
         self.directory = directory
         self.start = start
         self.bases = self._live_bases()
+        self.lost_segment = index_without_data(disk, directory, start.log_start)
         self.segments: list[Segment] = []
         self.terms = TermIndex(start.log_start, start.start_term)
         self.members = MembersIndex(start.members)
@@ -151,7 +227,7 @@ class _Recovery:
         found_snapshot = self._best_snapshot(of_start=marker is not None)
         if found_snapshot is not None:
             self._load(*found_snapshot)
-        elif self.bases:
+        elif self.bases and (self.lost_segment is None or self.lost_segment >= self.bases[0]):
             # The term before a segment that was trimmed in its middle is not known, and not needed.
             known = self.bases[0] == self.start.log_start
             self.terms = TermIndex(self.bases[0], self.start.start_term if known else 0)
@@ -162,6 +238,8 @@ class _Recovery:
             if self.damaged is None:
                 self._scan(number)
         self._trim()
+        if self.damaged is None:
+            self._look_for_losses()
         found = self.damaged
         if found is not None and marker is None:
             save_damage(self.disk, self.directory, found)
@@ -176,6 +254,19 @@ class _Recovery:
             self.scanned,
             report,
         )
+
+    def _look_for_losses(self) -> None:
+        """Does something that is left say that the log was longer?"""
+        end, path = self.terms.log_end, None
+        reason = f"the log ends at {end}, "
+        if self.lost_segment is not None:
+            path = file_of(self.directory, self.lost_segment, DATA_SUFFIX)
+            reason += "and the index of a segment is left whose data is gone"
+        else:
+            path = snapshot_beyond(self.disk, self.directory, end)
+            reason += "and a snapshot of a later offset is left"
+        if path is not None:
+            self.damaged = DamageReport(end, path, 0, reason)
 
     def _live_bases(self) -> list[int]:
         """First offsets of the segments that reach beyond the log start; the others are removed."""

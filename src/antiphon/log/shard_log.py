@@ -7,7 +7,6 @@ before anything else is staged on the same log::
     disk = RealDisk()
     log = ShardLog.open(disk, "/data/shards/17", LogConfig())      # blocking; recovers; see log.recovery, log.damaged
     wal = WalThread(disk); wal.start(loop)
-
     duplicate = log.producers.check(header)                        # leader only, before stamping; may raise
     stamp(batch, log.log_end, term)                                # leader only
     wal.submit(log.stage_append([batch]), on_durable)              # AppendLog: log.log_end has grown, read() sees it
@@ -35,23 +34,22 @@ from collections.abc import Callable, Iterator, Sequence
 from antiphon import system
 from antiphon.errors import AntiphonError, DamagedLogError, OffsetOutOfRangeError, StorageFailedError
 from antiphon.invariants import invariant, unreachable
-from antiphon.log import layout
+from antiphon.log import layout, recovery
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import Disk
 from antiphon.log.hard_state import HardState
 from antiphon.log.index import IndexEntry, find_entry, pack_entry, read_entry
+from antiphon.log.inventory import Held
 from antiphon.log.operations import APPEND, TRIM, Callback, CallStep, LogOp, OpQueue, Step, WriteStep
 from antiphon.log.producer_state import ProducerState
-from antiphon.log.reader import DiskRead, SegmentView
-from antiphon.log.recovery import FORGOTTEN, JOINING, DamageReport, RecoveredLog, recover, save_damage
+from antiphon.log.reader import DiskRead, SegmentView, first_record_since
 from antiphon.log.retention import retained_from
 from antiphon.log.segment import Segment
 from antiphon.log.snapshot import LogStart, SegmentSummary, Snapshot, encode_snapshot
 from antiphon.log.tail import MemoryTail
 from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, read_header
 from antiphon.records.builder import members_of
-from antiphon.records.decode import decode_records
-from antiphon.records.entry_id import EntryId
+from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.records.members import Members, MembersIndex
 
 _REPLAY_BYTES = 4 * 1024 * 1024
@@ -66,19 +64,27 @@ class ShardLog:
     """See the module's text. Public attributes are read-only for others, except `config`."""
 
     def __init__(
-        self, disk: Disk, path: str, config: LogConfig, found: RecoveredLog, clock_ms: Callable[[], int]
+        self,
+        disk: Disk,
+        path: str,
+        config: LogConfig,
+        found: recovery.RecoveredLog,
+        clock_ms: Callable[[], int],
+        held: Held | None = None,
     ) -> None:
         self.disk = disk
         self.path = path
         self.terms = found.terms
         self.members: MembersIndex = found.members
         self.producers: ProducerState = found.producers
-        self.damaged: DamageReport | None = found.damaged
+        self.damaged: recovery.DamageReport | None = found.damaged
         self.recovery = found.report
         self.queue = OpQueue(path, config.flush)
-        self.hard_state = HardState.load(disk, path, self.queue)
+        self.hard_state = HardState.load(disk, path, self.queue, held)
         self.durable_end = found.terms.log_end
         self._config = config
+        self._held = held or Held()
+        self._is_held = self._held.is_written  # or the first durable thing here is still to be noted
         self._clock_ms = clock_ms
         self._segments: list[Segment] = found.segments
         self._tail = MemoryTail(found.terms.log_end)
@@ -101,15 +107,25 @@ class ShardLog:
         path: str,
         config: LogConfig | None = None,
         *,
+        held: Held | None = None,
+        promises: bool = False,
         clock_ms: Callable[[], int] = _system_ms,
     ) -> "ShardLog":
         """Open or create the log in directory `path`; blocking.
 
         A torn tail is cut off (see `recovery`); damage is reported in `damaged` and the log then ends before it.
+
+        `held` is what the node's inventory says of this replica; where that is more than is found here, it is damage too.
+        `promises`: a term is promised before its entries are taken, so a log of a later term has lost the promise.
+
         Raises NewerFormatError for files of a later version, OSError for a disk that cannot be read.
         """
         made = disk.makedirs(path)
-        log = cls(disk, path, config or LogConfig(), recover(disk, path), clock_ms)
+        log = cls(disk, path, config or LogConfig(), recovery.recover(disk, path), clock_ms, held)
+        state, binds = log.hard_state, log.config.flush == "always"
+        log.damaged = recovery.compare(
+            disk, path, log.end, state, log._held, log.damaged, made=made, promises=promises, hint_binds=binds
+        )
         if made:
             # Its name becomes durable with the first thing in it: opening many new shards is cheap.
             log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))
@@ -200,6 +216,10 @@ class ShardLog:
             total += size
         if self._since_snapshot >= self._config.snapshot_bytes:
             steps.append(self._snapshot_step())
+        if not self._is_held:
+            self._is_held = True  # from this append on, that the replica is gone would be noticed
+            held = self.terms.end if self._config.flush == "always" else EMPTY
+            steps.append(CallStep(functools.partial(self._held.reached, held)))
         self._tail.evict(self._config.tail_bytes_max, self.durable_end)
         settle = self._settle_at(self.terms.log_end)
         return LogOp(self.queue, steps, settle=settle, kind=APPEND, size_bytes=total)
@@ -222,6 +242,11 @@ class ShardLog:
                 self.members.append(next_offset, said)
         self._last_entry = entry
         self._since_snapshot += size
+
+    def note_held(self) -> None:
+        """Let the inventory know how far the log is durable; written down when it is saved."""
+        if self._config.flush == "always" and self._held.is_written:
+            self._held.reached(EntryId(self.terms.term_before(self.durable_end), self.durable_end))
 
     def _is_full(self, segment: Segment, size: int, now_ms: int) -> bool:
         if segment.size_bytes == 0:
@@ -267,7 +292,9 @@ class ShardLog:
         self.members.truncate(to_offset)
         self._start_generation(to_offset)
         if not self.producers.truncate(to_offset):
-            self._rebuild_producers()
+            self.producers = layout.producers_of(
+                self.disk, self.path, self.log_start, self.log_end, self.headers_from
+            )
         self._last_entry = self._find_last_entry()
         return LogOp(self.queue, [self._cut_step()], settle=self._settle_at(to_offset))
 
@@ -291,7 +318,8 @@ class ShardLog:
         self._files_beyond = False
         last = self._segments[-1] if self._segments else None
         kept = None if last is None else (last.base_offset, last.size_bytes, last.count)
-        return CallStep(functools.partial(layout.cut_files, self.disk, self.path, self.terms.log_end, kept))
+        cut = functools.partial(layout.cut_files, self.disk, self.path, self.terms.log_end, kept)
+        return CallStep(functools.partial(self._held.cut, self.terms.end, cut))
 
     def _shorten(self, segment: Segment, to_offset: int) -> None:
         place = self._tail.place_of(to_offset)
@@ -341,7 +369,8 @@ class ShardLog:
         self._since_snapshot = 0
         self._snapshot_offset = None
         wipe = functools.partial(layout.wipe, self.disk, self.path, at, self.producers.encode(), members)
-        steps: list[Step] = [CallStep(wipe)]
+        cut = functools.partial(self._held.cut, at, wipe)
+        steps: list[Step] = [CallStep(functools.partial(self._held.extend, at, cut))]
         if then is not None:
             steps.append(CallStep(then))
         return LogOp(self.queue, steps, settle=self._settle_at(at.offset))
@@ -401,14 +430,18 @@ class ShardLog:
     def mark_forgotten(self) -> None:
         """Note, durably, that an older self of this replica may have held and promised anything. Blocking."""
         self._found_damage(
-            DamageReport(self.log_end, self.path, FORGOTTEN, "the node's directory was replaced")
+            recovery.DamageReport(
+                self.log_end, self.path, recovery.FORGOTTEN, "the node's directory was replaced"
+            )
         )
         self.disk.fsync_dir(os.path.dirname(self.path))  # the replica's directory may be as new as the mark
 
     def mark_joining(self) -> None:
         """Note, durably, that this replica begins empty in a shard that is older. Blocking."""
         self._found_damage(
-            DamageReport(self.log_end, self.path, JOINING, "the shard is older than this replica")
+            recovery.DamageReport(
+                self.log_end, self.path, recovery.JOINING, "the shard is older than this replica"
+            )
         )
         self.disk.fsync_dir(os.path.dirname(self.path))
 
@@ -436,17 +469,17 @@ class ShardLog:
             tuple(self.members.items()),
         )
         newest = self._segments[-1]
-        return CallStep(
-            functools.partial(
-                layout.write_last_snapshot if last else layout.write_snapshot,
-                self.disk,
-                self.path,
-                snapshot.offset,
-                encode_snapshot(snapshot),
-                (newest.data_path, newest.index_path),
-                start.offset,
-            )
+        write = functools.partial(
+            layout.write_last_snapshot if last else layout.write_snapshot,
+            self.disk,
+            self.path,
+            snapshot.offset,
+            encode_snapshot(snapshot),
+            (newest.data_path, newest.index_path),
+            start.offset,
         )
+        # Data and index are synced up to here.
+        return CallStep(write if last else functools.partial(self._held.extend, self.terms.end, write))
 
     # -- reads ----------------------------------------------------------------------------------------------------------
 
@@ -501,10 +534,10 @@ class ShardLog:
         removals = self._removals
         return DiskRead(self.disk, views, lambda: self._removals == removals, self._found_damage)
 
-    def _found_damage(self, report: DamageReport) -> None:
+    def _found_damage(self, report: recovery.DamageReport) -> None:
         if self.damaged is None:
             self.damaged = report
-            save_damage(self.disk, self.path, report)
+            recovery.save_damage(self.disk, self.path, report)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
@@ -515,11 +548,11 @@ class ShardLog:
         for entry in self._disk_read(timestamp_ms).entries():
             if entry.max_timestamp >= timestamp_ms and self.log_start < entry.next_offset <= in_memory:
                 batches = self.read(max(entry.base_offset, self.log_start), 1, entry.next_offset)
-                return _first_record_since(batches[0], timestamp_ms, self.log_start)
+                return first_record_since(batches[0], timestamp_ms, self.log_start)
         for batch in self._tail.batches():
             header = read_header(batch)
             if header.max_timestamp >= timestamp_ms and header.next_offset > self.log_start:
-                return _first_record_since(batch, timestamp_ms, self.log_start)
+                return first_record_since(batch, timestamp_ms, self.log_start)
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
@@ -565,23 +598,3 @@ class ShardLog:
     def release_memory(self, keep_bytes: int = 0) -> None:
         """Let go of durable batches held in memory: for shards that have been idle for a while."""
         self._tail.evict(keep_bytes, self.durable_end)
-
-    def _rebuild_producers(self) -> None:
-        found = layout.newest_snapshot(self.disk, self.path, self.log_end)
-        state, at = ProducerState(), self.log_start
-        if found is not None:
-            state, at = ProducerState.decode(found.producers), max(at, found.offset)
-        for header in self.headers_from(at):
-            state.update(header)
-        self.producers = state
-
-
-def _first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tuple[int, int] | None:
-    header = read_header(batch)
-    try:
-        for record in decode_records(batch, include_control=True):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
-                return record.offset, record.timestamp_ms
-    except AntiphonError:
-        pass
-    return header.base_offset, header.max_timestamp

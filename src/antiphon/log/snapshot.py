@@ -22,7 +22,9 @@ SNAPSHOT_MAGIC: Final = b"ANTIPHSS"
 SNAPSHOT_VERSION: Final = 2
 START_MAGIC: Final = b"ANTIPHST"
 START_VERSION: Final = 2
+FRAMED_VERSIONS: Final = {SNAPSHOT_MAGIC: 2, START_MAGIC: 2}  # of other files: 1; later ones are sealed
 _FRAME: Final = struct.Struct(">8sII")
+_HEAD: Final = struct.Struct(">8sI")
 _START: Final = struct.Struct(">qqB7x")
 START_NAME: Final = "start"
 RESET_NAME: Final = "reset"  # the snapshot that a reset puts in the place of the log, until it stands there
@@ -71,13 +73,29 @@ def frame(magic: bytes, version: int, payload: bytes) -> bytes:
     return _FRAME.pack(magic, version, crc32c(payload)) + payload
 
 
+def seal(magic: bytes, version: int, payload: bytes) -> bytes:
+    """The same with magic and version under the CRC too: how every version is written that is not older than this way."""
+    return _FRAME.pack(magic, version, _crc_of_all(magic, version, payload)) + payload
+
+
+def _crc_of_all(magic: bytes, version: int, payload: bytes) -> int:
+    return int(crc32c(payload, crc32c(_HEAD.pack(magic, version))))
+
+
 def unframe(magic: bytes, version: int, data: bytes | None, what: str) -> bytes | None:
-    """The payload of such a file; None where it is missing or not whole; NewerFormatError for a later version."""
+    """The payload of such a file, framed or sealed; None where it is missing or not whole.
+
+    Raises NewerFormatError for a later version. Those are sealed, so a flipped bit of the version makes none.
+    """
     if data is None or len(data) < _FRAME.size:
         return None
     found_magic, found_version, crc = _FRAME.unpack_from(data)
     payload = data[_FRAME.size :]
-    if found_magic != magic or crc != crc32c(payload):
+    if found_magic != magic:
+        return None
+    if crc != _crc_of_all(magic, found_version, payload) and (
+        found_version > FRAMED_VERSIONS.get(magic, 1) or crc != crc32c(payload)
+    ):
         return None
     if found_version > version:
         raise NewerFormatError(

@@ -507,7 +507,8 @@ class ShardHost:
 
     def note_watermark(self) -> None:
         """Leave a hint for the next start."""
-        self.noted_watermark = self.settled
+        # A leader may have committed what its own disk does not have yet: then the hint would accuse the disk of a loss.
+        self.noted_watermark = min(self.settled, self.log.durable_end)
         led_term = self.term if self.is_leader and self.acknowledges_early else 0
         self.services.wal.submit(self.log.hard_state.stage_high_watermark(self.noted_watermark, led_term))
 

@@ -64,6 +64,10 @@ class Shards:
         self._directory = directory
         self._tables = os.path.join(node.config.dir, "tables")
         self._log = structlog.get_logger()
+        if directory.is_remade:
+            self._log.error(
+                "inventory_lost", reason="this directory counts as a new disk: what is in it is refetched"
+            )
         self._to_open: deque[int] = deque()
         self._opening = False
         self._early: dict[int, list[tuple[int, AnyMessage]]] = {}
@@ -216,13 +220,15 @@ class Shards:
     def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> ShardHost:
         node = self._node
         settings = self.settings.of(topic)
-        is_table = topic.kind is Kind.TABLE and not settings.replication.is_multi
+        is_multi = settings.replication.is_multi
+        is_table = topic.kind is Kind.TABLE and not is_multi
         store = store_path(self._tables, shard.shard_id)
         if is_table:
             make_directory(self._disk, self._tables)
             self._recover_install(shard.shard_id, store)
-        log = self._open_log(shard.shard_id, settings.log)
-        if settings.replication.is_multi:
+        config = settings.log._replace(flush="always") if is_multi else settings.log
+        log = self._open_log(shard.shard_id, config, promises=not is_multi)
+        if is_multi:
             return open_multi_host(node, self._disk, log, topic, shard, settings, self._place())
         table = None
         high_watermark = log.hard_state.high_watermark
@@ -247,7 +253,9 @@ class Shards:
         return host
 
     def _recover_install(self, shard_id: int, store: str) -> None:
-        found = recover_install(self._disk, store, self._directory.shard_path(shard_id))
+        directory = self._directory
+        log_path, shortened = directory.shard_path(shard_id), directory.held(shard_id).lower
+        found = recover_install(self._disk, store, log_path, shortened)
         if found is not None:
             self._log.warning("snapshot_installed_at_start", shard=shard_id, at=found.at)
 
@@ -267,6 +275,7 @@ class Shards:
                 term_start,
                 self._commit_marker,
             )
+        forgot = log.damaged is not None and log.damaged.forgot
         return Replica(
             node_id=node.node_id,
             shard=shard.shard_id,
@@ -280,6 +289,7 @@ class Shards:
             make_term_start=term_start,
             config=settings.replica,
             damaged=log.damaged is not None,
+            forgot=forgot,
             make_marker=self._commit_marker,
         )
 
@@ -302,7 +312,7 @@ class Shards:
         """Open this voter's replica of `__cluster`."""
         node = self._node
         timings = node.config.timings
-        log = self._open_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
+        log = self._open_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES), promises=True)
         if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
             log.mark_forgotten()
             self._log.error(
@@ -333,8 +343,15 @@ class Shards:
         node.needs_ticks(host)
         return host
 
-    def _open_log(self, shard_id: int, config: LogConfig) -> ShardLog:
-        log = ShardLog.open(self._disk, self._directory.shard_path(shard_id), config)
+    def _open_log(self, shard_id: int, config: LogConfig, *, promises: bool) -> ShardLog:
+        directory = self._directory
+        log = ShardLog.open(
+            self._disk,
+            directory.shard_path(shard_id),
+            config,
+            held=directory.held(shard_id),
+            promises=promises,
+        )
         if log.damaged is not None:
             self._log.error("log_damaged", shard=shard_id, at=log.damaged.offset, reason=log.damaged.reason)
         elif log.recovery.torn_bytes:
@@ -389,6 +406,9 @@ class Shards:
                 host.note_watermark()
             else:
                 host.log.release_memory(IDLE_TAIL_BYTES)
+            host.log.note_held()
+        if self._directory.inventory.has_news:
+            self._node.wal.submit(self._directory.inventory.stage_save())
 
     def _note_joined(self) -> None:
         """What the cluster had placed here before this directory was made is open by now, if anything was."""
@@ -474,6 +494,8 @@ class Shards:
             self._continue_opening()
 
     def _remove_now(self, shard_id: int) -> None:
+        with contextlib.suppress(OSError):  # tried again once there is room
+            self._directory.renounce_shard(shard_id)
         with contextlib.suppress(OSError):
             destroy_state(self._disk, store_path(self._tables, shard_id))
         self._directory.remove_shard(shard_id)

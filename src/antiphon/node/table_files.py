@@ -9,6 +9,7 @@ when the log has begun anew, before anything is written to it.
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -80,8 +81,12 @@ def end_install(disk: Disk, path: str) -> None:
     disk.fsync_dir(os.path.dirname(path))
 
 
-def recover_install(disk: Disk, path: str, log_path: str) -> Installation | None:
+def recover_install(
+    disk: Disk, path: str, log_path: str, shortened: Callable[[EntryId], None] | None = None
+) -> Installation | None:
     """Before the store `path` and its log are opened: finish the installation that had begun, undo what had not. Blocking.
+
+    `shortened` is told of the log's new end before the old log goes.
 
     Raises StorageFailedError where the file that says what to finish cannot be read.
     """
@@ -96,6 +101,8 @@ def recover_install(disk: Disk, path: str, log_path: str) -> Installation | None
         return None
     found = _decode(data, path + INSTALL_SUFFIX)
     _swap(disk, path)
+    if shortened is not None:
+        shortened(found.at)
     layout.wipe(disk, log_path, found.at, found.producers, found.members)
     end_install(disk, path)
     return found

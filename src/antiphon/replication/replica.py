@@ -94,9 +94,11 @@ class Replica(ReplicaCore):
         make_term_start: Callable[[int, int], Entry],
         config: ReplicaConfig,
         damaged: bool = False,
+        forgot: bool = False,
         members: Members | None = None,
         make_marker: MakeMarker | None = None,
     ) -> None:
+        """`forgot` (with `damaged`): the promises are lost too, so the coordinator's word comes first."""
         super().__init__(
             node_id=node_id,
             shard=shard,
@@ -112,6 +114,9 @@ class Replica(ReplicaCore):
             make_marker=make_marker,
         )
         self._coordinator: NodeId | None = None  # who is told that this replica leads
+        self._forgot = forgot
+        if forgot:
+            self.role = Role.NOT_MEMBER
         self._members_version = 0  # of the record by which `members` are known
         self._handlers.update(
             {
@@ -129,6 +134,9 @@ class Replica(ReplicaCore):
         if message.term < self.term:
             self._refuse(sender, out)
             return
+        if self._forgot:  # an older self may have been part of this term as well
+            self._forgot = False
+            self._repair_floor = message.term
         if message.term > self.term:
             self._fence(message.term, None, out)
             head = self._log.terms.end  # all of it is durable when the promise is

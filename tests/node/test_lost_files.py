@@ -1,0 +1,182 @@
+"""A node that lost a replica's files is no evidence for an election: what the others acknowledged with it is not lost."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import AntiphonError
+from antiphon.node.multi_host import MultiHost
+from antiphon.records.decode import decode_records
+from antiphon.wire.metadata import CLUSTER_SHARD_ID
+from antiphon.wire.requests import CreateTopic
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+FULL, EMPTIED, OLD = 1, 2, 0  # has everything; loses its files; was away
+LOOK_S = 2.5
+
+
+def no_segments(path: Path, shard_id: int) -> None:
+    for file in (path / "shards" / str(shard_id)).glob("*.log"):
+        file.unlink()
+
+
+def no_replica(path: Path, shard_id: int) -> None:
+    shutil.rmtree(path / "shards" / str(shard_id))
+
+
+def no_replicas(path: Path, _shard_id: int) -> None:
+    shutil.rmtree(path / "shards")
+
+
+def only_identity(path: Path, _shard_id: int) -> None:
+    for entry in path.iterdir():
+        if entry.name != "identity.json":
+            entry.unlink() if entry.is_file() else shutil.rmtree(entry)
+
+
+LOSSES: list[Callable[[Path, int], None]] = [no_segments, no_replica, no_replicas, only_identity]
+
+
+async def without(nodes: Nodes, shard_id: int) -> list[bytes]:
+    """Writes with all three nodes, then without one of them; then all are stopped. The values."""
+    values = [b"%d" % i for i in range(40)]
+    for value in values[:10]:
+        await nodes.append(shard_id, value)
+    await nodes.stop(OLD)
+    for value in values[10:]:
+        await nodes.append(shard_id, value)
+    await nodes.stop(EMPTIED)
+    await nodes.stop(FULL)
+    return values
+
+
+async def nobody_serves(nodes: Nodes, shard_id: int) -> None:
+    for _ in range(int(LOOK_S / 0.05)):
+        await asyncio.sleep(0.05)
+        for node in nodes.nodes.values():
+            host = node.hosts.get(shard_id)
+            assert host is None or not host.is_serving
+
+
+async def values_of(nodes: Nodes, shard_id: int) -> list[bytes]:
+    host = await nodes.leader(shard_id)
+    await eventually(lambda: host.high_watermark == host.log.log_end)
+    found: list[bytes] = []
+    at = host.log.log_start
+    while at < host.log.log_end:
+        for batch in host.log.read(at, 1 << 20, host.log.log_end):
+            for record in decode_records(batch, include_control=True):
+                at = record.offset + 1
+                if record.value is not None and record.value.isdigit():
+                    found.append(record.value)
+    return found
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
+def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
+    tmp_path: Path, profile: str, lose: Callable[[Path, int], None]
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile=profile, replicas=3))
+            shard_id = topic.shards[0].shard_id
+            values = await without(nodes, shard_id)
+            lose(tmp_path / f"node-{EMPTIED}", shard_id)
+            await nodes.start(EMPTIED)
+            await nodes.start(OLD)
+            await nobody_serves(nodes, shard_id)
+            await nodes.start(FULL)
+            assert await values_of(nodes, shard_id) == values
+            await eventually(
+                lambda: all(
+                    shard_id in node.hosts
+                    and node.hosts[shard_id].status().state == "ok"
+                    and node.hosts[shard_id].log.log_end >= len(values)
+                    for node in nodes.nodes.values()
+                )
+            )
+            if (
+                lose is not only_identity
+            ):  # another disk: the coordinator has to hear first that it was brought up to date
+                await nodes.stop(FULL)  # what was refetched counts again
+                assert await values_of(nodes, shard_id) == values
+
+    run(test())
+
+
+@pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
+def test_the_metadata_outlives_the_loss_of_a_voters_files(
+    tmp_path: Path, lose: Callable[[Path, int], None]
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            await nodes.stop(OLD)
+            await nodes.leader(CLUSTER_SHARD_ID)
+            await nodes.nodes[FULL].create_topic(CreateTopic("t", replicas=1))
+            await nodes.stop(EMPTIED)
+            await nodes.stop(FULL)
+            lose(tmp_path / f"node-{EMPTIED}", CLUSTER_SHARD_ID)
+            await nodes.start(EMPTIED)
+            await nodes.start(OLD)
+            await nobody_serves(nodes, CLUSTER_SHARD_ID)
+            await nodes.start(FULL)
+            await nodes.leader(CLUSTER_SHARD_ID)
+            await eventually(lambda: all("t" in node.view.topics for node in nodes.nodes.values()))
+            host = nodes.nodes[EMPTIED].hosts[CLUSTER_SHARD_ID]
+            await eventually(lambda: host.log.damaged is None)
+
+    run(test())
+
+
+@pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
+def test_a_replica_that_everybody_writes_regains_what_it_wrote(
+    tmp_path: Path, lose: Callable[[Path, int], None]
+) -> None:
+    """Nothing is numbered a second time: it writes again when the others have said what they have of it."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            topic = await nodes.nodes[0].create_topic(
+                CreateTopic("t", profile="tarantool", replicas=3, config={"writers": "multi"})
+            )
+            shard_id = topic.shards[0].shard_id
+            writer = await _writable(nodes, EMPTIED, shard_id)
+            for i in range(20):
+                await nodes.append(shard_id, b"%d" % i)
+            await eventually(
+                lambda: all(node.hosts[shard_id].log.log_end == 20 for node in nodes.nodes.values())
+            )
+            clock = writer.multi.vclock
+            await nodes.stop(EMPTIED)
+            await nodes.stop(FULL)
+            lose(tmp_path / f"node-{EMPTIED}", shard_id)
+            await nodes.start(EMPTIED)
+            host = nodes.nodes[EMPTIED].hosts
+            await eventually(lambda: shard_id in host)
+            await asyncio.sleep(1)
+            with pytest.raises(AntiphonError):
+                host[shard_id].check_writable()
+            assert host[shard_id].status().state == "damaged"
+            await nodes.start(FULL)
+            writer = await _writable(nodes, EMPTIED, shard_id)
+            assert writer.multi.vclock == clock
+
+    run(test())
+
+
+async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiHost:
+    def writable() -> bool:
+        try:
+            nodes.nodes[node_id].host(shard_id).check_writable()
+        except AntiphonError:
+            return False
+        return True
+
+    await eventually(writable)
+    host = nodes.nodes[node_id].hosts[shard_id]
+    assert isinstance(host, MultiHost)
+    return host
