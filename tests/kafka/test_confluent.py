@@ -161,6 +161,31 @@ def test_errors_that_cannot_succeed_are_told(served: Served) -> None:
     assert reports[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
+def test_what_belongs_to_the_cluster_is_neither_written_nor_administered(served: Served) -> None:
+    """Nor does any client make a topic of such a name."""
+    served.do(lambda: served.gateway.add_topic("__staged", internal=True))
+    served.do(lambda: served.gateway.add_topic("__jobs", kind=Kind.TABLE, internal=True))
+    admin = AdminClient({"bootstrap.servers": served.address})
+    entry = ConfigEntry("retention.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    for name in ("__staged", "__jobs"):
+        (err, _), *_ = send(producer(served), name, range(1))
+        assert err.code() == KafkaError.TOPIC_EXCEPTION
+        change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        for refused in (
+            admin.create_topics([NewTopic(name, 1, 1)])[name],
+            admin.create_topics([NewTopic(f"{name}2", 1, 1)])[f"{name}2"],
+            admin.delete_topics([name])[name],
+            admin.create_partitions([NewPartitions(name, 5)])[name],
+            admin.incremental_alter_configs([change])[change],
+            *admin.delete_records([TopicPartition(name, 0, 0)]).values(),
+        ):
+            with pytest.raises(KafkaException) as caught:
+                refused.result(10)
+            assert caught.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
+        found = served.gateway.topic(name)
+        assert (len(found.shards), found.config) == (1, {})
+
+
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_acks(served: Served, acks: str) -> None:
     topic = f"acks-{acks}"

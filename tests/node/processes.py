@@ -199,13 +199,13 @@ class Processes:
                     assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    def append(self, shard_id: int, value: bytes, **condition: int) -> Appended:
+    def append(self, shard_id: int, value: bytes, expected_offset: int | None = None) -> Appended:
         """Append one record to the leader of a shard, once: tries that were cut off by an election may have landed."""
         producer_id = secrets.randbits(60)
         batch = build_batch(
             [(None, value, [], 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
-        reply = self.on_leader(shard_id, AppendBatch(shard_id, **condition), [batch])
+        reply = self.on_leader(shard_id, AppendBatch(shard_id, expected_offset), [batch])
         assert isinstance(reply, Appended)
         return reply
 

@@ -13,10 +13,11 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import ArchiveError
+from antiphon.wire import internal
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import Row, TableScan
 
-ARCHIVE_TABLE: Final = "__archive"
+ARCHIVE_TABLE: Final = internal.ARCHIVE_TABLE
 FORMAT_VERSION: Final = 1
 SCAN_ROWS: Final = 1000
 FILES_MAX: Final = 1_000_000  # of one shard

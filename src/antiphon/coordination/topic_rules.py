@@ -13,6 +13,7 @@ from antiphon.coordination.profiles import DEFAULTS, PROFILES, Replication
 from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
+from antiphon.wire.internal import CLUSTER_LOG, KINDS, PREFIX
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import FRAME_BYTES_MAX
 
@@ -20,7 +21,7 @@ NAME_LENGTH_MAX: Final = 249
 SHARDS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 31  # S4.22
 REPLICAS_DEFAULT: Final = 3
-RESERVED_NAMES: Final = ("__cluster",)
+RESERVED_NAMES: Final = (CLUSTER_LOG,)
 INT64_MAX: Final = (1 << 63) - 1
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -124,10 +125,17 @@ def _waits_for(commit: CommitRule, replicas: int) -> str:
 
 def check_owner(kind: Kind, internal: bool, name: str) -> None:
     """Names that begin with two underscores are for what nodes keep for themselves, and only for that."""
-    if internal != name.startswith("__"):
+    if internal != name.startswith(PREFIX):
         which = "must" if internal else "must not"
         owner = "the nodes' own" if internal else "your"
         raise InvalidRequestError(f"{owner} {kind.value} {name!r} {which} begin with '__'")
+
+
+def check_internal_kind(kind: Kind, name: str) -> None:
+    """What belongs to the cluster is what its nodes and jobs take it for: it can never be deleted and made anew."""
+    wanted = KINDS.get(name, kind)
+    if wanted is not kind:
+        raise InvalidRequestError(f"{name!r} is a {wanted.value} of the cluster's, not a {kind.value}")
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -27,6 +27,7 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
     """Write a new topic or table with placed shards; returns it and its shards' ids, which have no leaders yet."""
     topic_rules.check_name(request.name)
     topic_rules.check_owner(request.kind, request.internal, request.name)
+    topic_rules.check_internal_kind(request.kind, request.name)
     topic_rules.check_profile(request.profile)
     config = {normal_name(name): value for name, value in request.config.items()}
     topic_rules.check_shards(request.shards)
@@ -52,6 +53,10 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
 def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
     """Write changed settings and added shards; returns the topic and the ids of the added shards."""
     topic = find(ledger.model, request.name)
+    if topic.internal and (request.config or request.shards is not None):
+        raise InvalidRequestError(
+            f"{topic.kind.value} {topic.name!r} belongs to the nodes: only the number of its replicas can be changed"
+        )
     config = {normal_name(name): value for name, value in topic.config.items()}
     for name, value in request.config.items():
         if value is None:

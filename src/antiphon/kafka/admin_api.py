@@ -12,6 +12,7 @@ from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import STRING, TOPIC_SETTINGS, TopicSetting, name_problem
 from antiphon.node.gateway import Gateway
+from antiphon.wire.internal import is_internal
 from antiphon.wire.metadata import Kind, TopicMeta
 from antiphon.wire.requests import AlterTopic, CreateTopic
 
@@ -175,8 +176,7 @@ class AdminApi:
         return m.DeleteTopicsResponse(responses=responses)
 
     async def _delete(self, name: str, timeout_s: float) -> None:
-        if self._gateway.topic(name).internal:
-            raise _RefusedError(code.INVALID_TOPIC_EXCEPTION, f"{name!r} is the cluster's own")
+        _refuse_internal(self._gateway.topic(name))
         await self._gateway.delete_topic(name, timeout_s)
 
     async def delete_records(self, request: m.DeleteRecordsRequest) -> m.DeleteRecordsResponse:
@@ -199,7 +199,8 @@ class AdminApi:
             shard = self._view.shard_at(topic, index)
             if shard is None:
                 raise UnknownTopicError(f"topic {name!r} has no partition {index}", name=name)
-            if topic.kind is Kind.TABLE or topic.internal:
+            _refuse_internal(topic)
+            if topic.kind is Kind.TABLE:
                 raise _RefusedError(code.POLICY_VIOLATION, f"{name!r} is not a topic of plain records")
             if wanted.offset < DEFAULT:
                 raise _RefusedError(code.OFFSET_OUT_OF_RANGE, f"{wanted.offset} is no offset")
@@ -221,7 +222,9 @@ class AdminApi:
         return m.CreatePartitionsResponse(results=results)
 
     async def _grow(self, topic: m.GrowingTopic, timeout_s: float, validate_only: bool) -> None:
-        has = len(self._gateway.topic(topic.name).shards)
+        found = self._gateway.topic(topic.name)
+        _refuse_internal(found)
+        has = len(found.shards)
         if topic.assignments is not None:
             raise _RefusedError(code.INVALID_REPLICA_ASSIGNMENT, "the cluster places replicas by itself")
         if topic.count <= has:
@@ -302,7 +305,7 @@ class AdminApi:
             raise InvalidRequestError(
                 "only topics have settings that can be altered here; a node's are in its file"
             )
-        self._gateway.topic(resource.resource_name)
+        _refuse_internal(self._gateway.topic(resource.resource_name))
         changes: dict[str, str | None] = {}
         for setting in resource.configs:
             if setting.config_operation not in {SET, RESET}:
@@ -315,6 +318,11 @@ class AdminApi:
         if changes and not validate_only:
             with _config_errors(True):
                 await self._gateway.alter_topic(AlterTopic(name=resource.resource_name, config=changes))
+
+
+def _refuse_internal(topic: TopicMeta) -> None:
+    if is_internal(topic):
+        raise _RefusedError(code.INVALID_TOPIC_EXCEPTION, f"{topic.name!r} belongs to the cluster")
 
 
 def _check_setting(name: str, value: str | None) -> None:

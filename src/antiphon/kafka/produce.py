@@ -27,6 +27,7 @@ from antiphon.kafka.produce_codec import (
 )
 from antiphon.node.gateway import AppendResult, Gateway
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
+from antiphon.wire.internal import is_internal
 from antiphon.wire.metadata import Kind, TopicMeta
 
 ALL_REPLICAS: Final = -1
@@ -179,7 +180,9 @@ def _refuse_request(header: RequestHeader, request: ProduceRequest) -> tuple[int
 
 
 def _refuse_topic(topic: TopicMeta) -> None:
-    if topic.kind is Kind.TABLE or topic.internal:
+    if is_internal(topic):
+        raise _RefusedBatchError(code.INVALID_TOPIC_EXCEPTION, f"{topic.name} belongs to the cluster")
+    if topic.kind is Kind.TABLE:
         raise _RefusedBatchError(
             code.POLICY_VIOLATION,
             f"{topic.name} is a table: its log is written by the table's own operations, and can be read here",

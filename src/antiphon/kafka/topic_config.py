@@ -7,8 +7,9 @@ proper code, and Kafka's rules for a topic's name, so that a client is told of a
 import re
 from typing import Final, NamedTuple
 
-GROUPS_TABLE: Final = "__groups"  # committed offsets of consumer groups
-RESERVED_NAMES: Final = ("__cluster", GROUPS_TABLE)
+from antiphon.wire import internal
+
+GROUPS_TABLE: Final = internal.GROUPS_TABLE
 NAME_LENGTH_MAX: Final = 249
 BOOLEAN: Final = 1
 STRING: Final = 2
@@ -70,8 +71,8 @@ TOPIC_SETTINGS: Final[dict[str, TopicSetting]] = {setting.name: setting for sett
 
 def name_problem(name: str) -> str | None:
     """Why a client cannot have a topic of that name, or None."""
-    if name in RESERVED_NAMES:
-        return f"{name!r} is the cluster's own"
+    if name.startswith(internal.PREFIX):
+        return f"{name!r} would be the cluster's own: names of topics do not begin with {internal.PREFIX!r}"
     if len(name) > NAME_LENGTH_MAX or name in {".", ".."} or _NAME.fullmatch(name) is None:
         return f"{name!r} is not a topic's name: 1 to {NAME_LENGTH_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'"
     return None

@@ -34,6 +34,7 @@ from antiphon.node.trimming import trim_replica
 from antiphon.replication.messages import Message
 from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds, SplitReport
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
+from antiphon.wire.internal import NODES_ONLY, write_problem
 from antiphon.wire.requests import (
     PROTOCOL_VERSION,
     AdminRequest,
@@ -71,6 +72,7 @@ from antiphon.wire.requests import (
 if TYPE_CHECKING:
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
 
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
@@ -338,6 +340,9 @@ class NativeSession:
         self._reply(request_id, self._node.status(version()))
 
     def _create_topic(self, request_id: int, body: CreateTopic, _payload: memoryview) -> None:
+        if body.name in NODES_ONLY:
+            raise InvalidRequestError(f"{body.name!r} belongs to the cluster: only its nodes make it")
+
         async def run() -> Done:
             await self._node.create_topic(body)
             return Done()
@@ -375,6 +380,7 @@ class NativeSession:
 
     def _append(self, request_id: int, body: AppendBatch, payload: memoryview) -> None:
         host = self._node.host(body.shard_id)
+        _check_owner(host, body.internal)
         done = self._begin(request_id)
 
         def appended(result: Any) -> None:
@@ -459,6 +465,8 @@ class NativeSession:
         self._reply(request_id, OffsetReply(*found))
 
     def _trim_shard(self, request_id: int, body: TrimShard, _payload: memoryview) -> None:
+        _check_owner(self._node.host(body.shard_id), body.internal)
+
         async def run() -> Trimmed:
             return Trimmed(await trim_replica(self._node, body.shard_id, body.before))
 
@@ -468,6 +476,7 @@ class NativeSession:
 
     def _table_write(self, request_id: int, body: TableWrite, _payload: memoryview) -> None:
         host = self._node.host(body.shard_id)
+        _check_owner(host, body.internal)
         done = self._begin(request_id)
         try:
             if body.bulk:
@@ -514,6 +523,15 @@ class NativeSession:
         else:
             return False
         return True
+
+
+def _check_owner(host: "ShardHost", internal: bool) -> None:
+    """Raise InvalidRequestError for a client's write to what belongs to the cluster."""
+    settings = host.settings
+    if settings is not None and settings.internal:
+        problem = write_problem(settings.internal, internal=internal)
+        if problem is not None:
+            raise InvalidRequestError(problem)
 
 
 def _fetch_bytes(body: Fetch) -> int:

@@ -7,6 +7,7 @@ from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.log.config import LogConfig
 from antiphon.node.config import NodeConfig
 from antiphon.replication.config import ReplicaConfig
+from antiphon.wire.internal import is_internal
 from antiphon.wire.metadata import TopicMeta
 
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
@@ -22,6 +23,7 @@ class TopicSettings:
         replica: the same for the replica's state machine, whose time counts in this node's ticks.
         max_message_bytes: of the largest batch that is taken.
         bulk_bytes_per_s: what each shard takes of bulk writes at most; None: no limit.
+        internal: the topic's name where it belongs to the cluster, else empty.
     """
 
     log: LogConfig
@@ -29,6 +31,7 @@ class TopicSettings:
     replica: ReplicaConfig
     max_message_bytes: int
     bulk_bytes_per_s: int | None
+    internal: str = ""
 
 
 class SettingsBook:
@@ -71,6 +74,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
         ),
         max_message_bytes=_setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES),
         bulk_bytes_per_s=bulk if (bulk := _setting(topic, "bulk.bytes.per.second", -1)) >= 0 else None,
+        internal=topic.name if is_internal(topic) else "",
     )
 
 

@@ -104,7 +104,7 @@ class Catalog:
         A repeat after a lost answer finds its own row, and is as good as the first.
         """
         shard_id = self._shard_id()
-        write = TableWrite(shard_id, (Put(file.key, encode_row(file), ABSENT),))
+        write = TableWrite(shard_id, (Put(file.key, encode_row(file), ABSENT),), internal=True)
         reply: TableWritten = self._cluster.call(ShardCall(shard_id, write)).body
         status = reply.results[0].status
         if status == OpStatus.OK:

@@ -37,11 +37,12 @@ from antiphon.records.batch import (
 )
 from antiphon.records.varint import take_varint, varint
 from antiphon.spark.connection import Buffer, Cluster, ShardCall
+from antiphon.wire import internal
 from antiphon.wire.metadata import Kind, TopicMeta
 from antiphon.wire.requests import AlterTopic, CreateTopic, Fetch, Fetched
 
-STAGED_TOPIC: Final = "__staged"
-EPOCHS_TABLE: Final = "__epochs"
+STAGED_TOPIC: Final = internal.STAGED_TOPIC
+EPOCHS_TABLE: Final = internal.EPOCHS_TABLE
 STAGED_SHARDS_MIN: Final = 3
 STAGED_SHARDS_MAX: Final = 16
 REPLICAS_DEFAULT: Final = 3

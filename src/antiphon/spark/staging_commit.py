@@ -144,7 +144,7 @@ def _spilled(cluster: Cluster, epoch: Epoch) -> Epoch:
     shard_id = epoch.parts[0].shard_id
     data = msgspec.msgpack.encode(epoch.parts)
     batch = encode_blob(BlobHead(SPILLED_ATTEMPT, INDEX_NUMBER, ((0, len(data)),)), [data], now_ms())
-    appended: Appended = cluster.call(ShardCall(shard_id, AppendBatch(shard_id), batch)).body
+    appended: Appended = cluster.call(ShardCall(shard_id, AppendBatch(shard_id, internal=True), batch)).body
     at = (shard_id, appended.base_offset, sum(len(part) for part in batch))
     return msgspec.structs.replace(epoch, parts=(), spilled=at)
 

@@ -268,7 +268,7 @@ class Epochs:
         return all(result.status == OpStatus.OK for result in self._results(ops, atomic=atomic))
 
     def _results(self, ops: Sequence[TableOp], *, atomic: bool) -> tuple[OpResult, ...]:
-        request = TableWrite(self._shard_id, tuple(ops), atomic=atomic)
+        request = TableWrite(self._shard_id, tuple(ops), atomic=atomic, internal=True)
         written: TableWritten = self._cluster.call(ShardCall(self._shard_id, request)).body
         return written.results
 

@@ -22,6 +22,7 @@ import structlog
 
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.spark.connection import Address, Cluster
+from antiphon.wire import internal
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import Trimmed, TrimShard
 
@@ -194,7 +195,7 @@ class Housekeeper:
                 if before <= self._trimmed.get((shard_id, node), 0):
                     continue
                 try:
-                    reply = cluster.ask(node, TrimShard(shard_id, before)).body
+                    reply = cluster.ask(node, TrimShard(shard_id, before, internal=True)).body
                 except (AntiphonError, OSError) as error:
                     self._log.info("staged_not_trimmed", shard=shard_id, node=node, reason=str(error))
                     continue
@@ -208,9 +209,9 @@ def _internal(meta: ClusterMeta) -> tuple[TopicMeta | None, TopicMeta | None]:
     """`__epochs` and `__staged`."""
     table = staged = None
     for topic in meta.topics:
-        if topic.name == "__epochs":
+        if topic.name == internal.EPOCHS_TABLE:
             table = topic
-        elif topic.name == "__staged":
+        elif topic.name == internal.STAGED_TOPIC:
             staged = topic
     return table, staged
 

@@ -77,7 +77,8 @@ class Stager:
         head = BlobHead(self._attempt, number, tuple((shard, len(data)) for shard, data in parts))
         batch = encode_blob(head, [data for _, data in parts], now_ms())
         size_bytes = sum(len(part) for part in batch)
-        call = ShardCall(self._shard_id, AppendBatch(self._shard_id, None, self._timeout_ms), batch)
+        request = AppendBatch(self._shard_id, None, self._timeout_ms, internal=True)
+        call = ShardCall(self._shard_id, request, batch)
         self._pipeline.submit(call, partial(self._placed, number, size_bytes))
 
     def _placed(self, number: int, size_bytes: int, answer: Answer) -> None:

@@ -184,11 +184,15 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
 
 
 class AppendBatch(Body, frozen=True, array_like=True, tag=True):
-    """Append the payload, one RecordBatch v2. With `expected_offset` it lands there or nowhere (KIP-27)."""
+    """Append the payload, one RecordBatch v2. With `expected_offset` it lands there or nowhere (KIP-27).
+
+    `internal`: a job of the cluster's own writes to an internal topic (`antiphon.wire.internal`), here and below.
+    """
 
     shard_id: int
     expected_offset: int | None = None
     timeout_ms: int = 30_000
+    internal: bool = False
 
 
 class Appended(Body, frozen=True, array_like=True, tag=True):
@@ -248,6 +252,7 @@ class TrimShard(Body, frozen=True, array_like=True, tag=True):
 
     shard_id: int
     before: int
+    internal: bool = False
 
 
 class Trimmed(Body, frozen=True, array_like=True, tag=True):
@@ -315,6 +320,7 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     hashes: tuple[int, ...] = ()
     bulk: bool = False
     after: int = -1
+    internal: bool = False
 
 
 class OpStatus:

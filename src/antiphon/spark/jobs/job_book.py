@@ -16,10 +16,11 @@ import msgspec
 from antiphon.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.staging import administer
+from antiphon.wire import internal
 from antiphon.wire.metadata import KeyRanges, Kind
 from antiphon.wire.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
 
-JOBS_TABLE: Final = "__jobs"
+JOBS_TABLE: Final = internal.JOBS_TABLE
 NAME_LENGTH_MAX: Final = 1_000
 WAIT_S: Final = 30.0
 _ABSENT: Final = -1
@@ -88,7 +89,7 @@ class JobBook:
     def _put_once(self, what: str, value: Mapping[str, Any]) -> dict[str, Any]:
         key = self._key(what)
         shard_id = self._shard_id(key)
-        request = TableWrite(shard_id, (Put(key, msgspec.json.encode(dict(value)), _ABSENT),))
+        request = TableWrite(shard_id, (Put(key, msgspec.json.encode(dict(value)), _ABSENT),), internal=True)
         written: TableWritten = self._cluster.call(ShardCall(shard_id, request)).body
         if written.results[0].status == OpStatus.OK:
             return dict(value)
