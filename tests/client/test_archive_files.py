@@ -224,7 +224,9 @@ def test_a_file_that_is_not_the_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_the_catalog(tmp_path: Path) -> None:
-    file = msgspec.structs.replace(planned("file:///x", 5, 9), rows=3, controls=1)
+    name = f"{5:020d}-{9:020d}-{7:013d}-0a1b2c3d.parquet"
+    uri = f"file:///x/t-{TOPIC_ID.hex()[:8]}/00003/{name}"
+    file = msgspec.structs.replace(planned(uri, 5, 9), rows=3, controls=1)
     assert decode_row(Row(file.key, encode_row(file), VERSION)) == file
     assert file.key == TOPIC_ID.hex().encode() + b"/00000003/00000000000000000005"
     future = encode_row(msgspec.structs.replace(file, format=2))

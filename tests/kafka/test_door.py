@@ -5,6 +5,7 @@ import random
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.errors import NotReadyError, PortInUseError
@@ -14,6 +15,7 @@ from antiphon.kafka.door import KafkaDoor
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.messages import cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
+from antiphon.wire.requests import Version
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
 from tests.kafka.raw import batch, door, fetch, fetch_body, produce, produce_body, run
 
@@ -378,5 +380,53 @@ def test_a_taken_port_is_told() -> None:
         async with door() as (gateway, serving, _):
             with pytest.raises(PortInUseError, match=str(serving.port)):
                 await KafkaDoor(gateway, "127.0.0.1", serving.port).start()
+
+    run(scenario)
+
+
+def committed(*fields: Any) -> bytes:
+    return msgspec.msgpack.encode(fields)
+
+
+def test_rows_that_are_no_offsets_are_passed_over() -> None:
+    """Whoever wrote them into the groups' table: each answer is whole, and no connection ends."""
+
+    async def scenario() -> None:
+        async with door() as (gateway, _, connect):
+            topic = gateway.add_topic("t")
+            client = await connect()
+            await client.ask(cluster.FindCoordinatorRequest(coordinator_keys=["g"]), 10, 6)
+            good = committed(7, -1, "m", 1, topic.topic_id)
+            for shard in gateway.topic("__groups").shards:
+                bad = {
+                    b"offset/x": b"",
+                    b"offset/": good,
+                    b"offset/\xff/t/0": good,
+                    b"offset/a%41/t/0": good,  # goes back in the order of keys where it is taken for a group's
+                    b"offset/g/t/00": good,
+                    b"offset/g/t/" + b"9" * 5000: good,
+                    b"offset/g/t/4294967296": good,
+                    b"offset/g/t/-1": good,
+                    b"offset/g/t/1": b"garbage",
+                    b"offset/g/t/2": committed(2**64 - 1, -1, "", 1, topic.topic_id),
+                    b"offset/g/t/3": committed(1, 2**40, "", 1, topic.topic_id),
+                    b"offset/g/t/4": committed(1, 1, "m" * 40_000, 1, topic.topic_id),
+                    b"offset/g/t/5": committed("1", 1, "", 1, topic.topic_id),
+                    b"offset/zz/t/0": good,
+                    b"offset/g/t/0": good,
+                }
+                rows = gateway.rows[shard.shard_id]
+                rows.update({key: (value, Version(1, 0, 0, 0)) for key, value in bad.items()})
+            for _ in range(2):
+                listed = await client.ask(groups.ListGroupsRequest(), 16, 4)
+                assert (listed.error_code, [group.group_id for group in listed.groups]) == (0, ["g", "zz"])
+            everything = await client.ask(groups.OffsetFetchRequest(group_id="g", topics=None), 9, 5)
+            found = {part.partition_index: part.committed_offset for part in everything.topics[0].partitions}
+            assert found == {0: 7}
+            asked = groups.FetchOffsetsTopic(name="t", partition_indexes=list(range(6)))
+            some = await client.ask(groups.OffsetFetchRequest(group_id="g", topics=[asked]), 9, 5)
+            assert [part.committed_offset for part in some.topics[0].partitions] == [7, *[-1] * 5]
+            described = await client.ask(groups.DescribeGroupsRequest(groups=["g"]), 15, 5)
+            assert described.groups[0].error_code == 0
 
     run(scenario)

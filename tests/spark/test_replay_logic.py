@@ -13,16 +13,23 @@ import pytest
 
 import antiphon
 from antiphon.cli.local_cluster import LocalCluster
-from antiphon.errors import AntiphonError, DataLossError, InvalidRequestError, UnknownShardError
-from antiphon.spark.connection import Cluster
+from antiphon.errors import (
+    AntiphonError,
+    CorruptBatchError,
+    DataLossError,
+    InvalidRequestError,
+    UnknownShardError,
+)
+from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.jobs.archive_job import ArchiveRun, addresses
 from antiphon.spark.jobs.archive_plan import Limits
 from antiphon.spark.jobs.archive_tasks import run_task
 from antiphon.spark.jobs.digests import Digest, digest_of
-from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
+from antiphon.spark.jobs.job_book import JOBS_TABLE, JobBook, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut, find_cut, iso_time, parse_offsets, parse_time
 from antiphon.spark.jobs.replay_frames import FoldRecord, as_bytes, fold_rows, name_of
 from antiphon.spark.option_values import parse_servers
+from antiphon.wire.requests import Put, TableWrite
 
 ROWS = [(b"key-%d" % n, b"value-%d" % (n * n)) for n in range(200)]
 
@@ -287,6 +294,11 @@ def test_the_book_keeps_the_first_plan(nodes: LocalCluster, cluster: Cluster) ->
     same_or_refuse(book.plan() or {}, {"what": "x"}, "a job")
     with pytest.raises(InvalidRequestError, match="begun with what = 'x', now it is 'y'"):
         same_or_refuse(book.plan() or {}, {"what": "y"}, "a job")
+    (shard,) = cluster.topic(JOBS_TABLE, table=True).shards
+    spoilt = TableWrite(shard.shard_id, (Put(b"a job\x00part/00000007", b"garbage"),), internal=True)
+    cluster.call(ShardCall(shard.shard_id, spoilt))
+    with pytest.raises(CorruptBatchError, match="not a job's"):
+        book.part(7)
     for wrong in ("", "x" * 1001, "a\nb"):
         with pytest.raises(InvalidRequestError, match="a job's name"):
             JobBook(cluster, wrong)

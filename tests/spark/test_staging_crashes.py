@@ -20,6 +20,7 @@ from antiphon.spark.staging_housekeeper import Housekeeper
 from antiphon.spark.write_options import WriteOptions, parse_write
 from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
 from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import Version
 from tests.spark.native_server import NativeServer
 
 Row = tuple[bytes | None, bytes | None]
@@ -235,6 +236,37 @@ def test_the_housekeeper_leaves_alone_what_is_being_applied(
         assert Housekeeper([world.address], None, wait_s=0).look(cluster).finished == 1
         assert _values(world) == Counter([b"a"])
         assert patient.look(cluster).finished == 0
+
+
+def test_rows_that_cannot_be_read_do_not_keep_the_housekeeper_from_the_others(
+    server: NativeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trims nothing while there are such: they may be of an epoch that needs what is staged."""
+    world = World(server, Fuse(monkeypatch), 1, table=False)
+    results = [world.task(0, 0, [(None, b"a")])]
+    with monkeypatch.context() as patch:
+        patch.setattr("antiphon.spark.staging_commit.apply_epoch", _raises)
+        with pytest.raises(AntiphonError):
+            commit_results(world.options, results, b"")
+    (table,) = server.shards_of("__epochs")
+    good = next(value for key, (value, _) in table.rows.items() if key.startswith(b"open/"))
+    version = Version(99, 0, 0, 0)
+    bad = {
+        b"pending/": b"",
+        b"pending/zz/q": b"\x01",
+        b"pending/00/head is bad": b"\x01",
+        b"head/00/head is bad": b"garbage",
+        b"open/no slash": good,
+        b"open/00/q": b"garbage",
+    }
+    table.rows.update({key: (value, version) for key, value in bad.items()})
+    with Cluster([world.address], 5_000) as cluster:
+        look = Housekeeper([world.address], None, wait_s=0).look(cluster)
+        assert (look.finished, look.trimmed) == (1, 0)
+        assert _values(world) == Counter([b"a"])
+        for key in bad:
+            assert table.rows.pop(key)
+        assert Housekeeper([world.address], None, wait_s=0).look(cluster).trimmed > 0
 
 
 def test_what_is_decided_in_the_middle_of_a_look_is_not_trimmed(

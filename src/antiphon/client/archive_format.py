@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from antiphon.client.archive_places import address_problem
 from antiphon.errors import ArchiveError
 from antiphon.wire import internal
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -115,6 +116,9 @@ def decode_row(row: Row) -> ArchivedFile:
         raise ArchiveError(f"{where} does not describe an archived file: {error}") from error
     if key != row.key or not 0 <= file.start < file.end or file.rows + file.controls != file.end - file.start:
         raise ArchiveError(f"{where} contradicts itself: {file}")
+    problem = address_problem(file.uri, file.topic, file.topic_id, file.shard, file.start, file.end)
+    if problem is not None:
+        raise ArchiveError(f"{where} names {file.uri!r}, which is not opened: {problem}", uri=file.uri)
     return file
 
 

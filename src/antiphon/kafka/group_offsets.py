@@ -4,6 +4,9 @@ A row is `offset/<group>/<topic>/<partition>`; a slash or percent sign in a grou
 of a group are in one shard of the table, chosen by the hash of the group's name, and the leader of that shard is the group's
 coordinator. A commit is answered when it is committed in that shard, so it survives what any acknowledged write survives.
 
+A row that is none of ours is passed over, with a line in the node's log: whoever wrote it must not keep a group from its
+offsets.
+
 The topic's id is kept with the offset: when a topic is deleted and made again, offsets of the old one do not apply.
 """
 
@@ -11,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+import structlog
 from xxhash import xxh3_64_intdigest
 
 from antiphon.errors import UnavailableError, UnknownTopicError
@@ -23,6 +27,9 @@ OPS_MAX: Final = 500  # operations in one write or read of the table
 SCAN_ROWS: Final = 1_000
 _PREFIX: Final = b"offset/"
 _AFTER_PREFIX: Final = b"offset0"  # "0" is the byte after "/"
+TOLD_MAX: Final = 1_000  # bad rows that are told of, each once
+_TEXT_BYTES_MAX: Final = 32_767  # of a string in Kafka's older protocol versions
+_INT32_MAX: Final = 2**31 - 1
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True):
@@ -33,6 +40,10 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     metadata: str
     commit_ms: int
     topic_id: bytes
+
+
+class _BadRowError(ValueError):
+    """A row that this table's writers do not write."""
 
 
 class OffsetAt(NamedTuple):
@@ -63,6 +74,7 @@ class GroupOffsets:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._told: set[bytes] = set()  # keys of bad rows
 
     async def commit(self, group: str, offsets: Sequence[OffsetAt]) -> None:
         """Store offsets; returns when they are committed."""
@@ -78,20 +90,17 @@ class GroupOffsets:
             keys = tuple(_key(group, topic, partition) for topic, partition in part)
             reply = await self._gateway.table_get(TableGet(shard_id, keys))
             for (topic, _), row in zip(part, reply.rows, strict=True):
-                committed = _DECODER.decode(row.value or b"") if row is not None else None
-                found.append(committed if committed and self._is_current(topic, committed) else None)
+                at_row = self._read(row) if row is not None else None
+                is_current = at_row is not None and self._is_current(topic, at_row.committed)
+                found.append(at_row.committed if at_row is not None and is_current else None)
         return found
 
     async def fetch_all(self, group: str) -> list[OffsetAt]:
         """Every offset of the group, by topic and partition."""
         shard_id = shard_of_group(self._gateway, group).shard_id
         start, end = _range(group)
-        found = [
-            OffsetAt(topic, partition, _DECODER.decode(row.value or b""))
-            for row in await self._scan(shard_id, start, end)
-            for _, topic, partition in (_split(row.key),)
-        ]
-        found = [at for at in found if self._is_current(at.topic, at.committed)]
+        rows = [self._read(row) for row in await self._scan(shard_id, start, end)]
+        found = [at for at in rows if at is not None and self._is_current(at.topic, at.committed)]
         return sorted(found, key=lambda at: (at.topic, at.partition))
 
     async def delete(self, group: str) -> None:
@@ -115,8 +124,14 @@ class GroupOffsets:
             rows = [row for row in (await self._gateway.table_scan(scan)).rows if row is not None]
             if not rows:
                 return names
-            group, _, _ = _split(rows[0].key)
-            names.append(group)
+            try:
+                group, _, _ = _split(rows[0].key)
+            except _BadRowError as error:
+                self._tell(rows[0].key, error)
+                start = rows[0].key + b"\x00"
+                continue
+            if len(group.encode()) <= _TEXT_BYTES_MAX:
+                names.append(group)
             start = _range(group)[1]
 
     async def _write(self, group: str, ops: Sequence[TableOp]) -> None:
@@ -134,6 +149,20 @@ class GroupOffsets:
             if not reply.more or not reply.rows:
                 return rows
             start = rows[-1].key + b"\x00"
+
+    def _read(self, row: Row) -> OffsetAt | None:
+        """What a row says; None, and a line in the log, for a bad one."""
+        try:
+            _, topic, partition = _split(row.key)
+            return OffsetAt(topic, partition, _decoded(row.value or b""))
+        except _BadRowError as error:
+            self._tell(row.key, error)
+            return None
+
+    def _tell(self, key: bytes, error: _BadRowError) -> None:
+        if key not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(key)
+            structlog.get_logger().error("group_row_not_readable", key=key[:200], reason=str(error))
 
     def _is_current(self, topic: str, committed: Committed) -> bool:
         try:
@@ -157,8 +186,28 @@ def _range(group: str) -> tuple[bytes, bytes]:
 
 
 def _split(key: bytes) -> tuple[str, str, int]:
-    _, group, topic, partition = key.decode().split("/")
-    return group.replace("%2F", "/").replace("%25", "%"), topic, int(partition)
+    """Group, topic and partition of a key, exactly as `_key` makes it; raises _BadRowError."""
+    try:
+        _, escaped, topic, number = key.decode().split("/")
+        group, partition = escaped.replace("%2F", "/").replace("%25", "%"), int(number)
+    except ValueError as error:
+        raise _BadRowError(f"not offset/GROUP/TOPIC/PARTITION: {error}") from error
+    # Another spelling of the same names would be found again and again by who goes on behind them.
+    if _key(group, topic, partition) != key or not 0 <= partition <= _INT32_MAX:
+        raise _BadRowError("not as this node would write it")
+    return group, topic, partition
+
+
+def _decoded(value: bytes) -> Committed:
+    """A row's value, within what answers can carry; raises _BadRowError."""
+    try:
+        found = _DECODER.decode(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _BadRowError(f"not a committed offset: {error}") from error
+    in_range = -(2**63) <= found.offset < 2**63 and -_INT32_MAX <= found.leader_epoch <= _INT32_MAX
+    if not in_range or len(found.metadata.encode()) > _TEXT_BYTES_MAX:
+        raise _BadRowError("a number or text that is too large")
+    return found
 
 
 def _escape(group: str) -> str:

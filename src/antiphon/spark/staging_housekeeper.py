@@ -15,16 +15,17 @@ Two that do this at once, and a driver besides, are harmless: see `staging_commi
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from antiphon.errors import AntiphonError, UnknownTopicError
+from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
 from antiphon.spark.connection import Address, Cluster
 from antiphon.wire import internal
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import Trimmed, TrimShard
+from antiphon.wire.requests import Row, Trimmed, TrimShard
 
 if TYPE_CHECKING:
     from antiphon.spark.staging_epochs import Epoch, Epochs
@@ -39,6 +40,7 @@ OPEN_MS_MAX: Final = DAY_MS  # since it was refreshed
 ONCE_MS_MAX: Final = HOUR_MS  # since it was applied
 ROW_MS_MAX: Final = 365 * DAY_MS
 SWEEP_S: Final = 3600.0
+TOLD_MAX: Final = 1_000  # rows that cannot be read and are told of, each once
 
 
 class Look(NamedTuple):
@@ -77,6 +79,8 @@ class Housekeeper:
         self._look_s = min(LOOK_S_MAX, wait_s / 2)
         self._trimmed: dict[tuple[int, int], int] = {}  # (shard id, node) -> where its log begins
         self._swept_s: float | None = None
+        self._is_sure = True  # of what is needed, in this look
+        self._told: set[bytes] = set()  # keys of rows that cannot be read
         self._log = structlog.get_logger()
 
     def run(self) -> None:
@@ -105,31 +109,47 @@ class Housekeeper:
         # The ends come first: what is staged by an epoch that is not seen below begins after them. Open epochs come before
         # pending ones: an epoch that is decided in between is seen twice, and not missed.
         needed = epochs.ends([shard.shard_id for shard in staged.shards])
+        self._is_sure = True
         forgotten = self._open(epochs, needed)
-        finished, failed, removed = self._pending(cluster, epochs, needed)
-        removed += forgotten
-        trimmed = self._trim(cluster, staged.shards, needed)
-        return Look(finished, failed, removed + self._sweep(epochs), trimmed)
+        found = self._pending(cluster, epochs, needed)
+        trimmed = self._trim(cluster, staged.shards, needed) if self._is_sure else 0
+        return found._replace(removed=found.removed + forgotten + self._sweep(epochs), trimmed=trimmed)
 
     # -- epochs -------------------------------------------------------------------------------------------------
 
-    def _pending(self, cluster: Cluster, epochs: "Epochs", needed: dict[int, int]) -> tuple[int, int, int]:
-        from antiphon.spark.staging_epochs import PENDING, now_ms, pending_since_ms, split_key
+    def _pending(self, cluster: Cluster, epochs: "Epochs", needed: dict[int, int]) -> Look:
+        from antiphon.spark.staging_epochs import PENDING
 
-        finished = failed = removed = 0
+        found = Look()
         for row in epochs.scan(PENDING):
-            _, target_id, query = split_key(row.key)
-            stored = epochs.newest(target_id, query)
-            if stored is None or stored.epoch.is_applied:
-                removed += epochs.remove(row)
-                continue
-            if now_ms() - pending_since_ms(row) >= self._wait_ms:
-                if self._finish(cluster, epochs, stored.epoch):
-                    finished += 1
-                    continue
-                failed += 1
-            _need(needed, stored.epoch.oldest)
-        return finished, failed, removed
+            with self._passed_over(row):
+                one = self._pending_row(cluster, epochs, row, needed)
+                found = Look(*map(sum, zip(found, one, strict=True)))
+        return found
+
+    def _pending_row(self, cluster: Cluster, epochs: "Epochs", row: Row, needed: dict[int, int]) -> Look:
+        from antiphon.spark.staging_epochs import now_ms, pending_since_ms, split_key
+
+        _, target_id, query = split_key(row.key)
+        stored = epochs.newest(target_id, query)
+        if stored is None or stored.epoch.is_applied:
+            return Look(removed=epochs.remove(row))
+        is_left_alone = now_ms() - pending_since_ms(row) >= self._wait_ms
+        if is_left_alone and self._finish(cluster, epochs, stored.epoch):
+            return Look(finished=1)
+        _need(needed, stored.epoch.oldest)
+        return Look(failed=int(is_left_alone))
+
+    @contextmanager
+    def _passed_over(self, row: Row) -> Iterator[None]:
+        """Go on with the other rows where one cannot be read; nothing is trimmed then, since it may need what is staged."""
+        try:
+            yield
+        except CorruptBatchError as error:
+            self._is_sure = False
+            if row.key not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add(row.key)
+                self._log.error("epoch_row_not_readable", key=row.key[:200], reason=str(error))
 
     def _finish(self, cluster: Cluster, epochs: "Epochs", epoch: "Epoch") -> bool:
         """Apply an epoch that was left alone; False: it did not work, and will be tried again."""
@@ -152,21 +172,27 @@ class Housekeeper:
         return True
 
     def _open(self, epochs: "Epochs", needed: dict[int, int]) -> int:
-        from antiphon.spark.staging_epochs import OPEN, now_ms, opened_of, split_key
+        from antiphon.spark.staging_epochs import OPEN
 
         removed = 0
         for row in epochs.scan(OPEN):
-            _, target_id, query = split_key(row.key)
-            opened = opened_of(row)
-            stored = epochs.newest(target_id, query)
-            is_decided = stored is not None and stored.epoch.number >= opened.number
-            if is_decided or now_ms() - opened.refreshed_ms > OPEN_MS_MAX:
-                if epochs.remove(row):
-                    removed += 1
-                    continue
-                opened = opened_of(row)  # it was refreshed meanwhile
-            _need(needed, opened.starts)
+            with self._passed_over(row):
+                removed += self._open_row(epochs, row, needed)
         return removed
+
+    def _open_row(self, epochs: "Epochs", row: Row, needed: dict[int, int]) -> int:
+        from antiphon.spark.staging_epochs import now_ms, opened_of, split_key
+
+        _, target_id, query = split_key(row.key)
+        opened = opened_of(row)
+        stored = epochs.newest(target_id, query)
+        is_decided = stored is not None and stored.epoch.number >= opened.number
+        if is_decided or now_ms() - opened.refreshed_ms > OPEN_MS_MAX:
+            if epochs.remove(row):
+                return 1
+            opened = opened_of(row)  # it was refreshed meanwhile
+        _need(needed, opened.starts)
+        return 0
 
     def _sweep(self, epochs: "Epochs") -> int:
         """Remove rows that nobody will ask for, every hour."""
@@ -178,10 +204,11 @@ class Housekeeper:
         self._swept_s = now_s
         removed = 0
         for row in epochs.scan(HEAD):
-            epoch = stored_of(row).epoch
-            age_ms = now_ms() - epoch.applied_ms
-            if epoch.is_applied and age_ms > (ONCE_MS_MAX if epoch.once else ROW_MS_MAX):
-                removed += epochs.remove(row)
+            with self._passed_over(row):
+                epoch = stored_of(row).epoch
+                age_ms = now_ms() - epoch.applied_ms
+                if epoch.is_applied and age_ms > (ONCE_MS_MAX if epoch.once else ROW_MS_MAX):
+                    removed += epochs.remove(row)
         return removed
 
     # -- trimming -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from antiphon.client.archive_files import Options, file_system
 from antiphon.client.archive_format import FORMAT_VERSION, ArchivedFile, archived_until, reaching
+from antiphon.client.archive_places import file_prefix, location_problem, shard_directory, topic_directory
 from antiphon.errors import ArchiveError, InvalidRequestError
 from antiphon.spark.archived import Catalog, refuse_unfit
 from antiphon.spark.connection import Cluster, ShardCall
@@ -141,15 +142,18 @@ class Place:
         self.topic = topic
         self._options = options
         system, path = file_system(root, options)
-        self._directory = posixpath.join(path.rstrip("/") or "/", f"{topic.name}-{topic.topic_id.hex()[:8]}")
+        self._directory = posixpath.join(path.rstrip("/") or "/", topic_directory(topic))
         self._system = system
+        problem = location_problem(str(system.unstrip_protocol(self._directory)))
+        if problem is not None:
+            raise InvalidRequestError(f"readers would open nothing at {root}: {problem}")
 
     def _of_shard(self, shard: int) -> str:
-        return posixpath.join(self._directory, f"{shard:05d}")
+        return posixpath.join(self._directory, shard_directory(shard))
 
     def new_file(self, shard: int, start: int, end: int, now_ms: int) -> ArchivedFile:
         """A file that is to be written; its name is still to be given the last part by `named`."""
-        path = posixpath.join(self._of_shard(shard), f"{start:020d}-{end:020d}-{now_ms:013d}")
+        path = posixpath.join(self._of_shard(shard), f"{file_prefix(start, end)}{now_ms:013d}")
         return ArchivedFile(
             format=FORMAT_VERSION,
             topic=self.topic.name,

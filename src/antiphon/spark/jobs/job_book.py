@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from antiphon.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.errors import CorruptBatchError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.staging import administer
 from antiphon.wire import internal
@@ -83,7 +83,10 @@ class JobBook:
         (row,) = self._cluster.call(ShardCall(shard_id, TableGet(shard_id, (key,)))).body.rows
         if row is None:
             return None
-        found: dict[str, Any] = msgspec.json.decode(row.value, type=dict[str, Any])
+        try:
+            found: dict[str, Any] = msgspec.json.decode(row.value, type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CorruptBatchError(f"row {key!r} of {JOBS_TABLE} is not a job's: {error}") from error
         return found
 
     def _put_once(self, what: str, value: Mapping[str, Any]) -> dict[str, Any]:
