@@ -316,6 +316,8 @@ def test_metadata_forms() -> None:
             assert await names(unknown, 12) == [(None, code.UNKNOWN_TOPIC_ID, 0)]
             assert await names([asked(name="u")], 13) == [("u", code.UNKNOWN_TOPIC_OR_PARTITION, 0)]
             assert await names([asked(name="u u")], 13) == [("u u", code.INVALID_TOPIC_EXCEPTION, 0)]
+            other = [asked(name="__consumer_offsets")]  # tools look whether Kafka's own is there
+            assert await names(other, 13) == [("__consumer_offsets", code.UNKNOWN_TOPIC_OR_PARTITION, 0)]
             gateway.lead(1, -1)
             answer = await client.ask(cluster.MetadataRequest(topics=None), 3, 13)
             first = answer.topics[0].partitions[0]

@@ -16,7 +16,7 @@ from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
-from antiphon.kafka.topic_config import name_problem
+from antiphon.kafka.topic_config import is_name, name_problem
 from antiphon.node.gateway import Gateway
 from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.wire.requests import CreateTopic
@@ -120,7 +120,7 @@ class MetadataApi:
         except UnknownTopicError:
             if name is None:
                 return m.MetadataTopic(error_code=code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-            error = code.INVALID_TOPIC_EXCEPTION if name_problem(name) else code.UNKNOWN_TOPIC_OR_PARTITION
+            error = code.UNKNOWN_TOPIC_OR_PARTITION if is_name(name) else code.INVALID_TOPIC_EXCEPTION
             if name in self._creating or self._gateway.metadata.version < 0:
                 error = code.LEADER_NOT_AVAILABLE
             return m.MetadataTopic(error_code=error, name=name, topic_id=ZERO_UUID)

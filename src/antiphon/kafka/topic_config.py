@@ -70,9 +70,14 @@ TOPIC_SETTINGS: Final[dict[str, TopicSetting]] = {setting.name: setting for sett
 
 
 def name_problem(name: str) -> str | None:
-    """Why a client cannot have a topic of that name, or None."""
+    """Why a client cannot have a topic of that name made, or None."""
     if name.startswith(internal.PREFIX):
         return f"{name!r} would be the cluster's own: names of topics do not begin with {internal.PREFIX!r}"
-    if len(name) > NAME_LENGTH_MAX or name in {".", ".."} or _NAME.fullmatch(name) is None:
+    if not is_name(name):
         return f"{name!r} is not a topic's name: 1 to {NAME_LENGTH_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'"
     return None
+
+
+def is_name(name: str) -> bool:
+    """May any topic have that name, one of the cluster's own among them?"""
+    return len(name) <= NAME_LENGTH_MAX and name not in {".", ".."} and _NAME.fullmatch(name) is not None
