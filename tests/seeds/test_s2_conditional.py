@@ -5,13 +5,14 @@ The key-value store that the document builds on it (S2.4-S2.8, S2.10, S2.11) is 
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.client.hashing import shard_of_topic_key
+from antiphon.client.aio import connect
+from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
 from antiphon.errors import NotLeaderError, OffsetMismatchError
 from antiphon.node.gateway import AppendResult
 from antiphon.records.batch import read_header
@@ -99,12 +100,41 @@ def play(tmp_path: Path, scenario: Any, count: int = 1) -> None:
     run(test())
 
 
-def test_s2_01_every_key_belongs_to_exactly_one_shard() -> None:
-    for key in (b"", b"N14228", "schlüssel".encode(), bytes(300)):
-        for shards in (1, 2, 3, 7, 64):
-            found = {shard_of_topic_key(key, shards) for _ in range(3)}
-            assert len(found) == 1
-            assert found <= set(range(shards))
+@pytest.mark.parametrize("shard_of_key", [shard_of_topic_key, shard_of_table_key], ids=["topics", "tables"])
+@pytest.mark.parametrize("shards", [1, 2, 3, 7, 64])
+def test_s2_01_the_keyspace_is_split_every_key_belongs_to_exactly_one_shard(
+    shard_of_key: Callable[[bytes, int], int], shards: int
+) -> None:
+    keys = [b"", "schlüssel".encode(), bytes(300), *(b"N%d" % number for number in range(100 * shards))]
+    parts: list[set[bytes]] = [set() for _ in range(shards)]
+    for _ in range(2):
+        for key in keys:
+            parts[shard_of_key(key, shards)].add(key)
+    assert sum(map(len, parts)) == len(keys), "in one shard, the same one each time"
+    assert all(len(part) >= 50 for part in parts), "every shard has its part of the keys"
+
+
+def test_s2_01_a_tables_row_is_in_one_shard_and_found_there(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes, connect(nodes.members[0].native) as db:
+            table = await db.create_table("k", shards=4)
+            keys = [b"key-%d" % number for number in range(40)]
+            for key in keys:
+                await table.put(key, b"value of " + key)
+            node = nodes.nodes[0]
+            held: dict[bytes, list[int]] = {key: [] for key in keys}
+            for shard in node.topic("k").shards:
+                host = await nodes.leader(shard.shard_id)
+                assert host.table is not None
+                for key in keys:
+                    if host.table.state.get(key) is not None:
+                        held[key].append(shard.index)
+            assert all(len(shards) == 1 for shards in held.values())
+            assert len({shards[0] for shards in held.values()}) == 4
+            for key in keys:
+                assert (await table.get(key)).value == b"value of " + key
+
+    run(test())
 
 
 def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place(tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it(tmp_pat
     run(test())
 
 
-def test_s3_32_readers_choose_committed_or_uncommitted_and_the_default_is_uncommitted(tmp_path: Path) -> None:
+def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_uncommitted(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 3) as nodes:
             shard_id = await topic_of(nodes, {"min.live": "3"})

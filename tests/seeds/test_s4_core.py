@@ -5,15 +5,17 @@ from random import Random
 
 import pytest
 
-from antiphon.errors import NotLeaderError
+from antiphon.coordination.profiles import check
+from antiphon.errors import InvalidRequestError, NotLeaderError
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Commit, LostTail, ResetLog, TruncateLog
 from antiphon.replication.commit_rule import LOCAL, CommitRule
 from antiphon.replication.config import ReplicaConfig
-from antiphon.replication.messages import Ack, AddFollower, Append, Entry, Reject
+from antiphon.replication.messages import Ack, AddFollower, Append, BecomeLeader, Entry, Reject
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
+from antiphon.wire.metadata import Kind
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host, cursor_of, entries, term_start
 
 
@@ -191,6 +193,29 @@ def test_s4_10_the_same_index_and_term_is_the_same_command_after_the_same_prefix
                 agree(cluster[one].log, cluster[other].log)
 
 
+def test_s4_10_who_may_have_forgotten_entries_of_a_term_does_not_write_others_in_their_place() -> None:
+    """The leader loses what its disk had not synced; node 2 has it, and node 3, by which it could lead again, does not."""
+    cluster = led()
+    cluster[1].auto_sync = False
+    cluster.isolate(3)
+    cluster.propose(1, "a")
+    cluster.deliver()
+    assert cluster[2].data == ["a"]
+    cluster.crash(1)
+    cluster.heal()
+    cluster[1].auto_sync = True
+    cluster.restart(1)
+    heads = cluster.fence(1, 1, 3)
+    again = BecomeLeader(SHARD, 1, (1, 2, 3), ((3, heads[3]),))
+    cluster.receive(COORDINATOR, 1, again)
+    cluster.deliver()
+    if cluster.replica(1).role is Role.LEADER:
+        cluster.propose(1, "b")
+        cluster.deliver()
+    agree(cluster[1].log, cluster[2].log)
+    assert cluster.replica(1).role is Role.FENCED
+
+
 def test_s4_11_what_precedes_is_checked_and_a_replica_cuts_back_to_the_leaders_log() -> None:
     start = (term_start(1, 0), *entries(1, 1, "a"))
     cluster = Cluster(
@@ -207,23 +232,36 @@ def test_s4_11_what_precedes_is_checked_and_a_replica_cuts_back_to_the_leaders_l
 
 
 def test_s4_12_nothing_is_applied_before_it_is_committed_so_nothing_has_to_be_undone() -> None:
-    """What is applied goes by `Commit`; no cut reaches below it."""
-    cluster = led()
+    """What is applied goes by `Commit`; no cut reaches below it, at the old leader and at who followed it."""
+    cluster = led(5)
     cluster.propose(1, "a")
     cluster.deliver()
-    cluster.isolate(1)
+    cluster.tick(2)
+    cluster.isolate(1, 2)
     cluster.propose(1, "never")
-    assert commits(cluster[1])[-1] == 2
-    cluster.lead(2, 2, 3)
-    cluster.propose(2, "b")
+    cluster.deliver()
+    for node in (1, 2):
+        assert cluster[node].data == ["a", "never"]
+        assert commits(cluster[node])[-1] == 2
+    cluster.lead(3, 2, 4, 5)
+    cluster.propose(3, "b")
     cluster.deliver()
     cluster.heal()
-    cluster.receive(COORDINATOR, 2, AddFollower(SHARD, 2, 1, cluster.fence(2, 1)[1]))
+    for node in (1, 2):
+        cluster.receive(COORDINATOR, 3, AddFollower(SHARD, 2, node, cluster.fence(2, node)[node]))
     cluster.tick(4)
-    (cut,) = cluster[1].took(TruncateLog)
-    assert cut.to_offset >= 2
-    assert cluster[1].data == ["a", "b"]
-    assert commits(cluster[1]) == sorted(commits(cluster[1]))
+    for node in (1, 2):
+        (cut,) = cluster[node].took(TruncateLog)
+        assert cut.to_offset >= 2
+        assert cluster[node].data == ["a", "b"]
+        assert commits(cluster[node]) == sorted(commits(cluster[node]))
+
+
+@pytest.mark.parametrize("rule", ["local", "at_least(1)"])
+def test_s4_12_no_table_goes_by_a_rule_under_which_it_would_have_to_undo(rule: str) -> None:
+    with pytest.raises(InvalidRequestError, match="taken back out of its store"):
+        check("oxia", {"commit": rule, "accept.split.brain": "true"}, 3, Kind.TABLE)
+    check("oxia", {"commit": rule, "accept.split.brain": "true"}, 3, Kind.TOPIC)
 
 
 def history(*terms: int) -> tuple[Entry, ...]:

@@ -52,12 +52,13 @@ def test_s4_20_the_replica_dials_data_goes_one_way_and_acknowledgements_come_bac
 
 def test_s4_21_lsns_rise_by_one_for_each_origin_on_its_own() -> None:
     sites = Sites()
-    for node in (1, 2, 3):
-        sites[node].write("x", "y")
-    sites.settle()
+    for text in ("first", "second"):
+        for node in (1, 2, 3):
+            sites[node].write(text, text)
+        sites.settle()
     for site in sites.sites.values():
         for origin in (1, 2, 3):
-            assert [e.lsn for e in site.log if e.origin == origin] == [1, 2]
+            assert [e.lsn for e in site.log if e.origin == origin] == [1, 2, 3, 4]
     assert order((0, 5), (0, 0, 7)) is Order.CONCURRENT
 
 
@@ -106,6 +107,8 @@ def test_s4_23_what_comes_by_two_paths_is_taken_once() -> None:
         sites[1].write(f"a{number}")
     sites.settle()
     assert sum(site.replica.duplicates for site in sites.sites.values()) > 0
+    assert not any(site.splits for site in sites.sites.values())
+    assert all(len(site.log) == 10 for site in sites.sites.values())
     assert all(site.of_origin(1) == [f"a{number}" for number in range(10)] for site in sites.sites.values())
 
 

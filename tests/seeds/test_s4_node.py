@@ -84,13 +84,15 @@ def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_s
             disk.may_sync.clear()
             disk.calls.clear()
             waiting = [asyncio.ensure_future(node.append(shard_id, batch(b"%d" % i))) for i in range(100)]
-            await eventually(lambda: host.log.log_end == 101)
-            await asyncio.sleep(0.02)
-            # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
-            assert host.high_watermark == 1
-            assert not (await node.fetch(shard_id, 1, 1000)).batches
-            assert not any(one.done() for one in waiting)
-            disk.may_sync.set()
+            try:
+                await eventually(lambda: host.log.log_end == 101)
+                await asyncio.sleep(0.02)
+                # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
+                assert host.high_watermark == 1
+                assert not (await node.fetch(shard_id, 1, 1000)).batches
+                assert not any(one.done() for one in waiting)
+            finally:
+                disk.may_sync.set()
             await asyncio.gather(*waiting)
             assert host.high_watermark == 101
             # S4.17: a hundred appends, a handful of writes and syncs.
