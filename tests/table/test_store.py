@@ -224,7 +224,8 @@ def test_a_damaged_block_ends_no_read_early(engine: Engine) -> None:
     cursor = store.cursor()
     cursor.seek(found[-1][0])
     assert cursor.valid()
-    cursor.next()
+    step = cursor.next
+    step()
     with pytest.raises(DamagedStoreError):
         cursor.valid()
     # What does not touch the damage is read.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.errors import AntiphonError, TimedOutError
+from antiphon.errors import AntiphonError, StorageFailedError, TimedOutError
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.decode import Record, decode_records
 
@@ -186,8 +186,12 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
                 path = store_path(str(directory / "tables"), copy.shard_id)
                 recover_install(disk, path, log_path)
                 log = ShardLog.open(disk, log_path)
-                with open_state(path, stores) as state:
-                    problems += [f"{copy.name} on node {node_id}: {told}" for told in _misfolded(log, state)]
+                try:
+                    with open_state(path, stores) as state:
+                        found = _misfolded(log, state)
+                except StorageFailedError as error:
+                    found = [error.message]
+                problems += [f"{copy.name} on node {node_id}: {told}" for told in found]
     finally:
         disk.close()
     return problems

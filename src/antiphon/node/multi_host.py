@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.errors import AntiphonError, NotLeaderError, StorageFailedError
 from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_batches import entries_of, number_batch
@@ -20,7 +20,7 @@ from antiphon.node.multi_files import pass_over, recover_origins, save_marks
 from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import destroy_state, restore_aside, store_path
+from antiphon.node.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
 from antiphon.records.batch import read_header, stamp
 from antiphon.replication.actions import ReadReady
 from antiphon.replication.messages import ChangeMembers, MembersSettled
@@ -69,7 +69,10 @@ class MultiClients(ShardClients):
         host = self._multi
         host.check_writable()
         host.require_table()
-        write_merged(host, cast(MergedShard, host.table), self, request, done)
+        try:
+            write_merged(host, cast(MergedShard, host.table), self, request, done)
+        except StorageFailedError as error:
+            raise host.stopped_by(error) from error
 
 
 class MultiHost(ShardHost):
@@ -368,6 +371,11 @@ def open_multi_host(
         make_directory(disk, place.tables)
         path = store_path(place.tables, shard.shard_id)
         table = _open_table(disk, path, log, place.stores, rule)
+        try:
+            table.catch_up(log.log_end)
+        except Exception as error:
+            table.let_go(error)
+            raise
     replica = MultiWriterReplica(
         node_id=services.node_id,
         shard=shard.shard_id,
@@ -382,8 +390,6 @@ def open_multi_host(
     )
     for peer in place.lost_peers:
         replica.peer_lost(peer)
-    if table is not None:
-        table.catch_up(log.log_end)
     host = MultiHost(services, disk, log, replica, table, place.disk_id, settings.max_message_bytes)
     host.configure(settings)
     host.start(shard, place.nodes)
@@ -410,7 +416,7 @@ def _open_table(
 ) -> MergedShard:
     """The store; one that is ahead of a log that lost its end is made anew from the log, which a table keeps whole."""
     restore_aside(disk, path)
-    table = MergedShard(path, log, stores, rule)
+    table = open_or_rebuild(disk, path, log, lambda: MergedShard(path, log, stores, rule))
     if table.state.applied_offset > log.log_end:
         table.state.close()
         destroy_state(disk, path)

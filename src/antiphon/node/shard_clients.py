@@ -23,6 +23,7 @@ from antiphon.errors import (
     InvalidRequestError,
     OffsetMismatchError,
     OverloadedError,
+    StorageFailedError,
     TimedOutError,
     WrongKindError,
 )
@@ -64,15 +65,6 @@ class Waiter(NamedTuple):
     deadline_s: float
     ready: Callable[[], None]
     failed: Done
-
-    def settle(self) -> None:
-        """Do it. What goes wrong with one client's answer is that client's; the replica goes on."""
-        try:
-            self.ready()
-        except AntiphonError as error:
-            self.failed(error)
-        except Exception as error:  # noqa: BLE001 - the same, for a bug in reading
-            self.failed(InternalError(f"the answer could not be made: {type(error).__name__}: {error}"))
 
 
 class ShardClients(ShardReads):
@@ -212,6 +204,8 @@ class ShardClients(ShardReads):
             try:
                 self._host.check_writable()
                 one.run(one.deadline_s - services.now_s())
+            except StorageFailedError as error:
+                one.done(self._host.stopped_by(error))
             except AntiphonError as error:
                 one.done(error)
 
@@ -248,19 +242,28 @@ class ShardClients(ShardReads):
 
             self._wait_for_turn(go_on, size_of_write(request), request.timeout_ms / 1000, done)
             return
-        write_table(self._host, self, request, done)
+        try:
+            write_table(self._host, self, request, done)
+        except StorageFailedError as error:
+            raise self._host.stopped_by(error) from error
 
     def table_get(self, request: Any, done: Done) -> None:
         """Carry out a TableGet; `done` gets TableRows or an error. Raises what is known at once."""
         from antiphon.node.table_shard import get_rows
 
-        get_rows(self._host, self, request, done)
+        try:
+            get_rows(self._host, self, request, done)
+        except StorageFailedError as error:
+            raise self._host.stopped_by(error) from error
 
     def table_scan(self, request: Any, done: Done) -> None:
         """Carry out a TableScan; `done` gets TableRows or an error. Raises what is known at once."""
         from antiphon.node.table_shard import scan_rows
 
-        scan_rows(self._host, self, request, done)
+        try:
+            scan_rows(self._host, self, request, done)
+        except StorageFailedError as error:
+            raise self._host.stopped_by(error) from error
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
@@ -311,7 +314,7 @@ class ShardClients(ShardReads):
         for read in self._reads.pop(action.token, []):
             offset = max(read.offset, action.offset)
             if applied >= offset:
-                read.settle()
+                self._settle(read)
             else:
                 heapq.heappush(self._waiters, read._replace(offset=offset))
 
@@ -320,6 +323,20 @@ class ShardClients(ShardReads):
         error = self._host.not_leader()
         for read in self._reads.pop(action.token, []):
             read.failed(error)
+
+    def _settle(self, waiter: Waiter) -> None:
+        """Do it. What goes wrong with one client's answer is that client's; only a store that fails ends the replica."""
+        host = self._host
+        try:
+            if host.failed is not None:  # an answer before this one stopped the replica
+                raise host.not_leader()
+            waiter.ready()
+        except StorageFailedError as error:
+            waiter.failed(host.stopped_by(error))
+        except AntiphonError as error:
+            waiter.failed(error)
+        except Exception as error:  # noqa: BLE001 - the same, for a bug in reading
+            waiter.failed(InternalError(f"the answer could not be made: {type(error).__name__}: {error}"))
 
     # -- what happens to the shard ------------------------------------------------------------------------------
 
@@ -340,9 +357,8 @@ class ShardClients(ShardReads):
         if self._queue.limit:
             self._queue.committed(high_watermark)
             self._queue_moved()
-        waiters = self._waiters
-        while waiters and waiters[0].offset <= high_watermark:
-            heapq.heappop(waiters).settle()
+        while self._waiters and self._waiters[0].offset <= high_watermark:
+            self._settle(heapq.heappop(self._waiters))
         if self._followers:
             self._wake(committed=True)
 

@@ -18,6 +18,7 @@ import structlog
 from antiphon.errors import (
     AntiphonError,
     DamagedLogError,
+    DamagedStoreError,
     DiskFullError,
     InternalError,
     NotLeaderError,
@@ -315,6 +316,8 @@ class ShardHost:
             actions = own_entries_first(actions)
         for action in actions:
             carry_out[type(action)](action)
+            if self.failed is not None:
+                return  # a client's read among them found that the table's store is damaged
 
     def _append_log(self, action: AppendLog) -> None:
         ops, self._staged_ops = self._staged_ops, []
@@ -482,7 +485,7 @@ class ShardHost:
         try:
             return self.log.read(offset, max_bytes, end, at_least_one=at_least_one)
         except (DamagedLogError, OSError) as error:
-            raise self._unreadable(error) from error
+            raise self.stopped_by(error) from error
 
     async def read_in_thread(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool, from_disk: bool = False
@@ -492,12 +495,13 @@ class ShardHost:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, work)
         except (DamagedLogError, OSError) as error:
-            raise self._unreadable(error) from error
+            raise self.stopped_by(error) from error
 
-    def _unreadable(self, error: DamagedLogError | OSError) -> NotLeaderError:
+    def stopped_by(self, error: DamagedLogError | StorageFailedError | OSError) -> NotLeaderError:
+        """The disk failed in the middle of somebody's read: this ends the replica. What the reader is told."""
         if isinstance(error, OSError):
-            self.fail(StorageFailedError(f"shard {self.shard_id} cannot be read from the disk: {error}"))
-        else:
+            error = StorageFailedError(f"shard {self.shard_id} cannot be read from the disk: {error}")
+        if not self.closed:
             self.fail(error)
         return self.not_leader()
 
@@ -533,6 +537,8 @@ class ShardHost:
         self.services.metrics.shard_failures += 1
         if self.table is not None:
             self.table.stop_leading()
+            if isinstance(error, DamagedStoreError):
+                self.table.note_damage()
         self.clients.fail_all(self.not_leader())
         self.services.host_failed(self, was_leader=was_leader)
 

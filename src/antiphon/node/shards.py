@@ -16,7 +16,6 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, InvalidRequestError
-from antiphon.invariants import InvariantError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, make_directory
@@ -33,7 +32,13 @@ from antiphon.node.raft_shards import (
     timeout_ticks,
 )
 from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import destroy_state, recover_install, store_path, watermark_at_start
+from antiphon.node.table_files import (
+    destroy_state,
+    open_or_rebuild,
+    recover_install,
+    store_path,
+    watermark_at_start,
+)
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_committed, build_term_start
 from antiphon.records.entry_id import TermIndex
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from antiphon.node.node import Node
+    from antiphon.node.table_shard import TableShard
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
@@ -204,7 +210,7 @@ class Shards:
     def _open(self, topic: TopicMeta, shard: ShardMeta) -> None:
         try:
             host = self._open_host(topic, shard)
-        except (AntiphonError, OSError, InvariantError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other shards are opened
             self._log.error("replica_not_opened", shard=shard.shard_id, error=str(error), exc_info=error)
             self.broken[shard.shard_id] = (
                 error if isinstance(error, AntiphonError) else AntiphonError(f"cannot open: {error}")
@@ -235,9 +241,25 @@ class Shards:
         if is_table:
             from antiphon.node.table_shard import TableShard
 
-            table = TableShard(store, log, node.stores)
+            table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, node.stores))
             applied, unclean = table.state.applied_offset, settings.replica.unclean
             high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
+        try:
+            return self._make_host(settings, shard, log, table, high_watermark)
+        except Exception as error:
+            if table is not None:
+                table.let_go(error)
+            raise
+
+    def _make_host(
+        self,
+        settings: TopicSettings,
+        shard: ShardMeta,
+        log: ShardLog,
+        table: "TableShard | None",
+        high_watermark: int,
+    ) -> ShardHost:
+        node = self._node
         replica = self._make_replica(settings, shard, log, high_watermark)
         if log.hard_state.led_term and log.hard_state.led_term == log.terms.end.term:
             replica.recall_acknowledged(log.log_end)
@@ -474,7 +496,7 @@ class Shards:
             return
         host.close()
         if host.table is not None:
-            host.table.state.close()
+            host.table.let_go(host.failed)
         self._log.info("replica_removed", shard=shard_id)
         self._removing.add(shard_id)
         # What is queued for the files is carried out first; nothing is submitted for this log any more.
@@ -512,10 +534,7 @@ class Shards:
         """Close the tables' stores; the last thing of a stop."""
         for host in self._node.hosts.values():
             if host.table is not None:
-                try:
-                    host.table.state.close()
-                except AntiphonError as error:
-                    self._log.error("table_not_closed", shard=host.shard_id, error=error.message)
+                host.table.let_go(host.failed)
 
 
 def _copy_terms(log: ShardLog) -> TermIndex:

@@ -20,7 +20,7 @@ import structlog
 from crc32c import crc32c
 
 from antiphon import system
-from antiphon.errors import AntiphonError, UnavailableError
+from antiphon.errors import AntiphonError, DamagedStoreError, UnavailableError
 from antiphon.log.disk import Disk, discard_tree, make_directory, write_whole
 from antiphon.node.peer_wire import (
     SnapshotBegin,
@@ -164,7 +164,10 @@ class Snapshots:
             if host.table is None:
                 self._disk.makedirs(path)
                 return host.replica.terms.start
-            offset = await asyncio.to_thread(host.table.state.checkpoint, path)
+            try:
+                offset = await asyncio.to_thread(host.table.state.checkpoint, path)
+            except DamagedStoreError as error:
+                raise host.stopped_by(error) from error
             terms = host.replica.terms
             if offset > terms.log_end:
                 raise UnavailableError(f"the log of shard {host.shard_id} was cut while its table was copied")

@@ -15,14 +15,15 @@ Nothing of this is remembered outside the child's log: a new leader scans again,
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, NotReadyError, UnavailableError
+from antiphon.errors import AntiphonError, NotReadyError, StorageFailedError, UnavailableError
 from antiphon.node.table_shard import TableShard
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
@@ -133,12 +134,14 @@ class SplitCopy:
         while start is not None:
             if parent.closed or table.state is not state or state.owned.last < low:
                 raise NotReadyError(f"the replica of shard {parent.shard_id} was replaced")
-            stored, following = state.stored_rows(
-                start, None, (low, high), examined_max=PAGE_ROWS, size_bytes_max=PAGE_BYTES
-            )
-            own, _ = self._table().state.stored_rows(
-                start, following, (0, HASH_MAX), examined_max=1 << 40, size_bytes_max=1 << 40
-            )
+            with _reading(parent):
+                stored, following = state.stored_rows(
+                    start, None, (low, high), examined_max=PAGE_ROWS, size_bytes_max=PAGE_BYTES
+                )
+            with _reading(self._host):
+                own, _ = self._table().state.stored_rows(
+                    start, following, (0, HASH_MAX), examined_max=1 << 40, size_bytes_max=1 << 40
+                )
             rows = differences(
                 [CopiedRow(*row, VERSION.unpack(row[1])[3]) for row in stored],
                 [CopiedRow(*row) for row in own],
@@ -176,7 +179,8 @@ class SplitCopy:
                         if version is not None:
                             changes.append(CopiedRow(key, version, record.value, record.timestamp_ms))
         keys = list(dict.fromkeys(change.key for change in changes))
-        versions = self._table().state.versions(keys)
+        with _reading(self._host):
+            versions = self._table().state.versions(keys)
         known = {key: None if v is None else v[0] for key, v in zip(keys, versions, strict=True)}
         rows = newer(changes, known)
         if rows:
@@ -224,6 +228,15 @@ class SplitCopy:
         self._stuck_since_s = now if self._stuck_since_s is None else self._stuck_since_s
         if now - self._stuck_since_s > STUCK_S:
             self._say(SplitStep.STUCK, reason=error.message)
+
+
+@contextlib.contextmanager
+def _reading(host: "ShardHost") -> Iterator[None]:
+    """A store that fails ends the replica that it belongs to, not only this try."""
+    try:
+        yield
+    except StorageFailedError as error:
+        raise host.stopped_by(error) from error
 
 
 async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:

@@ -5,28 +5,40 @@ leave the new store beside the old log, whose end may be another one than what t
 beside the store (`<shard>.new`), and a durable file (`<shard>.install`) says that the installation has begun, with all that
 it takes to finish it. From then on it is always finished: by `recover_install` at the next start. The file goes, durably,
 when the log has begun anew, before anything is written to it.
+
+A store that was found damaged is noted so beside its directory (`<shard>.damaged`), because the next start may not look
+where the damage is. It is made anew where the log reaches back to its beginning; elsewhere the replica stays closed until
+it was moved away.
 """
 
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
+import structlog
 
-from antiphon.errors import StorageFailedError
+from antiphon.errors import DamagedStoreError, StorageFailedError
 from antiphon.log import layout
 from antiphon.log.disk import Disk, read_whole, write_whole
 from antiphon.log.snapshot import frame, unframe
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
 
+if TYPE_CHECKING:
+    from antiphon.log.shard_log import ShardLog
+
 INSTALL_MAGIC: Final = b"ANTIPHIN"
 INSTALL_VERSION: Final = 1
 INSTALL_SUFFIX: Final = ".install"
+_DAMAGED_SUFFIX: Final = ".damaged"
 _DRAFT_SUFFIX: Final = ".install.tmp"
 _NEW_SUFFIX: Final = ".new"
 _ASIDE_SUFFIX: Final = ".old"  # where former versions put the old store
+
+
+Opened = TypeVar("Opened")
 
 
 class Installation(NamedTuple):
@@ -134,6 +146,36 @@ def destroy_state(disk: Disk, path: str) -> None:
         end_install(disk, path)
     for suffix in ("", _NEW_SUFFIX, _ASIDE_SUFFIX):
         disk.remove_tree(path + suffix)
+    disk.remove(path + _DAMAGED_SUFFIX)  # last: until then what is left is no store to be used
+
+
+def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[], Opened]) -> Opened:
+    """What `opened` makes of the store `path`; of an empty one where it is damaged and the log can tell everything again.
+
+    Raises DamagedStoreError where the log cannot, and what `opened` raises.
+    """
+    try:
+        if disk.exists(path + _DAMAGED_SUFFIX):
+            raise DamagedStoreError(f"table store {path} was found damaged before", path=path)
+        return opened()
+    except DamagedStoreError as error:
+        if log.log_start or log.damaged is not None:
+            raise DamagedStoreError(
+                f"{error.message}; the shard's log, which begins at {log.log_start}, cannot make it anew: move this "
+                "replica to another node and back",
+                **error.details,
+            ) from error
+        structlog.get_logger().warning(
+            "store_made_from_log", path=path, log_end=log.log_end, reason=error.message
+        )
+    destroy_state(disk, path)
+    return opened()
+
+
+def note_damage(disk: Disk, path: str) -> None:
+    """The store `path` was found damaged: the next start is not to use it. A crash may lose this note."""
+    with contextlib.suppress(OSError):
+        disk.open(path + _DAMAGED_SUFFIX, create=True)
 
 
 def watermark_at_start(noted: int, applied: int, log_end: int, *, unclean: bool) -> int:

@@ -7,11 +7,20 @@ decoding.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from antiphon import system
-from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError
+from antiphon.errors import (
+    AlreadyAppliedError,
+    DamagedStoreError,
+    InvalidRequestError,
+    NotReadyError,
+    StorageFailedError,
+)
 from antiphon.invariants import invariant
 from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
 from antiphon.node.shard_clients import ShardClients, producer_header
+from antiphon.node.table_files import note_damage
 from antiphon.node.write_order import WriteOrder
 from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
@@ -76,6 +85,19 @@ class TableShard:
         self.state.close()
         self._log.disk.remove_tree(self.path)
         self.state = open_state(self.path, self.stores)
+
+    def note_damage(self) -> None:
+        """The store was found damaged: the next start makes it anew, or does not use it."""
+        note_damage(self._log.disk, self.path)
+
+    def let_go(self, reason: Exception | None) -> None:
+        """Close the store, as well as it goes. `reason`: why the replica ends, where that is a failure."""
+        if isinstance(reason, DamagedStoreError):
+            self.note_damage()
+        try:
+            self.state.close()
+        except StorageFailedError as error:
+            structlog.get_logger().error("table_not_closed", path=self.path, error=error.message)
 
     def lead(self) -> None:
         """The replica leads and everything committed is applied: judge from now on."""

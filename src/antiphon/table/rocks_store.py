@@ -28,7 +28,6 @@ WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024  # per shard, allocated in small are
 WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024  # all shards of a node together
 CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
 OPENING: Final = "opening it"
-_REMEDY: Final = "move this replica to another node and back, so that it is made anew from the others"
 
 _shared: tuple[Cache, WriteBufferManager] | None = None
 
@@ -74,7 +73,7 @@ def _failed(path: str, what: str, error: Exception, first: bytes, last: bytes | 
         return StorageFailedError(f"table store {path} {told}: {text}", path=path)
     keys = f"keys from {first!r}" + ("" if last is None else f" to {last!r}")
     return DamagedStoreError(
-        f"table store {path} is damaged, found by {what}, {keys}: {text}; {_REMEDY}",
+        f"table store {path} is damaged, found by {what}, {keys}: {text}",
         path=path,
         first_key=first.hex(),
         last_key=None if last is None else last.hex(),
@@ -82,16 +81,29 @@ def _failed(path: str, what: str, error: Exception, first: bytes, last: bytes | 
 
 
 class RocksCursor:
-    """See `Cursor`. The methods that cannot fail are RocksDB's own."""
+    """See `Cursor`."""
 
-    __slots__ = ("_cursor", "_path", "key", "next", "prev", "seek", "seek_for_prev", "value")
+    __slots__ = ("_cursor", "_path")
 
     def __init__(self, cursor: RdictIter, path: str) -> None:
         self._cursor = cursor
         self._path = path
-        self.seek, self.seek_for_prev = cursor.seek, cursor.seek_for_prev
-        self.next, self.prev = cursor.next, cursor.prev
-        self.key, self.value = cursor.key, cursor.value
+
+    def seek(self, key: bytes) -> None:
+        """See `Cursor`."""
+        self._cursor.seek(key)
+
+    def seek_for_prev(self, key: bytes) -> None:
+        """See `Cursor`."""
+        self._cursor.seek_for_prev(key)
+
+    def next(self) -> None:
+        """See `Cursor`."""
+        self._cursor.next()
+
+    def prev(self) -> None:
+        """See `Cursor`."""
+        self._cursor.prev()
 
     def valid(self) -> bool:
         """See `Cursor`."""
@@ -100,12 +112,21 @@ class RocksCursor:
         try:
             self._cursor.status()
         except Exception as error:
-            # Whoever keeps the error keeps the frame that called; the files must not stay open for that.
-            for name in self.__slots__[2:]:
-                delattr(self, name)
-            del self._cursor
+            del (
+                self._cursor
+            )  # whoever keeps the error keeps frames that hold this; the files must not stay open for it
             raise _failed(self._path, "a cursor", error, b"", None) from error
         return False
+
+    def key(self) -> bytes:
+        """See `Cursor`."""
+        found: bytes = self._cursor.key()
+        return found
+
+    def value(self) -> bytes:
+        """See `Cursor`."""
+        found: bytes = self._cursor.value()
+        return found
 
 
 class RocksStore:
