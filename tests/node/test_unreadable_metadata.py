@@ -189,3 +189,24 @@ def test_what_a_newer_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
             ]
 
     run(test())
+
+
+def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, so that its operator can ask it, and takes no part in the coordination."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 1) as nodes:
+            with monkeypatch.context() as newer:
+                newer.setattr("antiphon.node.metadata_fold.FORMAT", 2)
+                batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"2")], 1)])
+                end = await append(nodes, batch)
+                await all_go_on(nodes, end, "t")
+                await nodes.stop(0)
+            node = await nodes.start(0)
+            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].failed, NewerFormatError))
+            assert node.coordinator is not None
+            assert "new" not in node.coordinator.state.counters
+
+    run(test())
