@@ -12,6 +12,7 @@ from antiphon.replication.members import Members
 from antiphon.simulation import public_script_replica as taken
 from antiphon.simulation.plants import PLANTS, planted
 from antiphon.simulation.public_script_language import change_text, changed, changes_between, read_stanzas
+from antiphon.simulation.public_script_run import ScriptRun
 from antiphon.simulation.public_scripts import judge_script
 from tests.judged_cases import JUDGED_CASES, needs_judged_cases
 
@@ -26,18 +27,21 @@ OWN = Path(__file__).parent / "public_scripts"
 OWN_SCRIPTS: dict[str, tuple[int, set[str], int]] = {
     "compacted_log": (6, set(), 6),
     "doubted_leader": (8, set(), 8),
+    "empty_disk": (3, set(), 3),
     "full_window": (5, set(), 5),
     "handed_over": (5, set(), 5),
     "joint_step_needs_both": (5, set(), 5),
     "kept_joint_step": (4, {taken.KEPT_JOINT, taken.EMPTY_ENTRY}, 1),
+    "kinds_of_messages": (4, set(), 4),
     "learner_does_not_count": (3, {taken.EARLY_HEARTBEAT, taken.EMPTY_ENTRY}, 2),
     "pre_vote_alone": (3, {taken.GRANTED_PRE_VOTE}, 2),
     "promoted_learner": (5, set(), 5),
     "quiet": (1, set(), 1),
+    "restored": (2, set(), 2),
     "removed_leader": (4, set(), 4),
-    "slow_disks": (7, {taken.EARLY_VOTE_SYNC}, 7),
+    "slow_disks": (8, {taken.EARLY_VOTE_SYNC}, 8),
     "unreachable_follower": (4, set(), 4),
-    "voter_from_nowhere": (7, {taken.ONE_STEP, taken.NEW_VOTER, taken.EARLY_HEARTBEAT}, 1),
+    "voter_from_nowhere": (8, {taken.ONE_STEP, taken.NEW_VOTER, taken.EARLY_HEARTBEAT}, 1),
 }
 
 # Ours: three nodes, one proposal of which node 3 hears nothing, then its log and what the leader knows.
@@ -254,6 +258,23 @@ def test_a_command_takes_the_lines_of_input_before_the_separator(tmp_path: Path)
     )
     assert change.given == ["v4", "l5"]
     assert log.expected == ["1/5 EntryConfChange l5 v4"]  # one encoding, one order
+
+
+def test_a_node_that_began_empty_is_told_so_until_it_has_caught_up() -> None:
+    run, joining = ScriptRun(as_is=True), []
+    for stanza in read_stanzas(OWN / "empty_disk.txt"):
+        run.carry_out(stanza)
+        joining.append(3 in run.actors and run.actors[3].files.joining)
+    assert joining == [False] + [True] * 6 + [False] * 4
+
+
+@pytest.mark.parametrize("end", ["Index:30 Term:1", "Index:31 Term:2", "Index:32 Term:1"])
+def test_a_log_ends_where_the_snapshot_that_is_told_leaves_it(tmp_path: Path, end: str) -> None:
+    text = (OWN / "restored.txt").read_text().replace("Snapshot Index:31 Term:1", f"Snapshot {end}")
+    judgement = judge_script(written(tmp_path, text))
+    assert [(one.command, one.found) for one in judgement.wrong] == [
+        ("stabilize (the final logs)", ["2: ends at 1/31", '3: 1/31 EntryNormal ""'])
+    ]
 
 
 def test_what_is_not_known_to_be_committed_is_not_compacted(tmp_path: Path) -> None:
