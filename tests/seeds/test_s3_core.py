@@ -306,6 +306,22 @@ def test_s3_28_who_trails_by_too_many_entries_for_too_long_is_proposed_for_remov
         cluster.tick()
     assert not cluster.proposals
     cluster.tick(2)
+    assert cluster.proposals
+    assert cluster.proposals[-1][2].live == (1, 2)
+
+
+def test_s3_28_so_is_who_moves_on_all_the_time_and_trails_by_too_many_entries() -> None:
+    """It is never late for long with what was written at some moment; the number of records decides."""
+    cluster = led()
+    cluster[3].auto_sync = False
+    for _ in range(3 * LIVE_CONFIG.live_lag_ticks):
+        cluster.propose(1, *"abcd")
+        cluster.tick()
+        cluster[3].sync(max(0, len(cluster[3].writes) - 2))
+        cluster.deliver()
+    trails = cluster.replica(1).log_end - cursor_of(cluster, 1, 3).ack_offset
+    assert LIVE_CONFIG.live_lag_entries_max < trails <= 12
+    assert cluster.proposals
     assert cluster.proposals[-1][2].live == (1, 2)
 
 

@@ -5,6 +5,8 @@ election are seen from outside: by clients that wait for every change of the met
 """
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -80,6 +82,29 @@ def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_all_of_
             assert (sorted(meta.live), meta.fence) == ([0, 1, 2], "live")
             end = await nodes.append(shard_id, b"x")
             assert all(node.hosts[shard_id].log.log_end == end for node in nodes.nodes.values())
+
+    run(test())
+
+
+async def shown_live(nodes: Nodes) -> list[int]:
+    """The live replica set of the topic `t` as `antiphon shard list` prints it."""
+    servers = ",".join(nodes.members[node].native for node in nodes.nodes)
+    words = ("-m", "antiphon.cli.main", "shard", "list", "--topic", "t", "--servers", servers, "--json")
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    (row,) = json.loads(out)
+    return sorted(row["live"])
+
+
+def test_s3_06_the_live_replicas_are_shown_on_the_command_line(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await topic_of(nodes)
+            assert await shown_live(nodes) == [0, 1, 2]
+            away = followers(nodes, shard_id)[0]
+            await nodes.stop(away)
+            await eventually(lambda: away not in meta_of(nodes, shard_id).live)
+            assert await shown_live(nodes) == sorted(nodes.nodes)
 
     run(test())
 
@@ -213,7 +238,7 @@ class Seen(NamedTuple):
 
 async def soon(condition: Callable[[], bool]) -> None:
     """As `eventually`, for what takes a second or two."""
-    await eventually(condition, 8)
+    await eventually(condition, 12)
 
 
 ONLINE, ELECTION, FOUND, OFFLINE = (
