@@ -53,8 +53,10 @@ def port_of(listener: socket.socket) -> int:
 class Processes:
     """Nodes of one cluster in `directory`, each in its own process."""
 
-    def __init__(self, directory: Path, nodes: int = 3, **settings: Any) -> None:
+    def __init__(self, directory: Path, nodes: int = 3, *, descriptors: int = 0, **settings: Any) -> None:
+        """`descriptors`: how many files each process may have open; 0: as many as this one."""
         self.directory = directory
+        self._shell = ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh") if descriptors else ()
         self._processes: dict[int, subprocess.Popen[str]] = {}
         bound = [{door: bind() for door in DOORS} for _ in range(nodes)]
         members = [Member(i, f"127.0.0.1:{port_of(bound[i]['native'])}") for i in range(nodes)]
@@ -92,6 +94,7 @@ class Processes:
         fds = {door: listener.fileno() for door, listener in (sockets or {}).items()}
         self._processes[node_id] = subprocess.Popen(
             (
+                *self._shell,
                 sys.executable,
                 str(SCRIPT),
                 str(self.dir(node_id)),

@@ -44,14 +44,21 @@ class HttpDoor:
         gateway: the node.
         metrics: renders the node's metrics in Prometheus's text format.
         status: the node's own state, as plain values for JSON.
+        connections_max: how many connections there may be at once.
     """
 
     def __init__(
-        self, gateway: Gateway, *, metrics: Callable[[], bytes], status: Callable[[], dict[str, Any]]
+        self,
+        gateway: Gateway,
+        *,
+        metrics: Callable[[], bytes],
+        status: Callable[[], dict[str, Any]],
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._status = status
+        self._connections_max = min(CONNECTIONS_MAX, connections_max)
         self._server: asyncio.Server | None = None
         self._open: set[_HttpConnection] = set()
         self._pages: dict[str, Callable[[], Reply]] = {
@@ -156,7 +163,7 @@ class HttpDoor:
     def opened(self, connection: "_HttpConnection") -> bool:
         """Count a connection; False when there are too many."""
         self._open.add(connection)
-        return len(self._open) <= CONNECTIONS_MAX
+        return len(self._open) <= self._connections_max
 
     def closed(self, connection: "_HttpConnection") -> None:
         """A connection is gone."""

@@ -29,6 +29,7 @@ from antiphon.node.gateway import Gateway
 
 BACKLOG: Final = 256
 IDLE_CHECK_S: Final = 60.0
+TELL_EVERY_S: Final = 5.0
 
 
 class KafkaDoorConfig(NamedTuple):
@@ -81,6 +82,8 @@ class KafkaDoor:
         self._groups = GroupApi(gateway, self._view, self._coordinator)
         self._handlers = self._handler_table()
         self._connections: dict[Connection, float] = {}
+        self._refusals = 0
+        self._tell_refusals_s = 0.0
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self.port = 0
@@ -140,12 +143,22 @@ class KafkaDoor:
     def connected(self, connection: Connection) -> bool:
         """A client connected; refused over the limit."""
         if self._server is None or len(self._connections) >= self._config.connections_max:
-            structlog.get_logger().warning(
-                "kafka connection refused", client=connection.client_host, open=len(self._connections)
-            )
+            self._refused(connection)
             return False
         self._connections[connection] = asyncio.get_running_loop().time()
         return True
+
+    def _refused(self, connection: Connection) -> None:
+        self._refusals += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._tell_refusals_s:
+            self._tell_refusals_s = now_s + TELL_EVERY_S
+            structlog.get_logger().warning(
+                "kafka connection refused",
+                client=connection.client_host,
+                open=len(self._connections),
+                refused=self._refusals,
+            )
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""

@@ -9,21 +9,26 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer
 
 OPEN_FILES_MAX: Final = 256
 FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)  # from opening a file, so before anything was written
+PASSING: Final = (*FULL_DISK, *NO_DESCRIPTORS)  # the operation may be tried again, as it was
 _IOV_MAX: Final = 1024
 _SYNC_THREADS: Final = 8
 _PARALLEL_FROM: Final = 4  # handing two or three syncs to threads costs more than it saves
+_Opened = TypeVar("_Opened")
 _WRITE_ROUNDS_MAX: Final = 1_000_000
 _NOTE_BYTES_MAX: Final = 64
 
@@ -221,7 +226,10 @@ def _skip(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
 class RealDisk:
     """The file system, with a bounded cache of open files: hundreds of idle shards hold no descriptors for long."""
 
-    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, open_files_max: int | None = None) -> None:
+        """`open_files_max`: descriptors to keep open; by default a share of what the process is granted."""
+        if open_files_max is None:
+            open_files_max = open_files_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._open_files_max = open_files_max
         self._files: OrderedDict[str, RealFile] = OrderedDict()
         self._lock = threading.Lock()
@@ -232,12 +240,23 @@ class RealDisk:
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                file = self._files[path] = RealFile(path, create=create)
+                file = self._files[path] = self._opened(partial(RealFile, path, create=create))
                 if len(self._files) > self._open_files_max:
                     self._files.popitem(last=False)
             else:
                 self._files.move_to_end(path)
             return file
+
+    def _opened(self, opens: "Callable[[], _Opened]") -> "_Opened":
+        """Open something; where no descriptors are left, let go of half of those that are only kept for later."""
+        try:
+            return opens()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not self._files:
+                raise
+        for _ in range((len(self._files) + 1) // 2):
+            self._files.popitem(last=False)
+        return opens()
 
     def _forget(self, path: str) -> None:
         with self._lock:
@@ -306,7 +325,8 @@ class RealDisk:
 
     def fsync_dir(self, path: str) -> None:
         """See `Disk`."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._lock:
+            fd = self._opened(partial(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             os.fsync(fd)
         finally:
@@ -336,6 +356,11 @@ class RealDisk:
 def _raise_unless_gone(_call: object, _path: str, problem: tuple[type, BaseException, object]) -> None:
     if not isinstance(problem[1], FileNotFoundError):
         raise problem[1]
+
+
+def open_files_for(descriptors: int) -> int:
+    """How many files a log's disk keeps open, of a process that is granted so many descriptors (-1: any number)."""
+    return OPEN_FILES_MAX if descriptors < 0 else max(8, min(OPEN_FILES_MAX, descriptors // 4))
 
 
 def outcome_of(call: Callable[[], None]) -> OSError | None:

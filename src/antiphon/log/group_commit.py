@@ -7,6 +7,7 @@ Pure of threads, so that tests and the simulator can run it step by step; `WalTh
   have dropped the data and the next fsync would report success.
 - A full disk is not a failure: the file is cut back to its last good size, the operation stays at the head of its shard's
   queue and is tried again later. Trims (which make room) overtake the appends that wait.
+- Neither is a process that has no file descriptors left: nothing was written, and it is tried again in the same way.
 """
 
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import FULL_DISK, Disk, File, outcome_of
+from antiphon.log.disk import FULL_DISK, PASSING, Disk, File, outcome_of
 from antiphon.log.index import entry_position
 from antiphon.log.operations import APPEND, TRIM, CallStep, LogOp, OpQueue, WriteStep
 
@@ -63,6 +64,7 @@ class GroupCommitter:
         self.disk = disk
         self._active: dict[OpQueue, None] = {}  # queues with operations, in order of arrival
         self._dirty: dict[str, tuple[File, OpQueue]] = {}  # written, not synced (flush = interval)
+        self.waits_for_room = True  # what the last operation that had to wait lacked; else file descriptors
         self.groups = 0
         self.syncs = 0
 
@@ -194,7 +196,8 @@ class GroupCommitter:
     def _succeeded(self, queue: OpQueue, error: OSError | None, done: list[Completion]) -> bool:
         if error is None:
             return True
-        if error.errno in FULL_DISK:
+        if error.errno in PASSING:
+            self.waits_for_room = error.errno in FULL_DISK
             queue.blocked = True
         else:
             self._fail(queue, _storage_failed(queue, "write", error), done)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from antiphon.node.file_limits import connection_shares
+
 if TYPE_CHECKING:
     from antiphon.http.door import HttpDoor
     from antiphon.kafka.door import KafkaDoor
@@ -37,7 +39,8 @@ async def start_http_door(node: "Node", sock: socket.socket | None) -> tuple["Ht
         plain["replicas"] = [msgspec.structs.asdict(replica) for replica in plain["replicas"]]
         return plain
 
-    door = HttpDoor(node, metrics=node.metrics.render, status=status)
+    shares = connection_shares()
+    door = HttpDoor(node, metrics=node.metrics.render, status=status, connections_max=shares.http)
     port = await door.start(node.config.listen_host, node.config.ports.http, sock)
     return door, _told(node, port)
 
@@ -47,6 +50,7 @@ async def start_kafka_door(node: "Node", sock: socket.socket | None) -> tuple["K
     from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
 
     config = KafkaDoorConfig(auto_create_topics=node.config.auto_create_topics)
+    config = config._replace(connections_max=min(config.connections_max, connection_shares().kafka))
     door = KafkaDoor(node, node.config.listen_host, node.config.ports.kafka, config)
     await door.start(sock)
     return door, _told(node, door.port)

@@ -48,6 +48,8 @@ class NodeMetrics:
         self.append_bytes = 0
         self.append_records = 0
         self.refusals = 0
+        self.connections_refused = 0
+        self.refusal_told_s = -1e9  # when the log was last told
         self.duplicates = 0
         self.expired_appends = 0
         self.fetches = 0
@@ -89,6 +91,7 @@ _COUNTERS: Final = {
     "append_bytes": "Bytes of batches that clients appended",
     "append_records": "Records that clients appended",
     "refusals": "Appends that were refused",
+    "connections_refused": "Native connections that were refused, for there were too many",
     "duplicates": "Appends that an earlier try had made already",
     "expired_appends": "Batches of clients whose records were all older than their topic's retention.ms",
     "fetches": "Fetches by clients",

@@ -6,13 +6,14 @@ and what is durable here is committed here. The log is synced at every append wh
 relayed and then lost would be numbered a second time.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, NotLeaderError, StorageFailedError
+from antiphon.errors import AntiphonError, NotLeaderError, OverloadedError, StorageFailedError
 from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.multi_batches import entries_of, number_batch
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 SAVE_EVERY_ENTRIES: Final = 16_384
 RESEND_MS: Final = 200
+FEED_AGAIN_S: Final = 0.2
 STALL_MS: Final = 500
 LIFE_UNIT_NS: Final = 10_000_000
 
@@ -247,7 +249,13 @@ class MultiHost(ShardHost):
             return
         key = (action.from_offset, action.to_offset, action.max_bytes)
         if self._feeds is None or self._feeds[0] != key:
-            self._feeds = (key, entries_of(self.read(action.from_offset, action.max_bytes, action.to_offset)))
+            try:
+                batches = self.read(action.from_offset, action.max_bytes, action.to_offset)
+            except OverloadedError:  # no file descriptors: soon again
+                self._deferred[action.to] = cast(Any, action)
+                asyncio.get_running_loop().call_later(FEED_AGAIN_S, self.peer_drained, action.to)
+                return
+            self._feeds = (key, entries_of(batches))
             self.services.turn.for_shard(self._forget_feed)
         self._do(self._any(self.multi.fed(action.to, action.from_offset, self._feeds[1])))
 

@@ -77,6 +77,9 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 TIMEOUT_MS_MAX: Final = 3_600_000
+PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they are nodes
+PEER_PATIENCE_S: Final = 2.0
+TELL_EVERY_S: Final = 5.0
 CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, Command, SplitReport)
 
 
@@ -89,6 +92,7 @@ class NativeSession:
         self._decode: Callable[[Buffer], tuple[int, Any]] = decode_request
         self._open_requests = 0
         self._greeted = False
+        self._trial: asyncio.TimerHandle | None = None  # over the limit, and turned away unless it is a node
         self._peer_id: int | None = None
         self._following: dict[int, int] = {}  # key of a waiting fetch -> its shard
         self._log = structlog.get_logger()
@@ -120,10 +124,31 @@ class NativeSession:
     def connected(self, connection: Connection) -> None:
         """See ConnectionOwner."""
         self._connection = connection
-        self._node.sessions[id(self)] = self
-        if len(self._node.sessions) > self._node.limits.connections:
-            self._log.warning("too_many_connections", peer=connection.peer)
-            connection.close()
+        node = self._node
+        node.sessions[id(self)] = self
+        beyond = len(node.sessions) - node.limits.connections
+        if beyond > PEER_ROOM:
+            self._turn_away()
+        elif (
+            beyond > 0
+        ):  # only another node is let in, so that clients never shut the nodes off from each other
+            self._trial = node.loop.call_later(PEER_PATIENCE_S, self._turn_away)
+
+    def _turn_away(self) -> None:
+        node = self._node
+        if self._connection is None or self._peer_id is not None:
+            return
+        node.metrics.connections_refused += 1
+        now_s = node.now_s()
+        if now_s - node.metrics.refusal_told_s >= TELL_EVERY_S:
+            node.metrics.refusal_told_s = now_s
+            self._log.warning(
+                "too_many_connections",
+                peer=self._connection.peer,
+                limit=node.limits.connections,
+                refused=node.metrics.connections_refused,
+            )
+        self._connection.close()
 
     def received(self, _connection: Connection, frame: Frame) -> None:
         """See ConnectionOwner."""
@@ -184,6 +209,8 @@ class NativeSession:
     def disconnected(self, _connection: Connection, _reason: Exception | None) -> None:
         """See ConnectionOwner."""
         self._connection = None
+        if self._trial is not None:
+            self._trial.cancel()
         self._node.sessions.pop(id(self), None)
         if self._peer_id is not None:
             self._node.hung_up(self._peer_id, self)
@@ -308,6 +335,8 @@ class NativeSession:
                 self._decode = decode_peer
                 self.cut(node.faults)
                 node.heard_of(body.node_id, self)
+            elif self._trial is not None:
+                self._turn_away()
             return
         self._fail(request_id, error)
         if self._connection is not None:

@@ -15,6 +15,7 @@ import structlog
 from antiphon.errors import AntiphonError
 from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
+from antiphon.node.file_limits import connection_shares
 from antiphon.node.injected_faults import HurtDisk, InjectedFaults
 from antiphon.node.logs import open_log
 from antiphon.node.node import Node, Sockets
@@ -84,6 +85,7 @@ def run_node(
     memory.settle()
     file = open_log(Path(config.dir), config.log_level, config.node_id)
     raise_file_limit()
+    config.limits.connections = min(config.limits.connections, connection_shares().native)
     began = time.monotonic()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -27,10 +27,10 @@ from antiphon.errors import (
     StorageFailedError,
     WrongKindError,
 )
+from antiphon.log.disk import NO_DESCRIPTORS
+from antiphon.node.fed_entries import read_entries
 from antiphon.node.host_services import CommitObserver, HostServices
 from antiphon.node.shard_clients import ShardClients
-from antiphon.records.batch import CONTROL_BIT, read_header
-from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     Action,
@@ -218,8 +218,9 @@ class ShardHost:
         self.check_serving()
         wal = self.services.wal
         if wal.disk_full:
+            lacks = "the disk is full" if wal.committer.waits_for_room else "no file descriptors are left"
             raise DiskFullError(
-                f"the disk of node {self.services.node_id} is full: writes are refused until there is room, reads go on"
+                f"node {self.services.node_id} cannot write, {lacks}: writes are refused until that passes, reads go on"
             )
         if wal.overloaded:
             raise OverloadedError(
@@ -379,25 +380,12 @@ class ShardHost:
         if self._last_feed is not None and self._last_feed[:3] == key:
             entries, size = self._last_feed[3], self._last_feed[4]
         else:
-            entries, size = self._read_entries(action.from_offset, action.max_bytes)
+            # What is staged and not proposed is not in the replica's log yet.
+            end = self.replica.log_end
+            entries, size = read_entries(self.log, action.from_offset, action.max_bytes, end)
             self._last_feed = (*key, entries, size)
             self.services.turn.for_shard(self._forget_feed)
         self._do(self.replica.fed(action.to, entries, size))
-
-    def _read_entries(self, from_offset: int, max_bytes: int) -> tuple[list[Entry], int]:
-        log, end = (
-            self.log,
-            self.replica.log_end,
-        )  # what is staged and not proposed is not in the replica's log yet
-        if not log.log_start <= from_offset < end:
-            return [], 0
-        entries, size = [], 0
-        for batch in log.read(from_offset, max_bytes, end):
-            header = read_header(batch)
-            said = members_of(batch) if header.attributes & CONTROL_BIT else None
-            entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch, said))
-            size += len(batch)
-        return entries, size
 
     def _forget_feed(self) -> None:
         self._last_feed = None
@@ -497,8 +485,10 @@ class ShardHost:
         except (DamagedLogError, OSError) as error:
             raise self.stopped_by(error) from error
 
-    def stopped_by(self, error: DamagedLogError | StorageFailedError | OSError) -> NotLeaderError:
+    def stopped_by(self, error: DamagedLogError | StorageFailedError | OSError) -> AntiphonError:
         """The disk failed in the middle of somebody's read: this ends the replica. What the reader is told."""
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:  # that passes
+            return OverloadedError(f"node {self.services.node_id} has no file descriptors left; retry")
         if isinstance(error, OSError):
             error = StorageFailedError(f"shard {self.shard_id} cannot be read from the disk: {error}")
         if not self.closed:

@@ -1,0 +1,137 @@
+"""A node whose file descriptors run out: clients are turned away, and no replica stops."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from antiphon.errors import OverloadedError
+from antiphon.log.config import LogConfig
+from antiphon.log.disk import File, RealDisk
+from antiphon.log.shard_log import ShardLog
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.node.file_limits import connection_shares
+from antiphon.records.builder import build_batch
+from antiphon.wire.requests import AppendBatch, CreateTopic
+from tests.log.helpers import Runner, batch_at
+from tests.node.in_process import cluster_of, run
+from tests.node.processes import NativeClient, Processes
+
+
+class Starved(RealDisk):
+    """A disk that opens nothing while `starved`, and has nothing open."""
+
+    starved = False
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        if self.starved:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return super().open(path, create=create)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_operations_wait_for_descriptors_as_for_room(number: int) -> None:
+    for after in range(12):
+        disk = SimulatedDisk(Random(after))
+        log, runner = ShardLog.open(disk, "/shard", LogConfig(segment_bytes=500)), Runner(disk)
+        runner.run(log.stage_append([batch_at(0)]))
+        disk.fail_kind, disk.fail_errno = "create", number
+        disk.fail_after, disk.fail_calls = disk.calls + after, 1 << 40
+        runner.submit(log.stage_append([batch_at(1, size=500)]), log.hard_state.stage(2, None))
+        assert not any(runner.commit())
+        assert log.storage_error is None
+        disk.fail_after = None
+        assert not any(runner.commit())
+        assert (log.durable_end, log.storage_error) == (2, None)
+        again = ShardLog.open(disk.crash(), "/shard")
+        assert (again.log_end, again.hard_state.term, again.damaged) == (2, 2, None)
+
+
+def test_a_disk_gives_up_what_it_only_keeps_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(100)
+    for number in range(20):
+        disk.open(str(tmp_path / str(number)), create=True)
+    real, limit = os.open, 20
+
+    def limited(path: str, flags: int, mode: int = 0o777) -> int:
+        if disk.open_files() >= limit:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", limited)
+    disk.open(str(tmp_path / "new"), create=True)
+    assert disk.open_files() == 11
+    disk.fsync_dir(str(tmp_path))
+
+
+def test_shares_leave_room_for_logs_and_peers() -> None:
+    assert sum(connection_shares(256)) <= 256 // 2
+    assert sum(connection_shares(1024)) <= 1024 // 2
+    assert connection_shares(1 << 20).native > 10_000
+
+
+def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can(tmp_path: Path) -> None:
+    async def test() -> None:
+        disk = Starved(0)
+        async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=1))
+            shard_id = topic.shards[0].shard_id
+            await nodes.append(shard_id, b"before")
+            host = nodes.nodes[0].hosts[shard_id]
+            disk.starved = True
+            host.log.release_memory()
+            with pytest.raises(OverloadedError):
+                host.read(host.log.log_start, 1000, host.log.log_end)
+            work = asyncio.ensure_future(nodes.nodes[0].append(shard_id, build_batch([(None, b"x", [], 1)])))
+            await asyncio.sleep(0.5)
+            assert not work.done()
+            disk.starved = False
+            assert (await work).base_offset >= 1
+            assert all(one.failed is None for one in nodes.nodes[0].hosts.values())
+
+    run(test())
+
+
+@contextlib.contextmanager
+def idle(address: str, count: int) -> Iterator[None]:
+    """Connections that say nothing."""
+    host, _, port = address.rpartition(":")
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                opened.append(socket.create_connection((host, int(port)), timeout=2))
+        yield
+    finally:
+        for one in opened:
+            one.close()
+
+
+@pytest.mark.cluster
+def test_idle_connections_do_not_stop_a_node_with_few_descriptors(tmp_path: Path) -> None:
+    with Processes(tmp_path, 1, descriptors=256) as cluster:
+        cluster.ask(0, CreateTopic("t", replicas=1, shards=20))
+        shards = [
+            one.shard_id for topic in cluster.metadata(0).topics if topic.name == "t" for one in topic.shards
+        ]
+        kafka = cluster.metadata(0).nodes[0].kafka
+        with (
+            NativeClient(cluster.native[0]) as client,
+            idle(cluster.native[0], 500),
+            idle(kafka, 200),
+            idle(cluster.http[0], 100),
+        ):
+            deadline = time.monotonic() + 3
+            while time.monotonic() < deadline:
+                for shard_id in shards:
+                    client.ask(AppendBatch(shard_id), [build_batch([(None, b"x", [], 1)])])
+        assert {status.state for status in cluster.statuses(0).values()} == {"ok"}
