@@ -20,9 +20,12 @@ from antiphon.replication.messages import (
     AddFollower,
     Append,
     NewTerm,
+    NewTermReply,
     Reject,
     RequestVote,
+    StaleTerm,
     Truncate,
+    VoteReply,
 )
 from antiphon.replication.quorum import majority
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
@@ -84,6 +87,18 @@ def test_c4_three_ways_to_choose_a_leader_end_in_the_same_fence() -> None:
     for cluster in (appointed, voting):
         replica = cluster.replica(2)
         assert (replica.term, replica.role) == (5, Role.FENCED)
+        said = len(cluster.sent)
+        assert cluster[2].term < 5
+        assert not [m for source, _, m in cluster.sent if source == 2 and m.term == 5], (
+            "not durable: not said"
+        )
+        cluster[2].sync()
+        assert cluster[2].term == 5
+        (promise,) = (message for source, _, message in cluster.sent[said:] if source == 2)
+        assert isinstance(promise, NewTermReply | VoteReply)
+        old = Append(SHARD, 4, 1, replica.head, 0, 0)
+        cluster.receive(1, 2, old)
+        assert cluster.sent[-1] == (2, 1, StaleTerm(SHARD, 5)), "and nothing of an older term is obeyed"
 
 
 def test_c4_a_leader_that_was_appointed_by_hand_is_replaced_by_hand_only() -> None:
