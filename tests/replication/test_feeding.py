@@ -176,3 +176,58 @@ def test_a_log_cannot_be_trimmed_beyond_what_is_committed() -> None:
     cluster.lead(1, 1)
     with pytest.raises(InvariantError):
         cluster.replica(1).trimmed(2)
+
+
+# -- appending now, sending later -----------------------------------------------------------------------------------------
+
+
+def _append(cluster: Cluster, data: str) -> None:
+    cluster[1].run([cluster.replica(1).append_batch(1, data)])
+
+
+def test_what_is_appended_one_by_one_goes_out_as_one_message() -> None:
+    cluster = Cluster(2)
+    cluster.lead(1, 1)
+    cluster.deliver()
+    before = len(cluster.between(1, 2, Append))
+    for data in "abc":
+        _append(cluster, data)
+        assert cluster.replica(1).log_end == cluster[1].log_end
+    assert len(cluster.between(1, 2, Append)) == before, "nothing is sent unasked"
+    cluster[1].run(cluster.replica(1).send_appended())
+    (message,) = cluster.between(1, 2, Append)[before:]
+    assert [entry.data for entry in message.entries] == ["a", "b", "c"]
+    assert cluster.replica(1).send_appended() == [], "once"
+    cluster.deliver()
+    assert cluster[2].log == cluster[1].log
+    assert cluster.replica(1).high_watermark == cluster[1].log_end
+
+
+def test_entries_that_are_not_sent_yet_are_fed_to_whoever_asks_and_not_sent_twice() -> None:
+    cluster = Cluster(2)
+    cluster.lead(1, 1)
+    cluster.propose(1, "a")
+    _append(cluster, "b")
+    cluster.deliver()  # the acknowledgement of "a" starts a feed of what is behind it
+    assert cluster[2].data[-1] == "b"
+    sent = len(cluster.between(1, 2, Append))
+    cluster[1].run(cluster.replica(1).send_appended())
+    assert len(cluster.between(1, 2, Append)) == sent
+    _append(cluster, "c")
+    cluster.propose(1, "d")
+    (message,) = [m for m in cluster.between(1, 2, Append)[sent:] if m.entries]
+    assert [entry.data for entry in message.entries] == ["c", "d"], "what comes later takes it along"
+    cluster.deliver()
+    assert cluster[2].log == cluster[1].log
+
+
+def test_what_was_not_sent_when_leadership_ended_is_never_sent() -> None:
+    cluster = Cluster()
+    cluster.lead(1, 1)
+    cluster.deliver()
+    sent = len(cluster.between(1, 2, Append))
+    _append(cluster, "late")
+    cluster.fence(2)
+    assert cluster.replica(1).send_appended() == []
+    cluster.tick()
+    assert len(cluster.between(1, 2, Append)) == sent

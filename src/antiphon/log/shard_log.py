@@ -1,8 +1,8 @@
 """One shard's log: what the event loop sees of it.
 
 The event loop decides and the WAL thread carries out. A change is *staged*: it takes effect in memory at once (so that the
-leader can send to followers while its own disk syncs) and returns a `LogOp`, which **must** be given to `WalThread.submit`
-before anything else is staged on the same log::
+leader can send to followers while its own disk syncs) and returns a `LogOp`. All of them **must** be given to
+`WalThread.submit`, in the order in which they were staged::
 
     disk = RealDisk()
     log = ShardLog.open(disk, "/data/shards/17", LogConfig())      # blocking; recovers; see log.recovery, log.damaged

@@ -423,8 +423,11 @@ class CoordinatorShell:
             base_offset=host.log.log_end,
             leader_epoch=host.term,
         )
-        self._proposed.append((host.log.log_end + len(records), token))
-        host.stage(batch, len(records))
+        try:
+            host.stage(batch, len(records))
+        except (NotLeaderError, NotReadyError):
+            return  # the same
+        self._proposed.append((host.log.log_end, token))
 
     # -- metadata -------------------------------------------------------------------------------------------------
 

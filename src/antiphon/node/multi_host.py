@@ -16,14 +16,14 @@ from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError, OverloadedError, StorageFailedError
 from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
+from antiphon.node.log_writer import not_as_said
 from antiphon.node.multi_batches import entries_of, number_batch
 from antiphon.node.multi_files import pass_over, recover_origins, save_marks
 from antiphon.node.multi_table import MergedShard, write_merged
 from antiphon.node.shard_clients import Done, ShardClients
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
-from antiphon.records.batch import read_header, stamp
-from antiphon.replication.actions import ReadReady
+from antiphon.records.batch import BatchHeader, read_header, stamp
 from antiphon.replication.messages import ChangeMembers, MembersSettled
 from antiphon.replication.multi_messages import Relay
 from antiphon.replication.multi_writer import MultiWriterReplica
@@ -103,6 +103,7 @@ class MultiHost(ShardHost):
         self._saved_at = 0  # log end when the marks were last written down
         self._unsaved = 0
         self._duplicates = 0
+        self._waiting_relays: dict[int, FeedRelay] = {}  # for peers whose connections are congested
         self._feeds: tuple[tuple[int, int, int], list[OriginEntry]] | None = None
         self._carry_out.update(
             {
@@ -112,7 +113,6 @@ class MultiHost(ShardHost):
                 FeedRelay: self._feed_relay,
                 SplitBrain: self._split_brain,
                 TrimmedAway: self._trimmed_away,
-                ReadReady: self.clients.read_ready,
             }
         )
 
@@ -134,7 +134,7 @@ class MultiHost(ShardHost):
 
     def next_identity(self) -> tuple[int, int]:
         """(origin, LSN) that the next batch written here gets."""
-        return self.multi.origin, self.multi.next_lsn + len(self._staged)
+        return self.multi.origin, self.multi.next_lsn
 
     def check_writable(self) -> None:
         """As for any shard, and this replica must have an origin and know its own entries: NotReadyError."""
@@ -157,7 +157,7 @@ class MultiHost(ShardHost):
         stay = [node for node in message.members.voters if node != self.services.node_id]
         lags = self.multi.lags()
         is_held = self.multi.durable_end == self.multi.log_end and not any(lags.get(n, 1) for n in stay)
-        if self._leaves and is_held and not self._staged:
+        if self._leaves and is_held:
             self.services.send(self, sender, MembersSettled(self.shard_id, message.term, message.version))
 
     def configure(self, settings: "TopicSettings") -> None:
@@ -188,41 +188,33 @@ class MultiHost(ShardHost):
             self.services.metrics.relay_duplicates += duplicates
 
     def stage(self, batch: bytearray, records: int) -> None:
-        """Number a stamped client batch and append it to the log; it is proposed at the end of this turn."""
+        """Number a stamped client batch and append it; it is on its way to the disk when this turn ends."""
+        super().stage(batch, records)
+        self._note(1)
+
+    def _take_batch(self, batch: bytearray, records: int) -> None:
         header = read_header(batch)  # with the client's producer id, by which repeats are told
         number_batch(batch, *self.next_identity())
-        self._staged.append((records, batch))
-        self._staged_ops.append(self.log.stage_append([batch], [header]))
-        self._note(1)
-        if not self._flush_asked:
-            self._flush_asked = True
-            self.services.turn.for_shard(self._flush)
-
-    def _propose(self) -> None:
-        staged, self._staged = self._staged, []
-        self._do(
-            self._any(self.multi.propose([(n, read_header(one).crc, len(one), one) for n, one in staged]))
-        )
-
-    @staticmethod
-    def _any(actions: Sequence[Any]) -> Sequence[Any]:
-        return actions
+        for action in self.multi.propose([(records, read_header(batch).crc, len(batch), batch)]):
+            self._write_entries(cast(AppendEntries, action), [header])
 
     def _append_entries(self, action: AppendEntries) -> None:
-        ops, self._staged_ops = self._staged_ops, []
-        if ops:  # client batches are in the log already
-            for op in ops[:-1]:
-                self.services.wal.submit(op)
-            self._submit(ops[-1], action.write_id)
-            return
-        batches: list[Any] = []
+        """Entries of other replicas, where they stand elsewhere."""
         for entry in action.entries:
-            batch = cast(bytearray, entry.data)
-            stamp(batch, entry.base_offset, TERM)
-            batches.append(batch)
-        self.services.metrics.relayed += len(batches)
-        self._submit(self.log.stage_append(batches), action.write_id)
-        self._note(len(batches))
+            stamp(cast(bytearray, entry.data), entry.base_offset, TERM)
+        self._write_entries(action)
+        self._writer.flush()
+        self.services.metrics.relayed += len(action.entries)
+        self._note(len(action.entries))
+
+    def _write_entries(self, action: AppendEntries, known: Sequence[BatchHeader] | None = None) -> None:
+        """Stage exactly what the replica says; `known`: the headers by which the log is to know the batches."""
+        batches: list[Any] = [entry.data for entry in action.entries]
+        headers = [read_header(batch) for batch in batches]
+        for header, entry in zip(headers, action.entries, strict=True):
+            if (header.leader_epoch, header.base_offset, header.next_offset) != (TERM, *entry[3:5]):
+                not_as_said(header, TERM, entry.base_offset, entry.next_offset)
+        self._writer.append(action.write_id, batches, known or headers)
 
     def _note(self, entries: int) -> None:
         """Write the marks down now and then, so that a start reads little of the log."""
@@ -233,31 +225,42 @@ class MultiHost(ShardHost):
     def save_marks(self, saved: Callable[[AntiphonError | None], None] | None = None) -> None:
         """Write the marks down."""
         self._unsaved = 0
-        self.services.wal.submit(save_marks(self._disk, self.log, self.multi.marks()), saved)
+        self.submit(save_marks(self._disk, self.log, self.multi.marks()), saved)
 
     def _adopt_base(self, action: AdoptBase) -> None:
         self._log.warning("log_begins_with", vclock=action.mark.clock)
-        self._submit(save_marks(self._disk, self.log, [action.mark]), action.write_id)
+        self._writer.write(save_marks(self._disk, self.log, [action.mark]), action.write_id)
 
     def _tell(self, action: Tell) -> None:
         self.services.send(self, action.to, cast(Any, action.message))
 
     def _feed_relay(self, action: FeedRelay) -> None:
+        self._steps.queue(self._fed_relay, action)
+
+    def _fed_relay(self, action: FeedRelay) -> Sequence[Any]:
         """Read entries for a peer; a congested connection gets them when it is free again."""
         if self.services.is_congested(action.to):
-            self._deferred[action.to] = cast(Any, action)
-            return
+            self._waiting_relays[action.to] = action
+            return ()
         key = (action.from_offset, action.to_offset, action.max_bytes)
         if self._feeds is None or self._feeds[0] != key:
             try:
                 batches = self.read(action.from_offset, action.max_bytes, action.to_offset)
             except OverloadedError:  # no file descriptors: soon again
-                self._deferred[action.to] = cast(Any, action)
+                self._waiting_relays[action.to] = action
                 asyncio.get_running_loop().call_later(FEED_AGAIN_S, self.peer_drained, action.to)
-                return
+                return ()
+            except NotLeaderError:  # what was read has stopped this replica
+                return ()
             self._feeds = (key, entries_of(batches))
             self.services.turn.for_shard(self._forget_feed)
-        self._do(self._any(self.multi.fed(action.to, action.from_offset, self._feeds[1])))
+        return self.multi.fed(action.to, action.from_offset, self._feeds[1])
+
+    def peer_drained(self, node_id: int) -> None:
+        """The connection to a peer has room again."""
+        feed = self._waiting_relays.pop(node_id, None)
+        if feed is not None:
+            self._event(self._fed_relay, feed)
 
     def _forget_feed(self) -> None:
         self._feeds = None
@@ -294,7 +297,7 @@ class MultiHost(ShardHost):
             op = None if error is not None or self.closed else self.log.trim(base.offset)
             if op is not None:
                 self._log.info("log_trimmed", log_start=self.log.log_start)
-                self.services.wal.submit(op)
+                self.submit(op)
 
         self.save_marks(saved)
 

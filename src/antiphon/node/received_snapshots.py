@@ -182,7 +182,7 @@ async def _promises_kept(host: ShardHost) -> None:
         if not written.done():
             written.set_result(error)
 
-    host.services.wal.submit(LogOp(host.log.queue, []), finished)
+    host.submit(LogOp(host.log.queue, []), finished)
     error = await written
     if error is not None:
         raise error

@@ -170,6 +170,9 @@ class ShardClients(ShardReads):
         metrics.appends += 1
         metrics.append_bytes += size
         metrics.append_records += records
+
+    def appended(self) -> None:
+        """All that was appended in this turn is on its way: wake those who follow the log beyond what is committed."""
         if self._followers:
             self._wake(committed=False)
 
@@ -341,19 +344,13 @@ class ShardClients(ShardReads):
     # -- what happens to the shard ------------------------------------------------------------------------------
 
     def committed(self, high_watermark: int) -> None:
-        """Answer what waited for this, oldest first, then wake those who follow the log (S0.20, S0.32)."""
+        """Answer what waited for this, oldest first, then wake those who follow the log (S0.20, S0.32).
+
+        Who is answered may do anything at once; so all of them are taken out first, and none is answered twice.
+        """
         pending = self._pending
-        if pending:
-            services = self._host.services
-            now = services.now_s()
-            observe = services.metrics.commit_latency.observe
-            freed = 0
-            while pending and pending[0].next_offset <= high_watermark:
-                item = pending.popleft()
-                freed += item.size_bytes
-                observe(now - item.since_s)
-                item.done(item.result)
-            services.in_flight(-freed)
+        if pending and pending[0].next_offset <= high_watermark:
+            self._answer_appends(high_watermark)
         if self._queue.limit:
             self._queue.committed(high_watermark)
             self._queue_moved()
@@ -361,6 +358,28 @@ class ShardClients(ShardReads):
             self._settle(heapq.heappop(self._waiters))
         if self._followers:
             self._wake(committed=True)
+
+    def _answer_appends(self, high_watermark: int) -> None:
+        services, pending = self._host.services, self._pending
+        now = services.now_s()
+        observe = services.metrics.commit_latency.observe
+        ready = []
+        freed = 0
+        while pending and pending[0].next_offset <= high_watermark:
+            item = pending.popleft()
+            freed += item.size_bytes
+            observe(now - item.since_s)
+            ready.append(item)
+        for item in ready:
+            self._answer(item.done, item.result)
+        services.in_flight(-freed)
+
+    def _answer(self, done: Done, result: Any) -> None:
+        """Answer one client, whose trouble is not the others'."""
+        try:
+            done(result)
+        except Exception as error:  # noqa: BLE001 - a bug in whoever asked
+            self._host.report(error)
 
     def fail_all(self, error: AntiphonError) -> None:
         """The replica leads no more, or stopped: nobody may be told of success."""
@@ -373,12 +392,12 @@ class ShardClients(ShardReads):
         queued = self._queue.clear()
         freed = sum(item.size_bytes for item in pending) + sum(one.size_bytes for one in queued)
         self._host.services.in_flight(-freed)
-        for item in pending:
-            item.done(error)
-        for one in queued:
-            one.done(error)
-        for waiter in sorted(waiters) + reads:
-            waiter.failed(error)
+        for done in (
+            *(item.done for item in pending),
+            *(one.done for one in queued),
+            *(waiter.failed for waiter in sorted(waiters) + reads),
+        ):
+            self._answer(done, error)
         followers, self._followers = self._followers, {}
         for _, _, wake in followers.values():
             wake()

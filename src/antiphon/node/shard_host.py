@@ -1,9 +1,16 @@
 """One replica on this node: its log, its protocol, its table, tied together on the event loop.
 
 Theory of operation. The pure replica says what to do (`replication.actions`), the host does it: storage actions go to
-the WAL thread, messages to the transport, reads for followers to the log. Client batches are staged in the log at
-once, which settles their offsets, and proposed together at the end of the loop's turn; before anything else reaches
-the replica, what is staged is proposed, so the replica and the log never disagree about the log's end.
+the WAL thread, messages to the transport, reads for followers to the log.
+
+The replica owns the log's end. A client batch is an entry of the replica from the moment at which it is stamped (`stage`),
+and what is written is exactly what the replica's AppendLog says. Writing and sending wait for the end of the loop's turn, so
+that the batches of a turn cost one group of the WAL and one message to each follower.
+
+A step is one event and its actions. It cannot be entered a second time: an event that comes while actions are carried out
+waits for the next step. Whoever is outside the replica (clients, readers, the coordinator, the node) is told when the step
+is done, in the order of the actions; so whatever they do then, the replica, its log and its table agree with each other.
+Within a commit the order is: apply, answer clients, wake readers (S0.20, S1.20).
 
 A broken invariant or a failed disk stops this replica for good, and nothing it had underway is acknowledged: the node
 goes on with its other shards and reports this one's state.
@@ -11,6 +18,7 @@ goes on with its other shards and reports this one's state.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -27,10 +35,15 @@ from antiphon.errors import (
     StorageFailedError,
     WrongKindError,
 )
+from antiphon.invariants import unreachable
 from antiphon.log.disk import NO_DESCRIPTORS
-from antiphon.node.fed_entries import read_entries
+from antiphon.node.feeding import Feeding
 from antiphon.node.host_services import CommitObserver, HostServices
+from antiphon.node.log_writer import LogWriter, not_as_said
+from antiphon.node.replica_status import status_of
 from antiphon.node.shard_clients import ShardClients
+from antiphon.node.steps import BUSY, REFUSALS, Steps
+from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     Action,
@@ -53,19 +66,19 @@ from antiphon.replication.actions import (
 )
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.members import Members
-from antiphon.replication.messages import AnyMessage, Entry
+from antiphon.replication.messages import AnyMessage
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
 from antiphon.wire.metadata import ShardMeta
-from antiphon.wire.requests import ReplicaStatus
 
 if TYPE_CHECKING:
-    from antiphon.log.operations import LogOp
+    from antiphon.log.operations import Callback, LogOp
     from antiphon.log.producer_state import ProducerState
     from antiphon.log.shard_log import ShardLog
     from antiphon.node.table_shard import TableShard
     from antiphon.node.topic_settings import TopicSettings
+    from antiphon.wire.requests import ReplicaStatus
 
 
 class InstallingSnapshot(NamedTuple):
@@ -105,16 +118,12 @@ class ShardHost:
         self.proposed_live: ProposeLive | None = None  # to be told to the coordinator
         self.ticking = False
         self.installing: InstallingSnapshot | None = None  # while a snapshot takes the place of log and store
-        self._adds_entries = (
-            self.elects_itself
-        )  # does the replica write entries of its own when something is committed?
-        self._staged: list[tuple[int, bytearray]] = []
-        self._staged_ops: list[LogOp] = []
-        self._flush_asked = False
+        self._writer = LogWriter(services, log, self._written, self.fail)
+        self._unsent = False  # does the replica owe its followers what clients have appended?
+        self._turn_asked = False
         self._written_id = 0
         self._written_asked = False
-        self._deferred: dict[int, Feed] = {}
-        self._last_feed: tuple[int, int, int, list[Entry], int] | None = None
+        self._feeding = Feeding(services, log)
         self._log = structlog.get_logger().bind(shard=shard_id)
         self._carry_out: dict[type, Callable[[Any], None]] = {
             PersistTerm: self._persist_term,
@@ -127,13 +136,14 @@ class ShardHost:
             Commit: self._commit,
             RoleChanged: self._role_changed,
             LeaderReady: self._leader_ready,
-            ReadReady: self.clients.read_ready,
-            ReadFailed: self.clients.read_failed,
+            ReadReady: self._read_ready,
+            ReadFailed: self._read_failed,
             Repaired: self._repaired,
             LostTail: self._lost_tail,
             MembersChanged: self._members_changed,
             ProposeLive: self._propose_live,
         }
+        self._steps = Steps(self._carry_out)
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -236,7 +246,6 @@ class ShardHost:
     def configure(self, settings: "TopicSettings") -> None:
         """Take over the settings of the topic, whatever this replica is doing."""
         self.settings = settings
-        self._adds_entries = self.elects_itself or settings.replica.commit_marker
         if self.log.config != settings.log:
             self.log.config = settings.log
         self.clients.configure(settings)
@@ -254,20 +263,51 @@ class ShardHost:
     # -- events into the replica --------------------------------------------------------------------------------
 
     def call(self, event: Callable[..., Sequence[Action]], *arguments: Any) -> None:
-        """Give the replica an event and do what it says; what is staged is proposed first."""
+        """Give the replica an event and do what it says; while that goes on for another event, this one waits for it.
+
+        Raises what the replica refuses: NotLeaderError, NotReadyError, OverloadedError; nothing has changed then.
+        """
+        steps = self._steps
         if self.failed is not None or self.closed:
             return
+        if steps.is_acting:
+            steps.queue(event, *arguments)
+            return
         try:
-            if self._staged:
-                self._propose()
-            self._do(event(*arguments))
-        except (NotLeaderError, NotReadyError, OverloadedError):
-            raise  # refusals of a read; nothing has changed
+            if self._unsent:  # first: it goes out as one message then
+                self._unsent = False
+                self._step(self.replica.send_appended)
+            self._step(event, *arguments)
+        except REFUSALS:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, what the replica believes was not carried out
             self.fail(error)
+        finally:
+            if steps.events and self.failed is None:
+                self._step_on()
+            if steps.news:
+                steps.tell(self.fail)
         if not self.ticking and self._wants_ticks():
             self.ticking = True
             self.services.needs_ticks(self)
+
+    def _step(self, event: Callable[..., Sequence[Action]], *arguments: Any) -> None:
+        """One event and all of its actions; afterwards the replica and its log agree on what the log holds."""
+        self._steps.step(event, *arguments)
+        if self.log.log_end != self.replica.log_end and self.failed is None:
+            unreachable(f"the log ends at {self.log.log_end}, the replica's at {self.replica.log_end}")
+
+    def _step_on(self) -> None:
+        """The events that came meanwhile; whoever they came from has gone on."""
+        events = self._steps.events
+        while events:
+            event, arguments = events.popleft()
+            try:
+                self._step(event, *arguments)
+            except REFUSALS as error:
+                self.report(error)
+            except Exception as error:  # noqa: BLE001 - as for the first event
+                self.fail(error)
 
     def _wants_ticks(self) -> bool:
         return self.failed is None and not self.closed and self.replica.needs_tick
@@ -293,68 +333,80 @@ class ShardHost:
         return self.ticking
 
     def stage(self, batch: bytearray, records: int) -> None:
-        """Append a stamped client batch to the log; it is proposed at the end of this turn."""
-        self._staged.append((records, batch))
-        self._staged_ops.append(self.log.stage_append([batch]))
-        if not self._flush_asked:
-            self._flush_asked = True
-            self.services.turn.for_shard(self._flush)
+        """Append a client batch that is stamped with the log's end and the term; it is on its way when this turn ends.
 
-    def _flush(self) -> None:
-        self._flush_asked = False
-        if self._staged:
-            self.call(_nothing)
+        Raises NotLeaderError, NotReadyError: nothing was appended. Never called while a step is under way.
+        """
+        steps = self._steps
+        self.check_alive()
+        try:
+            if steps.is_acting:
+                unreachable(BUSY)
+            steps.is_acting = True
+            try:
+                self._take_batch(batch, records)
+            finally:
+                steps.is_acting = False
+        except REFUSALS:
+            raise
+        except Exception as error:  # the log may have the batch and the replica not, or the other way round
+            self.fail(error)
+            raise self.not_leader() from error
+        if not self._turn_asked:
+            self._turn_asked = True
+            self.services.turn.for_shard(self._end_turn)
 
-    def _propose(self) -> None:
-        staged, self._staged = self._staged, []
-        self._do(self.replica.propose(staged))
+    def _take_batch(self, batch: bytearray, records: int) -> None:
+        self._write(self.replica.append_batch(records, batch))
+        self._unsent = True
+
+    def _end_turn(self) -> None:
+        """What clients appended in this turn goes to the disk and to followers; readers of uncommitted records are woken."""
+        self._turn_asked = False
+        self._writer.flush()
+        if self._unsent:
+            self._unsent = False
+            self.call(self.replica.send_appended)
+        self.clients.appended()
 
     # -- actions out of the replica -----------------------------------------------------------------------------
 
-    def _do(self, actions: Sequence[Action]) -> None:
-        carry_out = self._carry_out
-        if self._adds_entries:
-            actions = own_entries_first(actions)
-        for action in actions:
-            carry_out[type(action)](action)
-            if self.failed is not None:
-                return  # a client's read among them found that the table's store is damaged
+    def submit(self, op: "LogOp", callback: "Callback | None" = None) -> None:
+        """Give the WAL an operation of this log that does not come from the replica, such as a trim, just staged."""
+        self._writer.submit(op, callback)
 
     def _append_log(self, action: AppendLog) -> None:
-        ops, self._staged_ops = self._staged_ops, []
-        if ops:  # client batches are in the log already
-            wal = self.services.wal
-            for op in ops[:-1]:
-                wal.submit(op)
-            self._submit(ops[-1], action.write_id)
-        else:
-            batches: list[Any] = [entry.data for entry in action.entries]
-            self._submit(self.log.stage_append(batches), action.write_id)
+        self._write(action)
+        self._writer.flush()
+
+    def _write(self, action: AppendLog) -> None:
+        """Stage exactly what the replica says."""
+        batches: list[Any] = []
+        headers = []
+        for term, base_offset, next_offset, data, _ in action.entries:
+            batch: Any = data
+            header = read_header(batch)
+            if (
+                header.base_offset != base_offset
+                or header.leader_epoch != term
+                or base_offset + header.last_offset_delta + 1 != next_offset
+            ):
+                not_as_said(header, term, base_offset, next_offset)
+            batches.append(batch)
+            headers.append(header)
+        self._writer.append(action.write_id, batches, headers)
 
     def _truncate_log(self, action: TruncateLog) -> None:
         self._log.warning("log_truncated", to=action.to_offset, log_end=self.log.log_end)
-        self._submit(self.log.truncate(action.to_offset), action.write_id)
+        self._writer.write(self.log.truncate(action.to_offset), action.write_id)
 
     def _reset_log(self, action: ResetLog) -> None:
         self._log.warning("log_reset", at=action.at)
         producers, then = self.installing or (None, None)
-        self._submit(self.log.reset(action.at, producers, action.members, then), action.write_id)
+        self._writer.write(self.log.reset(action.at, producers, action.members, then), action.write_id)
 
     def _persist_term(self, action: PersistTerm) -> None:
-        self._submit(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)
-
-    def _submit(self, op: "LogOp", write_id: int) -> None:
-        services = self.services
-        began_s = services.now_s()
-
-        def finished(error: AntiphonError | None) -> None:
-            if error is None:
-                services.metrics.disk_latency.observe(services.now_s() - began_s)
-                self._written(write_id)
-            elif not isinstance(error, DiskFullError):  # that one comes only when the node stops
-                self.fail(error)
-
-        self.services.wal.submit(op, finished)
+        self._writer.write(self.log.hard_state.stage(action.term, action.voted_for), action.write_id)
 
     def _written(self, write_id: int) -> None:
         """Writes come back in order; the replica hears of the last of a group, once a turn."""
@@ -372,42 +424,30 @@ class ShardHost:
         self.services.send(self, action.to, action.message)
 
     def _feed(self, action: Feed) -> None:
-        """Read entries for a follower; a congested connection gets them when it is free again."""
-        if self.services.is_congested(action.to):
-            self._deferred[action.to] = action
-            return
-        key = (action.from_offset, action.max_bytes, self.replica.log_end)
-        if self._last_feed is not None and self._last_feed[:3] == key:
-            entries, size = self._last_feed[3], self._last_feed[4]
-        else:
-            # What is staged and not proposed is not in the replica's log yet.
-            end = self.replica.log_end
-            entries, size = read_entries(self.log, action.from_offset, action.max_bytes, end)
-            self._last_feed = (*key, entries, size)
-            self.services.turn.for_shard(self._forget_feed)
-        self._do(self.replica.fed(action.to, entries, size))
+        self._steps.queue(self._fed, action)
 
-    def _forget_feed(self) -> None:
-        self._last_feed = None
+    def _fed(self, action: Feed) -> Sequence[Action]:
+        found = self._feeding.read(action)
+        return () if found is None else self.replica.fed(action.to, *found)
 
     def peer_drained(self, node_id: int) -> None:
         """The connection to a follower has room again."""
-        feed = self._deferred.pop(node_id, None)
+        feed = self._feeding.drained(node_id)
         if feed is not None:
-            self.call(_given, [feed])
+            self.call(self._fed, feed)
 
     def _send_snapshot(self, action: SendSnapshot) -> None:
         self.services.send_snapshot(self, action.to)
 
     def _commit(self, action: Commit) -> None:
-        """Apply, answer clients, wake readers, in this order (S0.20, S1.20)."""
+        """Apply; then answer clients and wake readers (S0.20, S1.20)."""
         high_watermark = action.high_watermark
         if self.table is not None:
             self.table.committed(high_watermark)
         self.high_watermark = high_watermark
-        self.clients.committed(high_watermark)
+        self._steps.later(self.clients.committed, high_watermark)
         if self.observer is not None:
-            self.observer.committed(high_watermark)
+            self._steps.later(self.observer.committed, high_watermark)
 
     def _role_changed(self, action: RoleChanged) -> None:
         self._log.debug("role_changed", role=str(action.role), term=action.term, leader=action.leader)
@@ -417,13 +457,16 @@ class ShardHost:
         else:
             if self.table is not None:
                 self.table.stop_leading()
-            self._deferred.clear()
-            self.clients.fail_all(self.not_leader())
+            self._feeding.clear()
+            self._steps.later(self._send_clients_away)
             # What this leader had acknowledged beyond what is settled may yet turn out to be lost.
             self.high_watermark = min(self.high_watermark, self.replica.high_watermark)
         if self.observer is not None:
-            self.observer.role_changed(action.role, action.term, action.leader)
-        self.services.host_changed(self)
+            self._steps.later(self.observer.role_changed, action.role, action.term, action.leader)
+        self._steps.later(self.services.host_changed, self)
+
+    def _send_clients_away(self) -> None:
+        self.clients.fail_all(self.not_leader())
 
     def _leader_ready(self, action: LeaderReady) -> None:
         if self.table is not None:
@@ -432,12 +475,18 @@ class ShardHost:
         if self.acknowledges_early:  # so that a loss is counted even if this process ends before it is found
             self.note_watermark()
         if self.observer is not None:
-            self.observer.leader_ready(action.term)
-        self.services.host_changed(self)
+            self._steps.later(self.observer.leader_ready, action.term)
+        self._steps.later(self.services.host_changed, self)
+
+    def _read_ready(self, action: ReadReady) -> None:
+        self._steps.later(self.clients.read_ready, action)
+
+    def _read_failed(self, action: ReadFailed) -> None:
+        self._steps.later(self.clients.read_failed, action)
 
     def _repaired(self, _action: Repaired) -> None:
         self._log.info("log_repaired", log_end=self.log.log_end)
-        self.services.wal.submit(self.log.clear_damage())
+        self.submit(self.log.clear_damage())
 
     def _lost_tail(self, action: LostTail) -> None:
         """What this node had acknowledged, and nobody else has, is cut: the loss window of the topic's rule (S4.28)."""
@@ -459,12 +508,12 @@ class ShardHost:
 
     def _members_changed(self, action: MembersChanged) -> None:
         self._log.info("members_changed", members=action.members, committed=action.committed)
-        self.services.host_changed(self)
+        self._steps.later(self.services.host_changed, self)
 
     def _propose_live(self, action: ProposeLive) -> None:
         self._log.info("live_set_proposed", live=action.live, version=action.version)
         self.proposed_live = action
-        self.services.live_changed()
+        self._steps.later(self.services.live_changed)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -504,7 +553,7 @@ class ShardHost:
         # A leader may have committed what its own disk does not have yet: then the hint would accuse the disk of a loss.
         self.noted_watermark = min(self.settled, self.log.durable_end)
         led_term = self.term if self.is_leader and self.acknowledges_early else 0
-        self.services.wal.submit(self.log.hard_state.stage_high_watermark(self.noted_watermark, led_term))
+        self.submit(self.log.hard_state.stage_high_watermark(self.noted_watermark, led_term))
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -521,69 +570,28 @@ class ShardHost:
             )
         was_leader = self.replica.role is Role.LEADER
         self.replica.storage_failed()  # silent from now on; its actions have nobody left to carry them out
-        self._staged.clear()
-        self._staged_ops.clear()
-        self._deferred.clear()
+        self._writer.drop()
+        self._steps.stop()
+        self._feeding.clear()
         self.services.metrics.shard_failures += 1
         if self.table is not None:
             self.table.stop_leading()
             if isinstance(error, DamagedStoreError):
                 self.table.note_damage()
-        self.clients.fail_all(self.not_leader())
-        self.services.host_failed(self, was_leader=was_leader)
+        self._steps.later(self._send_clients_away)
+        if self.observer is not None:
+            self._steps.later(self.observer.role_changed, Role.FENCED, self.term, None)
+        self._steps.later(partial(self.services.host_failed, self, was_leader=was_leader))
+        self._steps.tell(self.fail)
 
     def close(self) -> None:
         """Stop serving: the node stops, or the shard is no longer here. The log's files are the caller's to close."""
         if not self.closed:
-            if self._staged:
-                self.call(_nothing)
+            self._writer.flush()
             self.closed = True
-            self._deferred.clear()
+            self._feeding.clear()
             self.clients.fail_all(self.not_leader())
 
-    def status(self) -> ReplicaStatus:
+    def status(self) -> "ReplicaStatus":
         """For status pages."""
-        state = "ok"
-        if self.failed is not None:
-            state = "failed"
-        elif self.log.damaged is not None:
-            state = "joining" if self.log.damaged.joins else "damaged"
-        elif self.services.wal.disk_full:
-            state = "disk_full"
-        followers = (
-            tuple((one.node, one.ack_offset) for one in self.replica.followers()) if self.is_leader else ()
-        )
-        return ReplicaStatus(
-            shard_id=self.shard_id,
-            role=str(self.replica.role),
-            term=self.replica.term,
-            log_start=self.log.log_start,
-            high_watermark=self.high_watermark,
-            log_end=self.log.log_end,
-            size_bytes=self.log.size_bytes,
-            followers=followers,
-            state=state,
-            applied=-1 if self.table is None else self.table.state.applied_offset,
-        )
-
-
-def own_entries_first(actions: Sequence[Action]) -> Sequence[Action]:
-    """The actions, with entries that the replica adds because of a commit put before it.
-
-    The replica counts them as part of its log already; who hears of the commit may append to the log at once.
-    """
-    kinds = [type(action) for action in actions]
-    if Commit not in kinds or AppendLog not in kinds:
-        return actions
-    at, own = kinds.index(Commit), kinds.index(AppendLog)
-    if own < at or any(kind in {TruncateLog, ResetLog, PersistTerm} for kind in kinds[at:own]):
-        return actions
-    return [*actions[:at], actions[own], *actions[at:own], *actions[own + 1 :]]
-
-
-def _nothing() -> Sequence[Action]:
-    return ()
-
-
-def _given(actions: Sequence[Action]) -> Sequence[Action]:
-    return actions
+        return status_of(self)

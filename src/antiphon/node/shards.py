@@ -481,7 +481,7 @@ class Shards:
             op = host.log.apply_retention(now_ms, limit)
             if op is not None:
                 self._log.info("log_trimmed", shard=host.shard_id, log_start=host.log.log_start)
-                self._node.wal.submit(op)
+                host.submit(op)
                 host.call(host.replica.trimmed, host.log.log_start)
 
     # -- closing ------------------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ class Shards:
         self._removing.add(shard_id)
         # What is queued for the files is carried out first; nothing is submitted for this log any more.
         barrier = LogOp(host.log.queue, [])
-        self._node.wal.submit(barrier, lambda _error: self._remove_files(shard_id))
+        host.submit(barrier, lambda _error: self._remove_files(shard_id))
 
     def _remove_files(self, shard_id: int) -> None:
         self._removing.add(shard_id)
@@ -528,7 +528,7 @@ class Shards:
             host.close()
             if host.failed is None:
                 host.note_watermark()
-                self._node.wal.submit(host.log.checkpoint())
+                host.submit(host.log.checkpoint())
 
     def close_tables(self) -> None:
         """Close the tables' stores; the last thing of a stop."""

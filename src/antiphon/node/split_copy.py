@@ -18,13 +18,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, NotReadyError, StorageFailedError, UnavailableError
-from antiphon.node.table_shard import TableShard
+from antiphon.node.table_shard import TableShard, tell_judge
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER
@@ -49,8 +50,8 @@ WRITE_TIMEOUT_S: Final = 10.0
 STUCK_S: Final = 10.0
 
 Report = Callable[[SplitReport], None]
-Build = Callable[[TableEvaluator], tuple[bytearray, int]]
-"""Stamps a batch for the log's end, tells the evaluator of it, and returns it with its number of records."""
+Build = Callable[[TableEvaluator], tuple[bytearray, int, Callable[[], None]]]
+"""Stamps a batch for the log's end; returns it with its number of records, and what tells the evaluator of it."""
 
 
 class SplitCopy:
@@ -209,11 +210,10 @@ class SplitCopy:
         """Append to the child's log; see `committed`."""
         host = self._host
 
-        def build(evaluator: TableEvaluator) -> tuple[bytearray, int]:
+        def build(evaluator: TableEvaluator) -> tuple[bytearray, int, Callable[[], None]]:
             base, records = host.log.log_end, records_of(rows)
             batch = build_batch(records, base_offset=base, leader_epoch=host.term)
-            evaluator.imported(records, base)
-            return batch, len(records)
+            return batch, len(records), partial(evaluator.imported, records, base)
 
         self._copied += len(rows)
         return stage(host, build)
@@ -243,12 +243,11 @@ async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
     """Append an entry of a split to a table's log that is led here; returns the offset after it, when it is committed."""
     base = -1
 
-    def build(evaluator: TableEvaluator) -> tuple[bytearray, int]:
+    def build(evaluator: TableEvaluator) -> tuple[bytearray, int, Callable[[], None]]:
         nonlocal base
         base = host.log.log_end
         batch = build_split_entry(entry, host.term, base, system.wall_ms())
-        evaluator.appended_entry(entry, base)
-        return batch, 1
+        return batch, 1, partial(evaluator.appended_entry, entry, base)
 
     await committed(host, stage(host, build))
     return base + 1
@@ -267,8 +266,9 @@ def stage(host: "ShardHost", build: Build) -> "asyncio.Future[Any]":
         evaluator = host.require_table().evaluator
         if evaluator is None:
             raise NotReadyError(f"shard {host.shard_id} has just been elected")
-        batch, records = build(evaluator)
+        batch, records, appended = build(evaluator)
         host.clients.stage(batch, records, host.log.log_end + records, None, WRITE_TIMEOUT_S, done)
+        tell_judge(host, appended)
 
     host.clients.in_turn(append, WRITE_TIMEOUT_S, done)
     return future

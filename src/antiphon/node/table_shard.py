@@ -5,6 +5,7 @@ decoding.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -185,10 +186,18 @@ def append_effects(
         base_sequence=request.sequence,
     )
     clients.check_size(len(batch))
-    appended(evaluation, base)
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
     clients.stage(batch, records, base + records, written, timeout_s, done)
+    tell_judge(host, partial(appended, evaluation, base))
+
+
+def tell_judge(host: "ShardHost", appended: Callable[[], None]) -> None:
+    """A batch is in the log: its judge hears of it, or else the replica stops, as the store would miss what it says."""
+    try:
+        appended()
+    except Exception as error:  # noqa: BLE001 - whatever it is; who waits for the batch is told, as all are
+        host.fail(error)
 
 
 def _check_open(host: "ShardHost") -> None:

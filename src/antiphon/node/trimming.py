@@ -42,7 +42,7 @@ async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
             host.table.state.flush()  # here and now, as for a snapshot: a store must not be closed in the middle of it
         limit = min(limit, host.table.state.durable_offset)
     if limit > host.log.log_start:
-        _trim(node, host, host.log.batch_start(limit))
+        _trim(host, host.log.batch_start(limit))
     return host.log.log_start
 
 
@@ -70,12 +70,12 @@ def _check(host: ShardHost, before: int) -> None:
         raise InvalidRequestError(f"a log begins at an offset, not at {before}")
 
 
-def _trim(node: "Node", host: ShardHost, log_start: int) -> None:
+def _trim(host: ShardHost, log_start: int) -> None:
     op = host.log.trim(log_start)
     if op is None:
         return
     structlog.get_logger().info("log_trimmed", shard=host.shard_id, log_start=log_start, asked=True)
-    node.wal.submit(op)
+    host.submit(op)
     host.call(host.replica.trimmed, log_start)
 
 

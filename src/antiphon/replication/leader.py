@@ -3,10 +3,11 @@
 It is made when leadership begins and thrown away when it ends, so nothing of an old leadership can be mistaken for the
 new one's. An answer that was underway is recognised by its term (messages) or checked against the log (`fed`).
 
-The entries of a proposal go to every follower that has been pushed everything before, at once, while the own disk
-syncs; a follower that is behind is fed from the log. The high watermark rises when the tracker says so (S0.34),
-whoever's acknowledgement it was. Every Append carries it (S0.26, S1.18); when writes stop, a tick carries the last one
-(S0.28).
+Appending and sending are two steps. An entry is part of the log as soon as it is appended; `send_appended` then pushes all
+that was appended since, in one message, to every follower that has been pushed everything before, while the own disk syncs.
+So a host can append each batch when it comes and send once for all of them. A follower that is behind is fed from the log.
+The high watermark rises when the tracker says so (S0.34), whoever's acknowledgement it was. Every Append carries it (S0.26,
+S1.18); when writes stop, a tick carries the last one (S0.28).
 
 Lost messages: nothing is sent again blindly. When a follower makes no progress for `resend_ticks`, it gets an empty
 Append whose preceding entry is the last that was pushed. If it has that, it answers with what is durable; if not, it
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 
 from antiphon.invariants import invariant
 from antiphon.records.entry_id import EMPTY, EntryId
-from antiphon.replication.actions import Action, Feed, Send, SendSnapshot
+from antiphon.replication.actions import Action, AppendLog, Feed, Send, SendSnapshot
 from antiphon.replication.follower_cursor import CursorState, FollowerCursor, FollowerStatus
 from antiphon.replication.leader_commit import LeaderCommit
 from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, Truncate, TruncateReply
@@ -97,25 +98,41 @@ class LeaderSide(LeaderCommit):
         """Append client entries and push them to whoever has everything before them (S1.6)."""
         term = self._term
         at = self._log.terms.log_end
-        size = 0
         made = []
         for count, data in batches:
             made.append(Entry(term, at, at + count, data))
             at += count
-            size += len(data) if isinstance(data, (bytes, bytearray, memoryview)) else OPAQUE_BYTES
-        self._append(tuple(made), size, out)
+            self._unsent_bytes += _size_of(data)
+        self._unsent += made
+        out.append(self._log.append(made))
+        self.send_appended(out)
+
+    def append_batch(self, count: int, data: object) -> AppendLog:
+        """Append one client entry, to be pushed by `send_appended`."""
+        log = self._log
+        at = log.terms.log_end
+        entry = Entry(self._term, at, at + count, data)
+        self._unsent.append(entry)
+        self._unsent_bytes += _size_of(data)
+        return log.append_one(entry)
 
     def append(self, entry: Entry, out: list[Action]) -> None:
-        """Append an entry of the protocol's own, made for the log's end, as if a client had proposed it."""
-        self._append((entry,), OPAQUE_BYTES, out)
+        """Append an entry of the protocol's own, made for the log's end, and push it, with what was not sent before it."""
+        out.append(self._log.append((entry,)))
+        self._unsent.append(entry)
+        self._unsent_bytes += OPAQUE_BYTES
+        self.send_appended(out)
 
-    def _append(self, entries: tuple[Entry, ...], size: int, out: list[Action]) -> None:
-        """Append entries of this term and push them to whoever has everything before them."""
-        log, term, config = self._log, self._term, self._config
-        base, at = log.terms.log_end, entries[-1].next_offset
-        # The log ends with an entry of this term, unless it was opened empty and without a term-start entry.
-        prev_term = term if base else EMPTY.term
-        out.append(log.append(entries))
+    def send_appended(self, out: list[Action]) -> None:
+        """Push what was appended and not sent yet to whoever has everything before it; feed the others from the log."""
+        if not self._unsent:
+            return
+        entries, size = tuple(self._unsent), self._unsent_bytes
+        self._unsent, self._unsent_bytes = [], 0
+        log, config = self._log, self._config
+        base, at = entries[0].base_offset, entries[-1].next_offset
+        # The log before it ends with an entry of this term, unless it was opened empty and without a term-start entry.
+        prev_term = self._term if base else EMPTY.term
         fits = size <= config.feed_bytes_max or len(entries) == 1
         message = None
         for cursor in self.cursors.values():
@@ -401,3 +418,7 @@ class LeaderSide(LeaderCommit):
     def followers(self) -> tuple[FollowerStatus, ...]:
         """For status pages."""
         return tuple(cursor.status() for cursor in self.cursors.values())
+
+
+def _size_of(data: object) -> int:
+    return len(data) if isinstance(data, (bytes, bytearray, memoryview)) else OPAQUE_BYTES

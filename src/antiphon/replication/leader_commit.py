@@ -55,6 +55,8 @@ class LeaderCommit(ABC):
         self.rule = rule
         self.live = live  # where this term's commits go by it
         self.cursors: dict[NodeId, FollowerCursor] = {}
+        self._unsent: list[Entry] = []  # appended, and not pushed to followers yet
+        self._unsent_bytes = 0
         self._forgotten: set[NodeId] = set()  # fed in this term, and perhaps removed since
         self.tracker = QuorumAckTracker(node_id, members, term_start=log.terms.log_end)
         self._own_slot = self.tracker.own_slot

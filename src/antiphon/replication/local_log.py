@@ -68,6 +68,13 @@ class LocalLog:
         self._underway.append((self.write_id, last.next_offset))
         return AppendLog(self.write_id, tuple(entries))
 
+    def append_one(self, entry: Entry) -> AppendLog:
+        """`append` of one entry that was made for the log's end and is no members entry."""
+        self.terms.append(entry.term, entry.next_offset)
+        self.write_id += 1
+        self._underway.append((self.write_id, entry.next_offset))
+        return AppendLog(self.write_id, (entry,))
+
     @property
     def commit_mark(self) -> int:
         """First offset that this replica has not told anybody is committed."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.invariants import unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
-from antiphon.replication.actions import Action, MembersChanged, Send
+from antiphon.replication.actions import Action, AppendLog, MembersChanged, Send
 from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.leader import LeaderSide
@@ -363,8 +363,17 @@ class RaftReplica(RaftVoter):
     def propose(self, batches: Sequence[tuple[int, object]]) -> list[Action]:
         """As for every replica; NotReadyError while leadership is being handed over."""
         if self._transfer is not None:
-            raise NotReadyError(
-                f"node {self.node_id} hands shard {self.shard} over to node {self._transfer.to}; retry",
-                leader=self._transfer.to,
-            )
+            raise self._hands_over(self._transfer)
         return super().propose(batches)
+
+    def append_batch(self, count: int, data: object) -> AppendLog:
+        """As for every replica, and as `propose`."""
+        if self._transfer is not None:
+            raise self._hands_over(self._transfer)
+        return super().append_batch(count, data)
+
+    def _hands_over(self, transfer: Transfer) -> NotReadyError:
+        return NotReadyError(
+            f"node {self.node_id} hands shard {self.shard} over to node {transfer.to}; retry",
+            leader=transfer.to,
+        )

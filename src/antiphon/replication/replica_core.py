@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.errors import NotLeaderError, NotReadyError
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EntryId, TermIndex
-from antiphon.replication.actions import Action, Commit, Repaired, RoleChanged, Send
+from antiphon.replication.actions import Action, AppendLog, Commit, Repaired, RoleChanged, Send
 from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
@@ -313,7 +313,7 @@ class ReplicaCore(ReplicaView):
         """Append client batches, (number of offsets, data) each, from `log_end` on; in order, as one write.
 
         The caller has stamped the data with these offsets and this term. They are committed when a `Commit` reaches them.
-        Raises `NotLeaderError`, `NotReadyError`.
+        Raises `NotLeaderError`, `NotReadyError`: nothing was appended.
         """
         leading = self._leading
         if leading is None or not leading.ready:
@@ -321,6 +321,24 @@ class ReplicaCore(ReplicaView):
         out: list[Action] = []
         if batches:
             leading.propose(batches, out)
+        return out
+
+    def append_batch(self, count: int, data: object) -> AppendLog:
+        """Append one client batch, as `propose` does, without sending it: `send_appended`, which the caller owes, sends all
+        batches since as one message. This is for a host that must know at once where each batch stands.
+
+        Raises `NotLeaderError`, `NotReadyError`: nothing was appended.
+        """
+        leading = self._leading
+        if leading is None or not leading.ready:
+            raise self._cannot_serve()
+        return leading.append_batch(count, data)
+
+    def send_appended(self) -> list[Action]:
+        """Send the followers what `append_batch` has appended."""
+        out: list[Action] = []
+        if self._leading is not None:
+            self._leading.send_appended(out)
         return out
 
     def request_read(self, token: int) -> list[Action]:

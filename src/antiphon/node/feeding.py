@@ -1,0 +1,53 @@
+"""Reading the log for followers that are behind.
+
+Several followers are often behind by the same entries, so what was read last is kept until the turn ends. A follower whose
+connection has more to send than is good waits until that is free again.
+"""
+
+from typing import TYPE_CHECKING
+
+from antiphon.node.fed_entries import read_entries
+from antiphon.replication.actions import Feed
+from antiphon.replication.messages import Entry
+
+if TYPE_CHECKING:
+    from antiphon.log.shard_log import ShardLog
+    from antiphon.node.host_services import HostServices
+
+Found = tuple[list[Entry], int]
+"""Entries and their bytes."""
+
+
+class Feeding:
+    """See the module's text; of one replica."""
+
+    def __init__(self, services: "HostServices", log: "ShardLog") -> None:
+        self._services = services
+        self._log = log
+        self._deferred: dict[int, Feed] = {}
+        self._last: tuple[tuple[int, int, int], Found] | None = None
+
+    def read(self, action: Feed) -> Found | None:
+        """The entries that are asked for; None when they are to be read later, see `drained`.
+
+        Raises DamagedLogError, OSError.
+        """
+        if self._services.is_congested(action.to):
+            self._deferred[action.to] = action
+            return None
+        key = (action.from_offset, action.max_bytes, self._log.log_end)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, read_entries(self._log, *key))
+            self._services.turn.for_shard(self._forget)
+        return self._last[1]
+
+    def drained(self, node_id: int) -> Feed | None:
+        """The connection to a follower has room again: what it was to get."""
+        return self._deferred.pop(node_id, None)
+
+    def clear(self) -> None:
+        """Nobody is fed any more."""
+        self._deferred.clear()
+
+    def _forget(self) -> None:
+        self._last = None
