@@ -48,6 +48,7 @@ class ClusterOptions:
     bit_flip_weight: int
     operator_weight: int
     trim_weight: int
+    operations_per_s: int = 0  # of all clients together; 0: as fast as they can
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -98,7 +99,14 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         operator_weight=draw.choice((0, 2, 4)),
         trim_weight=draw.choice((0, 0, 1)),
     )
-    return replace(options, **overrides)
+    return replace(options, **{**_loads(profile, seed), **overrides})
+
+
+def _loads(profile: str, seed: int) -> dict[str, Any]:
+    """What clients do and how much: from a stream of its own, so that the world of a seed stays as it is."""
+    draw = Random(f"antiphon cluster loads {profile} {seed}")
+    flat_out = draw.random() < 0.1
+    return {"operations_per_s": 0 if flat_out else draw.choice((100, 200, 400))}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

@@ -143,6 +143,7 @@ class _Run:
         self._found()
         cluster.tell("begin")
         for workload in self.workloads:
+            workload.operations_per_s = options.operations_per_s / len(self.workloads)
             workload.begin()
         self.faults.begin()
         self._let_run(options.fault_ms / 1000)

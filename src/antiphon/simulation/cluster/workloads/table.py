@@ -1,6 +1,5 @@
 """Puts, deletes and gets of a table's keys, with and without conditions: each key's history has to be linearizable."""
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.aio import AsyncClient
@@ -64,8 +63,7 @@ class TableWorkload(Workload):
                 await self._put(table, number, key, f"{number}-{serial}".encode(), expected, versions)
             else:
                 await self._delete(table, number, key, expected, versions)
-            if draw.random() < 0.2:
-                await asyncio.sleep(draw.uniform(0.0, 0.05))
+            await self.think(process)
         await db.close()
 
     def _now(self) -> int:

@@ -60,6 +60,7 @@ class TopicWorkload(Workload):
         draw, serial = process.random, 0
         while not self.stopped:
             shard = draw.randrange(len(self.shard_ids))
+            count = 1
             if draw.randrange(MILLION) < self.cluster.options.conditional_ppm:
                 await self._conditional(db, topic, shard, number, serial)
                 serial += 1
@@ -68,8 +69,7 @@ class TopicWorkload(Workload):
                 work = [self._one(topic, shard, number, serial + i) for i in range(count)]
                 await asyncio.gather(*work)
                 serial += count
-            if draw.random() < 0.2:
-                await asyncio.sleep(draw.uniform(0.0, 0.05))
+            await self.think(process, count)
         await db.close()
 
     async def _one(

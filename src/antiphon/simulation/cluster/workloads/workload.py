@@ -24,6 +24,7 @@ class Workload(ABC):
         self.name = name
         self.random = cluster.stream(f"workload {name}")
         self.stopped = False
+        self.operations_per_s = 0.0  # of all its clients together; 0: as fast as they can
         self._tasks: list[asyncio.Task[Any]] = []
 
     @abstractmethod
@@ -46,6 +47,14 @@ class Workload(ABC):
     def stop(self) -> None:
         """Begin nothing new."""
         self.stopped = True
+
+    async def think(self, process: "Process", operations: int = 1) -> None:
+        """Pause after so many operations, as long as the workload's pace asks for on average."""
+        draw = process.random
+        if self.operations_per_s:
+            await asyncio.sleep(draw.expovariate(self.operations_per_s / len(self._tasks) / operations))
+        elif draw.random() < 0.2:
+            await asyncio.sleep(draw.uniform(0.0, 0.05))
 
     @property
     def done(self) -> bool:
