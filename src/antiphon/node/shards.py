@@ -9,7 +9,7 @@ later one (ids only rise).
 import contextlib
 import os
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,6 +31,7 @@ from antiphon.node.raft_shards import (
     placement_of,
     timeout_ticks,
 )
+from antiphon.node.reopening import Reopening
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.table_files import (
     destroy_state,
@@ -80,7 +81,8 @@ class Shards:
         self._found = directory.shard_ids()
         self.settings = SettingsBook(node.config)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
-        self._removing: set[int] = set()  # their files are still there; not to be opened before they are gone
+        self._removing: set[int] = set()  # not to be opened before their files are gone, or let go of
+        self._reopening = Reopening(node)
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
@@ -447,6 +449,10 @@ class Shards:
         """A log that was damaged and is fed again counts only from a term that began since: ask for that election."""
         if self._mending is not None and not self._mending.done():
             return
+        opened = self._reopening.look()
+        if opened is not None:
+            self._mending = self._node.spawn(self._mend(opened))
+            return
         for host in self._node.hosts.values():
             replica = host.replica
             if (
@@ -488,20 +494,26 @@ class Shards:
 
     def remove(self, shard_id: int) -> None:
         """The shard is no longer here: close its replica and remove its files."""
-        host = self._node.hosts.pop(shard_id, None)
-        self._ticking.pop(shard_id, None)
-        self._waited_for.pop(shard_id, None)
         self._placements.pop(shard_id, None)
-        if host is None:
-            return
+        host = self._node.hosts.get(shard_id)
+        if host is not None:
+            self._log.info("replica_removed", shard=shard_id)
+            self._end(shard_id, host, self._remove_files)
+
+    def reopen(self, shard_id: int, host: ShardHost) -> None:
+        """Close a replica and open it again from what is in its files."""
+        self._end(shard_id, host, self._removed)
+
+    def _end(self, shard_id: int, host: ShardHost, then: Callable[[int], None]) -> None:
+        for hosts in (self._node.hosts, self._ticking, self._waited_for):
+            hosts.pop(shard_id, None)
         host.close()
         if host.table is not None:
             host.table.let_go(host.failed)
-        self._log.info("replica_removed", shard=shard_id)
         self._removing.add(shard_id)
         # What is queued for the files is carried out first; nothing is submitted for this log any more.
         barrier = LogOp(host.log.queue, [])
-        host.submit(barrier, lambda _error: self._remove_files(shard_id))
+        host.submit(barrier, lambda _error: then(shard_id))
 
     def _remove_files(self, shard_id: int) -> None:
         self._removing.add(shard_id)
@@ -509,7 +521,7 @@ class Shards:
         removal.add_done_callback(lambda _done: self._removed(shard_id))
 
     def _removed(self, shard_id: int) -> None:
-        """The files are gone. If the shard is placed here again meanwhile, it starts from nothing."""
+        """The files are gone, or are to be opened again. A shard that is placed here is opened from what there is."""
         self._removing.discard(shard_id)
         if not self._node.stopping:
             self._to_open.append(shard_id)

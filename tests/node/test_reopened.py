@@ -1,0 +1,130 @@
+"""Rot in an old segment is found by a read: the replica is opened anew and fetched again while its node runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import NotLeaderError
+from antiphon.node.reopening import REOPEN_EVERY_S
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_batch
+from antiphon.records.decode import decode_records
+from antiphon.wire.requests import CreateTopic
+from tests.node.in_process import Nodes, cluster_of, eventually, run
+
+SETTINGS = {"segment.bytes": "1048576"}
+BATCHES = 6
+
+
+async def filled(nodes: Nodes, profile: str, settings: dict[str, str]) -> int:
+    """A shard with several segments on every node."""
+    topic = await nodes.nodes[0].create_topic(
+        CreateTopic("t", profile=profile, replicas=3, config={**SETTINGS, **settings})
+    )
+    shard_id = topic.shards[0].shard_id
+    for i in range(BATCHES):
+        node_id = (await nodes.leader(shard_id)).services.node_id
+        batch = build_batch([(b"%d" % i, bytes(500_000), [], 1)])
+        await nodes.nodes[node_id].append(shard_id, batch)
+
+    def same() -> bool:
+        hosts = [node.hosts.get(shard_id) for node in nodes.nodes.values()]
+        return all(h and h.log.segment_count > 2 and keys(h) == want(BATCHES) for h in hosts)
+
+    await eventually(same)
+    return shard_id
+
+
+def want(count: int) -> list[bytes]:
+    return [b"%d" % i for i in range(count)]
+
+
+def keys(host: ShardHost) -> list[bytes]:
+    found: list[bytes] = []
+    at = host.log.log_start
+    while at < host.log.durable_end:
+        for batch in host.log.read(at, 1 << 20, host.log.durable_end):
+            for record in decode_records(batch, include_control=True):
+                at = record.offset + 1
+                if record.value is not None and len(record.value) > 1000 and record.key is not None:
+                    found.append(record.key)
+    return found
+
+
+def rot(host: ShardHost) -> None:
+    """Flip a bit in the first segment, which nobody has in memory any more."""
+    host.log.release_memory()
+    path = Path(host.log.path) / f"{host.log.log_start:020d}.log"
+    with path.open("r+b") as file:
+        file.seek(300_000)
+        byte = file.read(1)[0]
+        file.seek(300_000)
+        file.write(bytes([byte ^ 4]))
+
+
+@pytest.mark.parametrize(
+    ("profile", "settings"), [("oxia", {}), ("raft", {}), ("tarantool", {"writers": "multi"})]
+)
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
+    tmp_path: Path, profile: str, settings: dict[str, str], leads: bool
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await filled(nodes, profile, settings)
+            leader = await nodes.leader(shard_id)
+            followers = [n.hosts[shard_id] for n in nodes.nodes.values() if n.hosts[shard_id] is not leader]
+            host = leader if leads else followers[0]
+            node = nodes.nodes[host.services.node_id]
+            rot(host)
+            with pytest.raises(NotLeaderError):
+                host.read(host.log.log_start, 1 << 20, host.log.log_end)
+            assert host.failed is not None
+
+            def mended() -> bool:
+                found = node.hosts.get(shard_id)
+                return (
+                    found is not None
+                    and found is not host
+                    and found.status().state == "ok"
+                    and keys(found) == want(BATCHES)
+                )
+
+            await eventually(mended)
+            node.hosts[shard_id].log.release_memory()
+            assert node.hosts[shard_id].log.verify() >= BATCHES
+            await nodes.append(shard_id, b"after")
+
+    run(test())
+
+
+def test_a_replica_is_not_opened_anew_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await filled(nodes, "oxia", {})
+            node = nodes.nodes[1]
+
+            async def break_it(opened: Callable[[], bool]) -> ShardHost:
+                await eventually(
+                    lambda: (
+                        opened()
+                        and node.hosts[shard_id].status().state == "ok"
+                        and keys(node.hosts[shard_id]) == want(BATCHES)
+                    )
+                )
+                host = node.hosts[shard_id]
+                rot(host)
+                with pytest.raises(NotLeaderError):
+                    host.read(host.log.log_start, 1 << 20, host.log.log_end)
+                return host
+
+            first = await break_it(lambda: True)
+            second = await break_it(lambda: node.hosts.get(shard_id) not in {None, first})
+            node.shards.mend_damaged()
+            assert node.hosts[shard_id] is second
+            assert second.status().state == "failed"
+            monkeypatch.setattr(node, "now_s", lambda: node.loop.time() + REOPEN_EVERY_S)
+            await eventually(lambda: node.hosts.get(shard_id) not in {None, second})
+
+    run(test())
