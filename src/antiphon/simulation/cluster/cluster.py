@@ -19,6 +19,7 @@ from antiphon.simulation.runtime.process import Process
 from antiphon.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
+    from antiphon.simulation.cluster.operator import Operator
     from antiphon.simulation.cluster.options import ClusterOptions
     from antiphon.simulation.runtime.network import Transport
 
@@ -45,6 +46,7 @@ class SimulatedCluster:
         self.machines = [Machine(self, i, self.stream(f"machine {i}")) for i in range(options.nodes)]
         self._machine_of = {machine.host: machine for machine in self.machines}
         self._clients = 0
+        self.operator: Operator | None = None  # carries out commands, where a run has them
 
     def stream(self, what: str) -> Random:
         """A source of chance of its own for a part of the world, so that parts do not disturb each other's draws."""

@@ -59,7 +59,6 @@ class Faults:
     def __init__(self, cluster: "SimulatedCluster", schedule: tuple[Fault, ...] | None = None) -> None:
         self.cluster = cluster
         self.happened: list[Fault] = []
-        self.operator: Any = None  # carries out the operator's commands, where there is one
         self._draw = cluster.stream("faults")
         self._schedule = schedule
         self._stopped = False

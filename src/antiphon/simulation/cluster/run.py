@@ -12,8 +12,10 @@ from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
+from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
+from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.workload import Workload
@@ -52,7 +54,11 @@ class ClusterResult:
 
 def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
     """What the clients of a run do."""
-    return [TopicWorkload(cluster, losses_allowed=cluster.options.commit == "local"), TableWorkload(cluster)]
+    found: list[Workload] = [TopicWorkload(cluster, losses_allowed=cluster.options.commit == "local")]
+    found.append(TableWorkload(cluster))
+    if cluster.options.bulk_writers:
+        found.append(BulkWorkload(cluster))
+    return found
 
 
 def run_cluster(
@@ -85,6 +91,7 @@ class _Run:
     ) -> None:
         self.options = options
         self.cluster = SimulatedCluster(options)
+        self.cluster.operator = Operator(self.cluster)
         self.faults = Faults(self.cluster, schedule)
         self.workloads = workloads(self.cluster)
         self._due = False

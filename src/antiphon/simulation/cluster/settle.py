@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from antiphon.client.moves import is_on_its_way
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.changes import effects_of
 from antiphon.simulation.violation import require
@@ -29,10 +30,24 @@ def what_is_open(cluster: "SimulatedCluster") -> str:
             return f"node {machine.node_id} cannot open shards {node.broken_shards()}"
         for shard_id, host in node.hosts.items():
             replicas.setdefault(shard_id, []).append((machine, host))
-    for shard_id, found in sorted(replicas.items()):
-        problem = _what_is_open_in(shard_id, found)
-        if problem:
-            return problem
+    problems = [_what_is_open_in(shard_id, found) for shard_id, found in sorted(replicas.items())]
+    return next((problem for problem in problems if problem), "") or _what_moves(cluster, replicas)
+
+
+def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Machine, ShardHost]]]") -> str:
+    """Changes of members and splits that are not over, and replicas that should be elsewhere."""
+    for machine in cluster.machines:
+        node = machine.node
+        if node is None:
+            continue
+        for topic in node.view.cluster().topics:
+            for shard in topic.shards:
+                where = f"shard {topic.name}/{shard.index} ({shard.shard_id})"
+                if is_on_its_way(shard) or shard.split is not None:
+                    return f"to node {machine.node_id} {where} is on its way: {shard}"
+                held = {one.node_id for one, _ in replicas.get(shard.shard_id, ())}
+                if held != set(shard.ensemble):
+                    return f"{where} belongs on nodes {sorted(shard.ensemble)} and is on {sorted(held)}"
     return ""
 
 

@@ -1,0 +1,106 @@
+"""Bulk writes to a table, beside everybody else's: each acknowledged row is there at the end."""
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import AntiphonError
+from antiphon.simulation.cluster.settle import folded
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
+from antiphon.simulation.violation import require
+from antiphon.wire.metadata import KeyRanges, TopicMeta
+from antiphon.wire.requests import Put, TableOp, TableWrite
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+ROWS: Final = (1, 20)  # of a request
+VALUE_BYTES: Final = (10, 2_000)
+IN_FLIGHT: Final = 3  # requests of one writer
+
+
+class BulkWorkload(Workload):
+    """See the module's text. It writes to a table that another workload has made."""
+
+    def __init__(self, cluster: "SimulatedCluster", table: str = "rows") -> None:
+        super().__init__(cluster, f"bulk-{table}")
+        self._table = table
+        self.acknowledged: dict[bytes, bytes] = {}
+        self.outcomes = {"ok": 0, "unknown": 0}
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`: nothing is needed but the table."""
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.bulk_writers):
+            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+
+    async def _work(self, process: "Process", number: int) -> None:
+        db = await self.connected()
+        lines = [self._line(db, process, f"{number}-{line}") for line in range(IN_FLIGHT)]
+        await asyncio.gather(*lines)
+        await db.close()
+
+    async def _line(self, db: AsyncClient, process: "Process", name: str) -> None:
+        draw, serial = process.random, 0
+        while not self.stopped:
+            rows = {}
+            for _ in range(draw.randint(*ROWS)):
+                serial += 1
+                rows[f"bulk-{name}-{serial}".encode()] = draw.randbytes(draw.randint(*VALUE_BYTES))
+            for shard_id, ops in (await self._by_shard(db, rows)).items():
+                await self._write(db, shard_id, ops)
+            await asyncio.sleep(draw.uniform(0.0, 0.02))
+
+    async def _by_shard(self, db: AsyncClient, rows: dict[bytes, bytes]) -> dict[int, list[TableOp]]:
+        topic = await self._meta(db)
+        found: dict[int, list[TableOp]] = defaultdict(list)
+        if topic is not None:
+            ranges = KeyRanges(topic.shards)
+            for key, value in rows.items():
+                found[ranges.shard_of(key).shard_id].append(Put(key, value))
+        return found
+
+    async def _meta(self, db: AsyncClient) -> TopicMeta | None:
+        try:
+            meta = await db.metadata()
+        except AntiphonError:
+            await asyncio.sleep(0.1)
+            return None
+        return next(topic for topic in meta.topics if topic.name == self._table)
+
+    async def _write(self, db: AsyncClient, shard_id: int, ops: list[TableOp]) -> None:
+        request = TableWrite(shard_id, tuple(ops), bulk=True, timeout_ms=int(PATIENCE_S * 1000))
+        try:
+            await db.write_raw(request, timeout_s=PATIENCE_S)
+        except AntiphonError as error:
+            self.outcomes["unknown"] += 1
+            self.cluster.tell("bulk-failed", shard_id, error.code)
+            await asyncio.sleep(0.05)
+            return
+        self.outcomes["ok"] += 1
+        for op in ops:
+            if isinstance(op, Put):
+                self.acknowledged[op.key] = op.value
+
+    def check(self) -> None:
+        """See `Workload`."""
+        found: dict[bytes, bytes] = {}
+        for machine in self.cluster.machines:
+            if machine.node is None:
+                continue
+            for topic in machine.node.view.cluster().topics:
+                if topic.name == self._table:
+                    for shard in topic.shards:
+                        rows = folded(self.cluster, shard.shard_id)
+                        found.update({key: value for key, (value, _) in rows.items()})
+        for key, value in self.acknowledged.items():
+            require(
+                found.get(key) == value,
+                "acknowledged-kept",
+                -1,
+                f"the bulk write of {key!r} was acknowledged, and the table's logs do not have it",
+            )
