@@ -8,12 +8,13 @@ import pytest
 from tests.requirement_mutations.mutations import (
     FAMILIES,
     ROOT,
+    Edit,
     Mutation,
     numbers_in,
     numbers_of,
     read_mutations,
 )
-from tests.requirement_mutations.prove import Outcome, missing, objection, selected
+from tests.requirement_mutations.prove import Outcome, missing, objection, prove, selected
 
 MUTATIONS = read_mutations()
 
@@ -61,6 +62,26 @@ def test_what_is_asked_for_is_selected() -> None:
     assert missing(some, ["C"]) == [number for number in numbers_of("C") if number not in {"C1", "C11"}]
     assert missing(some, ["S0.2", "S0.1"]) == ["S0.2"]
     assert len(missing([], [])) == sum(FAMILIES.values()) == 155 + 14
+
+
+def test_a_mistake_that_its_test_does_not_see_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    file, test = "src/antiphon/replication/quorum.py", "tests/seeds/test_s0_oxia.py::test_s0_10_"
+    test += "without_a_majority_nothing_is_committed"
+    line = "return members // 2 + 1"
+    tried = [
+        Mutation(("S0.10",), name, (Edit(file, line, replaced),), test)
+        for name, replaced in (
+            ("harmful", "return members // 2"),
+            ("harmless", "return 1 + members // 2"),
+            ("broken", "return member // 2"),
+        )
+    ]
+    assert prove(tried, jobs=1) == 2
+    seen, survives, broken = capsys.readouterr().out.splitlines()
+    assert "seen" in seen
+    assert "NO" in survives
+    assert "SURVIVES" in survives
+    assert "the mutant itself is broken: NameError" in broken
 
 
 def test_only_a_test_that_fails_by_itself_counts() -> None:

@@ -1,5 +1,7 @@
 """Placement, topic rules, timers, the choice of a leader, and the ledger, each alone."""
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from antiphon.coordination import topic_rules
 from antiphon.coordination.actions import Answer, Propose
 from antiphon.coordination.election import Election, choose_leader
+from antiphon.coordination.fences import electable
 from antiphon.coordination.ledger import PROPOSALS_IN_FLIGHT, Ledger
 from antiphon.coordination.membership import Membership, Silence
 from antiphon.coordination.placement import NodeLoad, place
@@ -17,6 +20,7 @@ from antiphon.invariants import InvariantError
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.commit_rule import LIVE, LOCAL, QUORUM, CommitRule
 from antiphon.replication.messages import NewTermReply
+from antiphon.replication.quorum import majority
 from antiphon.wire.cluster import CommandDone
 from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta
 
@@ -164,6 +168,27 @@ def choose(found: Election, shard: ShardRecord, load: dict[int, int] | None = No
 def test_s0_17_best_entry_id_wins_term_before_offset() -> None:
     found = election({1: EntryId(3, 100), 2: EntryId(4, 7), 3: EntryId(4, 6)})
     assert choose(found, record(1, 2, 3)) == 2
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 5])
+def test_s0_17_whoever_may_lead_has_whatever_a_majority_could_hold(members: int) -> None:
+    """Whoever is silent may hold anything: what a majority holds if the silent ones do could be committed."""
+    random = Random(members)
+    possible = [EntryId(1, 1), EntryId(1, 3), EntryId(2, 2), EntryId(2, 4), EntryId(3, 3)]
+    ensemble = tuple(range(1, members + 1))
+    for _ in range(400):
+        voters = random.sample(ensemble, random.randint(majority(members), members))
+        votes = {node: random.choice(possible) for node in voters}
+        silent = members - len(votes)
+        committed = [
+            head
+            for head in possible
+            if sum(held >= head for held in votes.values()) + silent >= majority(members)
+        ]
+        able = electable(record(*ensemble).meta, votes)
+        assert able, "there is always one"
+        for node in able:
+            assert all(votes[node] >= head for head in committed), (node, votes)
 
 
 def test_ties_spread_leadership_and_new_shards_go_to_the_preferred() -> None:
