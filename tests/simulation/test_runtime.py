@@ -176,6 +176,36 @@ def test_nothing_left_to_happen_is_an_error() -> None:
         world.run(world.a, asyncio.Event().wait())
 
 
+def test_a_timer_never_fires_before_its_time_on_the_clock_of_its_process() -> None:
+    loop = VirtualLoop(Random(1))
+    Network(loop, Random(1))
+    odd = Process(loop, "odd", "odd", 1, rate=1.0 + 1 / 3e5)
+    early: list[float] = []
+
+    async def work() -> None:
+        for number in range(2_000):
+            when = asyncio.get_running_loop().time() + 0.001 + number * 1e-7
+            fired = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_at(when, fired.set_result, None)
+            await fired
+            if asyncio.get_running_loop().time() < when:
+                early.append(when)
+
+    loop.run_until(odd.run(work()).done)
+    assert not early
+
+
+def test_time_that_stands_still_is_an_error() -> None:
+    world = World()
+
+    async def work() -> None:
+        while True:  # noqa: ASYNC110 - the circle is what is tested
+            await asyncio.sleep(0)
+
+    with pytest.raises(StalledError):
+        world.run(world.a, work())
+
+
 def test_bytes_arrive_in_order_whatever_their_pieces() -> None:
     world = World()
     world.network.link("a", "b").pieces = True

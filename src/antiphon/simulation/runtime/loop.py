@@ -12,6 +12,7 @@ each handle, for checks that look at the state of all nodes.
 
 import asyncio
 import heapq
+import math
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 EXECUTOR_S: Final = (0.0001, 0.004)  # how long work in another thread may take to come back
-STEPS_PER_INSTANT_MAX: Final = 1_000_000  # more without time going on: something runs in a circle
+STEPS_PER_INSTANT_MAX: Final = 50_000  # more without time going on: something runs in a circle
 
 current_process: ContextVar["Process | None"] = ContextVar("simulated_process", default=None)
 
@@ -89,6 +90,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._order = 0
+        self._looked_s = 0.0
         self._closed = False
         self._running = False
 
@@ -125,6 +127,8 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
                 process.put_aside(handle)
             return
         self.steps += 1
+        if not self.steps % STEPS_PER_INSTANT_MAX:
+            self._check_that_time_goes_on()
         try:
             handle.run()
         except SimulatedCrash:
@@ -136,6 +140,13 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
             self.call_exception_handler({"message": "a callback failed", "exception": error})
         if self.on_step is not None:
             self.on_step(process)
+
+    def _check_that_time_goes_on(self) -> None:
+        if self.now == self._looked_s:
+            raise StalledError(
+                f"{STEPS_PER_INSTANT_MAX} steps and more at {self.now}: something runs in a circle"
+            )
+        self._looked_s = self.now
 
     def _advance(self) -> None:
         timers = self._timers
@@ -180,7 +191,13 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
     ) -> Any:
         """See asyncio. The time is by the clock of the process that asks."""
         process = current_process.get()
-        world_s = when if process is None else process.world_s(when)
+        if process is None:
+            return self._at(when, when, callback, args, context)
+        world_s = process.world_s(when)
+        while (
+            process.local_s(world_s) < when
+        ):  # rounded down: who is called before the time would ask again, for ever
+            world_s = math.nextafter(world_s, math.inf)
         return self._at(world_s, when, callback, args, context)
 
     def _at(
