@@ -1,0 +1,61 @@
+"""Worlds for planted bugs: small and short, with the faults that a kind of bug needs and no others."""
+
+from dataclasses import fields
+from typing import Any, Final
+
+from antiphon.simulation.cluster.options import ClusterOptions
+
+NO_FAULTS: Final[dict[str, Any]] = {
+    name: 0 for name in (field.name for field in fields(ClusterOptions)) if name.endswith("_weight")
+}
+
+CALM: Final[dict[str, Any]] = {
+    **NO_FAULTS,
+    "nodes": 3,
+    "topic_shards": 1,
+    "table_shards": 1,
+    "commit": "",
+    "fault_ms": 2_000,
+    "settle_ms": 30_000,
+    "fault_every_ms": 0,
+    "fault_lasts_ms": 300,
+    "delay_us": (500, 3_000),
+    "clock_skew_ppm": 0,
+    "pieces_ppm": 0,
+    "store_flush_every": 50,
+    "appenders": 2,
+    "putters": 2,
+    "bulk_writers": 0,
+    "conditional_ppm": 0,
+}
+"""Nothing goes wrong."""
+
+CRASHES: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 5_000,
+    "fault_every_ms": 250,
+    "kill_weight": 2,
+    "power_weight": 4,
+    "power_all_weight": 1,
+}
+"""Processes end and machines lose power."""
+
+CUTS: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 6_000,
+    "fault_every_ms": 300,
+    "fault_lasts_ms": 1_500,
+    "pause_weight": 3,
+    "cut_weight": 4,
+    "one_way_weight": 2,
+}
+"""Nodes are cut off or stand still, and others take over."""
+
+RESETS: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 4_000,
+    "fault_every_ms": 60,
+    "reset_weight": 6,
+    "slow_weight": 1,
+}
+"""Connections break, so that clients do not know what became of their requests."""

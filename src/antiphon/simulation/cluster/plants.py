@@ -1,0 +1,32 @@
+"""Bugs to plant in whole nodes: a simulator that never finds anything proves nothing.
+
+Each plant is a mistake that somebody might make in the code that ships. It has to be caught within 1,000 seeds of worlds
+that are sound without it.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from antiphon.invariants import invariant
+from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
+from antiphon.simulation.cluster.host_plants import HOST_PLANTS
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
+from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+
+__all__ = ["CLUSTER_PLANTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
+
+_ALL: Final = (*DISK_PLANTS, *HOST_PLANTS)
+
+CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}
+"""By name."""
+
+invariant(len(CLUSTER_PLANTS) == len(_ALL), "two plants have one name")
+
+
+def seeds_to_catch(plant: ClusterPlant, seeds: Iterable[int]) -> tuple[int, ClusterResult] | None:
+    """How many of `seeds` it took until the bug was caught, and the run that caught it; None where none did."""
+    for count, seed in enumerate(seeds, 1):
+        result = run_cluster(plant.world(seed), planted=planted(plant))
+        if result.failure is not None:
+            return count, result
+    return None
