@@ -9,7 +9,8 @@ from antiphon.coordination.fences import Fence, can_be_met, electable, in_order,
 from antiphon.coordination.state import shard_record
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.records.entry_id import EntryId
-from antiphon.replication.messages import BecomeLeader, NewTerm, StaleTerm, TransferLeadership
+from antiphon.replication.members import Members
+from antiphon.replication.messages import BecomeLeader, ChangeMembers, NewTerm, StaleTerm, TransferLeadership
 from antiphon.wire.cluster import CommandDone, LiveSet
 from antiphon.wire.metadata import ShardMeta, ShardStatus
 from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader
@@ -180,6 +181,29 @@ def test_a_new_coordinator_believes_what_voters_have_done_meanwhile() -> None:
         assert shard.leader == world.voters[shard.shard_id].leader
     ids = {shard.shard_id for shard in world.state.topic_with_shards("t").shards}
     assert not [m for _, m in world.spoken if m.shard in ids and isinstance(m, NewTerm | BecomeLeader)]
+
+
+def test_learners_that_are_reported_when_no_change_is_under_way_are_let_go_of_again() -> None:
+    world = started({}, nodes=4, profile="raft")
+    old = meta_of(world)
+    new = next(node for node in range(4) if node not in old.ensemble)
+    coordinator = world.coordinator
+    assert coordinator is not None
+    world.spoken.clear()
+    late = LiveSet(old.shard_id, old.term, old.ensemble, voters=old.ensemble, learners=(new,))
+    world.act(coordinator.live_sets(old.leader, (late,), world.now_ms))
+    assert world.run(200, lambda: meta_of(world).learners == (new,)), (
+        "they hold a replica, and the record says so"
+    )
+    world.run(5_000)
+    asked = [(to, m.members) for to, m in world.spoken if isinstance(m, ChangeMembers)]
+    assert (old.leader, Members(old.ensemble)) in asked
+    done = LiveSet(old.shard_id, old.term, old.ensemble, voters=old.ensemble)
+    world.act(coordinator.live_sets(old.leader, (done,), world.now_ms))
+    assert world.run(200, lambda: not meta_of(world).learners)
+    world.spoken.clear()
+    world.run(60_000)
+    assert not [m for _, m in world.spoken if isinstance(m, ChangeMembers)], "it is over"
 
 
 # -- by appointment -----------------------------------------------------------------------------------------------

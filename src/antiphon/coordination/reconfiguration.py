@@ -231,11 +231,22 @@ class Reconfigurations:
             if after != record.meta:
                 self._put(record, after)
         move = self._moves.get(report.shard_id)
+        if move is None and reported is not None:
+            move = self._what_is_left(report.shard_id)
         if move is None:
             return
         move.caught_up = vouched_for(record.meta, report)
         move.reported_term, move.reported = report.term, reported
         self._event(move, now_ms)
+
+    def _what_is_left(self, shard_id: int) -> Move | None:
+        """The change of members that a leader reports and nobody asks for any more: it was called off, and has to end."""
+        meta = self._model.shards[shard_id].meta
+        if not (meta.learners or meta.outgoing):
+            return None
+        move = self._moves[shard_id] = Move(shard_id, meta.members_version)
+        self._turns.take(move, self._concerned(meta), None, at_once=True)
+        return move
 
     def settled(self, sender: NodeId, message: MembersSettled, now_ms: int) -> None:
         """The leader goes by the members of this record, and those of before are not needed any more."""
