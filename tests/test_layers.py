@@ -20,7 +20,17 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"node", "records", "wire"},
     "client": {"records", "wire"},
     "spark": {"client", "records", "wire"},
-    "simulation": {"coordination", "replication", "table", "log", "records", "wire", "node", "client"},
+    "simulation": {
+        "coordination",
+        "replication",
+        "table",
+        "log",
+        "records",
+        "wire",
+        "node",
+        "client",
+        "kafka",
+    },
     "cli": set(),  # filled below: everything
 }
 ALLOWED["cli"] = {*ALLOWED, "aio"}  # antiphon.aio is the client's public name

@@ -49,6 +49,10 @@ class ClusterOptions:
     operator_weight: int
     trim_weight: int
     operations_per_s: int = 0  # of all clients together; 0: as fast as they can
+    kafka_producers: int = 0
+    kafka_consumers: int = 0
+    kafka_members: int = 0  # of one consumer group
+    http_clients: int = 0
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -99,7 +103,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         operator_weight=draw.choice((0, 2, 4)),
         trim_weight=draw.choice((0, 0, 1)),
     )
-    return replace(options, **{**_loads(profile, seed), **overrides})
+    return replace(options, **{**_loads(profile, seed), **_doors(profile, seed), **overrides})
 
 
 def _loads(profile: str, seed: int) -> dict[str, Any]:
@@ -107,6 +111,19 @@ def _loads(profile: str, seed: int) -> dict[str, Any]:
     draw = Random(f"antiphon cluster loads {profile} {seed}")
     flat_out = draw.random() < 0.1
     return {"operations_per_s": 0 if flat_out else draw.choice((100, 200, 400))}
+
+
+def _doors(profile: str, seed: int) -> dict[str, int]:
+    """Clients of the other doors: few, because a seed should not take long, and half of the worlds have none."""
+    draw = Random(f"antiphon cluster doors {profile} {seed}")
+    some = draw.random() < 0.5
+    mix = {
+        "kafka_producers": draw.choice((0, 1, 2)),
+        "kafka_consumers": draw.choice((0, 1, 1)),
+        "kafka_members": draw.choice((0, 2, 3)),
+        "http_clients": draw.choice((0, 1)),
+    }
+    return {name: number if some else 0 for name, number in mix.items()}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

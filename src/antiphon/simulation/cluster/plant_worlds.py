@@ -27,6 +27,10 @@ CALM: Final[dict[str, Any]] = {
     "putters": 2,
     "bulk_writers": 0,
     "conditional_ppm": 0,
+    "kafka_producers": 0,
+    "kafka_consumers": 0,
+    "kafka_members": 0,
+    "http_clients": 0,
 }
 """Nothing goes wrong."""
 

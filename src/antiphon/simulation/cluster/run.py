@@ -16,6 +16,8 @@ from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
+from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
+from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.workload import Workload
@@ -54,10 +56,17 @@ class ClusterResult:
 
 def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
     """What the clients of a run do."""
-    found: list[Workload] = [TopicWorkload(cluster, losses_allowed=cluster.options.commit == "local")]
-    found.append(TableWorkload(cluster))
-    if cluster.options.bulk_writers:
+    options = cluster.options
+    found: list[Workload] = [
+        TopicWorkload(cluster, losses_allowed=options.commit == "local"),
+        TableWorkload(cluster),
+    ]
+    if options.bulk_writers:
         found.append(BulkWorkload(cluster))
+    if options.kafka_producers:
+        found.append(ProducerWorkload(cluster))
+    if options.kafka_consumers:
+        found.append(ConsumerWorkload(cluster))
     return found
 
 

@@ -176,7 +176,7 @@ class Transport(transports.Transport):
         self.context = context
         self.number = number
         self.local, self.remote = local, remote
-        self.protocol: asyncio.Protocol
+        self.protocol: asyncio.Protocol | asyncio.BufferedProtocol
         self.out: Pipe
         self.inward: Pipe
         self.other: Transport
@@ -288,9 +288,24 @@ class Transport(transports.Transport):
                 self.out.finish()
                 self.ended(None)
                 return
+            buffer: Any = None
+            if isinstance(self.protocol, asyncio.BufferedProtocol):
+                buffer = self.protocol.get_buffer(-1)
+                if len(buffer) < len(data):  # the rest stays in the kernel until the next read
+                    self._inbox.appendleft(data[len(buffer) :])
+                    data = data[: len(buffer)]
             self.network.observe("read", self, data)
             self.inward.consumed(len(data))
+            self._hand_over(data, buffer)
+
+    def _hand_over(self, data: bytes, buffer: Any) -> None:
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
             self.protocol.data_received(data)
+            return
+        if not data:
+            raise RuntimeError("get_buffer() returned an empty buffer")  # as asyncio says it
+        buffer[: len(data)] = data
+        self.protocol.buffer_updated(len(data))
 
     def drained(self) -> None:
         """The other side has read: perhaps writing may go on."""

@@ -1,0 +1,182 @@
+"""Consumers that fetch a topic from its beginning: they see what is committed, byte for byte, all of it, in order.
+
+Each follows the leaders of the topic's partitions by itself, without a group. A position that consumers were led to stays
+readable: who has read to an offset is never told that it is out of range, unless the log was trimmed.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import ProtocolViolationError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.apis import FETCH
+from antiphon.kafka.messages import offsets as om
+from antiphon.records.batch import iter_batches, validate_batch
+from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.violation import ViolationError, require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+VERSIONS_BY_NAME: Final = (4, 7, 11, 12)
+VERSIONS: Final = (*VERSIONS_BY_NAME, 16)
+FIRST_TOPIC_IDS: Final = 13
+LIST_OFFSETS: Final = 2
+EARLIEST: Final = -2
+RETRIABLE: Final = frozenset({
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_OR_FOLLOWER, code.REQUEST_TIMED_OUT,
+    code.NOT_ENOUGH_REPLICAS, code.KAFKA_STORAGE_ERROR, code.FENCED_LEADER_EPOCH, code.UNKNOWN_LEADER_EPOCH,
+    code.UNKNOWN_TOPIC_ID, code.OFFSET_NOT_AVAILABLE,
+})  # fmt: skip
+
+
+class ConsumerWorkload(KafkaWorkload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "consumer") -> None:
+        super().__init__(cluster, name)
+        self.outcomes = {"fetched": 0, "fetch_retried": 0}
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.kafka_consumers):
+            self.spawn(f"{number}", self._consume)
+
+    async def _consume(self, process: "Process") -> None:
+        client = self.client(process)
+        await asyncio.gather(*(_Follower(self, process, client, at).run() for at in self.shard_ids))
+        client.close()
+
+    def check(self) -> None:
+        """See `Workload`: all was judged when it came."""
+
+
+class _Follower:
+    """One consumer's way through one partition."""
+
+    def __init__(
+        self, workload: ConsumerWorkload, process: "Process", client: KafkaClient, partition: int
+    ) -> None:
+        self._workload = workload
+        self._process = process
+        self._client = client
+        self._partition = partition
+        self._shard_id = workload.shard_ids[partition]
+        self._truth = workload.cluster.watch.truth(self._shard_id)
+        self._version = client.random.choice(VERSIONS if client.knows_topic_ids else VERSIONS_BY_NAME)
+        self._checks_epoch = client.random.random() < 0.5
+        self._position = 0
+
+    async def run(self) -> None:
+        """Follow the partition until the workload is stopped, and then to its end."""
+        while not (self._workload.stopped and self._position >= self._truth.end):
+            try:
+                went_on = await self._fetch()
+            except NoAnswerError:
+                went_on = False
+            if not went_on:
+                self._workload.outcomes["fetch_retried"] += 1
+                self._client.forget(TOPIC, self._partition)
+                await self._client.back_off()
+            elif not self._workload.stopped:
+                await self._workload.think(self._process)
+
+    async def _fetch(self) -> bool:
+        """Fetch once; False where the leader has to be looked for again."""
+        address, epoch = await self._client.leader(TOPIC, self._partition)
+        answer: m.FetchResponse = await self._client.ask(
+            address, FETCH, self._version, self._request(epoch if self._checks_epoch else -1)
+        )
+        require(not answer.error_code, "fetch-refused", self._shard_id, f"error {answer.error_code}")
+        fetched = answer.topics[0].partitions[0]
+        if fetched.error_code == code.OFFSET_OUT_OF_RANGE:
+            return await self._is_trimmed(address)
+        if fetched.error_code:
+            require(
+                fetched.error_code in RETRIABLE,
+                "fetch-refused",
+                self._shard_id,
+                f"a fetch at {self._position} is refused with error {fetched.error_code}",
+            )
+            return False
+        self._take(fetched)
+        return True
+
+    def _request(self, epoch: int) -> m.FetchRequest:
+        draw = self._client.random
+        partition = m.FetchPartition(
+            index=self._partition,
+            leader_epoch=epoch,
+            offset=self._position,
+            max_bytes=draw.choice((1, 1_000, 1 << 20)),
+        )
+        by_id = self._version >= FIRST_TOPIC_IDS
+        topic = m.FetchTopic(name=TOPIC, partitions=[partition])
+        if by_id:
+            topic = m.FetchTopic(topic_id=self._client.topic_ids[TOPIC], partitions=[partition])
+        return m.FetchRequest(
+            max_wait_ms=draw.choice((0, 50, 500)),
+            min_bytes=draw.choice((1, 1, 10_000)),
+            max_bytes=1 << 20,
+            isolation=draw.choice((0, 1)),
+            topics=[topic],
+        )
+
+    def _take(self, fetched: m.FetchedPartition) -> None:
+        """Judge what came, and go on behind it."""
+        end = self._truth.end
+        require(
+            fetched.high_watermark <= end,
+            "watermark-committed",
+            self._shard_id,
+            f"a consumer is told of a high watermark of {fetched.high_watermark}, committed is {end}",
+        )
+        for header, data in iter_batches(fetched.records or b""):
+            validate_batch(data)
+            require(
+                header.next_offset <= fetched.high_watermark,
+                "below-watermark",
+                self._shard_id,
+                f"a consumer gets {header.base_offset}..{header.next_offset}, told of a high watermark of "
+                f"{fetched.high_watermark}",
+            )
+            require(
+                header.base_offset <= self._position < header.next_offset,
+                "offsets-follow",
+                self._shard_id,
+                f"a consumer at {self._position} gets {header.base_offset}..{header.next_offset}",
+            )
+            known = self._truth.at(header.base_offset)
+            require(
+                known is not None and known.data == data,
+                "fetched-is-committed",
+                self._shard_id,
+                f"a consumer gets another batch at {header.base_offset} than was committed there",
+            )
+            self._workload.outcomes["fetched"] += header.record_count
+            self._position = header.next_offset
+
+    async def _is_trimmed(self, address: tuple[str, int]) -> bool:
+        """The position is said to be out of range: that may only be because the log begins behind it."""
+        partition = om.ListOffsetsPartition(partition_index=self._partition, timestamp=EARLIEST)
+        request = om.ListOffsetsRequest(
+            replica_id=-1, topics=[om.ListOffsetsTopic(name=TOPIC, partitions=[partition])]
+        )
+        answer: Any = await self._client.ask(address, LIST_OFFSETS, 7, request)
+        first = answer.topics[0].partitions[0]
+        if first.error_code in RETRIABLE:
+            return False
+        if first.error_code:
+            raise ProtocolViolationError(f"ListOffsets is refused with error {first.error_code}")
+        if first.offset <= self._position:
+            raise ViolationError(
+                "position-kept",
+                self._shard_id,
+                f"a consumer that has read to {self._position} is told that this is out of range; the log begins at "
+                f"{first.offset}, committed is {self._truth.end}",
+            )
+        self._position = first.offset
+        return True

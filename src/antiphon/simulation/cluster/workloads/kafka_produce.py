@@ -1,0 +1,246 @@
+"""Idempotent producers: each record is there once, where it was said to be, those of one producer in order and without gap.
+
+They work as librdkafka does with `enable.idempotence`: sequences by partition, up to five batches in flight, after any error
+all that is in flight is waited for and sent again in order under the same sequences. A producer whose batches were not
+acknowledged in its delivery time gives them up and goes on under a new producer id.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon import system
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.apis import PRODUCE
+from antiphon.records.batch import read_header
+from antiphon.records.builder import build_batch
+from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.violation import ViolationError, require
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+IN_FLIGHT_MAX: Final = 5
+RECORDS_MAX: Final = 3
+ALL_REPLICAS: Final = -1
+VERSIONS: Final = (3, 7, 8, 9, 11)
+DELIVERY_S: Final = (2.0, 8.0, 60.0)
+RETRIABLE: Final = frozenset({
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_OR_FOLLOWER, code.REQUEST_TIMED_OUT,
+    code.NOT_ENOUGH_REPLICAS, code.KAFKA_STORAGE_ERROR,
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Batch:
+    first_sequence: int
+    values: list[bytes]
+    data: bytes
+    made_s: float
+
+
+@dataclass(slots=True)
+class _Sent:
+    batch: _Batch
+    answer: "asyncio.Task[Any]"
+
+
+class ProducerWorkload(KafkaWorkload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "producer") -> None:
+        super().__init__(cluster, name)
+        self.outcomes = {"produced": 0, "produce_retried": 0, "produce_given_up": 0}
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}  # value -> (partition, offset)
+        self.sent: dict[bytes, None] = {}
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.kafka_producers):
+            self.spawn(f"{number}", lambda process, number=number: self._produce(process, number))  # type: ignore[misc]
+
+    async def _produce(self, process: "Process", number: int) -> None:
+        client = self.client(process)
+        await asyncio.gather(
+            *(_Lane(self, process, client, number, partition).run() for partition in self.shard_ids)
+        )
+        client.close()
+
+    def landed(self, partition: int, batch: _Batch, base_offset: int) -> None:
+        """A batch was acknowledged: it is committed, there, now."""
+        shard_id = self.shard_ids[partition]
+        self.outcomes["produced"] += len(batch.values)
+        self.cluster.tell("produced", batch.values[0].decode(), len(batch.values), base_offset)
+        for at, value in enumerate(batch.values):
+            self.acknowledged[value] = (partition, base_offset + at)
+        end = self.cluster.watch.truth(shard_id).end
+        require(
+            base_offset + len(batch.values) <= end,
+            "acknowledged-committed",
+            shard_id,
+            f"{batch.values[0]!r} and what follows was acknowledged at {base_offset}, committed is {end}",
+        )
+
+    def check(self) -> None:
+        """See `Workload`."""
+        for partition in self.shard_ids:
+            self._check_partition(partition)
+
+    def _check_partition(self, partition: int) -> None:
+        shard_id = self.shard_ids[partition]
+        found: dict[bytes, int] = {}
+        next_of: dict[bytes, int] = {}  # producer, partition and producer id -> number of its next record
+        for batch in self.cluster.watch.truth(shard_id).batches:
+            if read_header(batch.data).is_control:
+                continue
+            for record in decode_records(batch.data):
+                value = bytes(record.value or b"")
+                require(value in self.sent, "nobodys-record", shard_id, f"nobody has sent {value!r}")
+                require(
+                    value not in found,
+                    "exactly-once",
+                    shard_id,
+                    f"{value!r} is at {found.get(value)} and at {record.offset}",
+                )
+                found[value] = record.offset
+                who, _, serial = value.rpartition(b":")
+                require(
+                    int(serial) == next_of.get(who, 0),
+                    "order",
+                    shard_id,
+                    f"{value!r} is at {record.offset}, where number {next_of.get(who, 0)} of its producer comes next",
+                )
+                next_of[who] = int(serial) + 1
+        for value, (where, offset) in self.acknowledged.items():
+            if where == partition:
+                require(
+                    found.get(value) == offset,
+                    "acknowledged-kept",
+                    shard_id,
+                    f"{value!r} was acknowledged at {offset}, it is at {found.get(value)}",
+                )
+
+
+class _Lane:
+    """One producer's batches for one partition."""
+
+    def __init__(
+        self, workload: ProducerWorkload, process: "Process", client: KafkaClient, number: int, partition: int
+    ) -> None:
+        self._workload = workload
+        self._process = process
+        self._client = client
+        self._number = number
+        self._partition = partition
+        self._draw: Random = client.random
+        self._version = self._draw.choice(VERSIONS)
+        self._delivery_s = self._draw.choice(DELIVERY_S)
+        self._producer_id = -1
+        self._incarnation = 0
+        self._sequence = 0
+        self._unsent: deque[_Batch] = deque()  # from an earlier try, in order
+        self._in_flight: deque[_Sent] = deque()
+
+    async def run(self) -> None:
+        """Produce until the workload is stopped, and then until all is acknowledged."""
+        self._producer_id = await self._client.producer_id()
+        while self._unsent or not self._workload.stopped:
+            failed = await self._pipeline()
+            if failed:
+                self._workload.outcomes["produce_retried"] += len(failed)
+                self._unsent = deque(failed)
+                self._client.forget(TOPIC, self._partition)
+                await self._client.back_off()
+                await self._give_up_what_is_late()
+
+    async def _pipeline(self) -> list[_Batch]:
+        """Send over one connection until something goes wrong; returns what has to be sent again, in order."""
+        try:
+            address, _ = await self._client.leader(TOPIC, self._partition)
+            connection = await self._client.connection(address)
+        except NoAnswerError:
+            return list(self._unsent)
+        failed: list[_Batch] = []
+        while not failed:
+            while len(self._in_flight) < IN_FLIGHT_MAX and (batch := self._next()) is not None:
+                self._in_flight.append(_Sent(batch, self._send(connection, batch)))
+            if not self._in_flight:
+                return []
+            await self._take_one(failed)
+            if not self._unsent and not self._workload.stopped:
+                await self._workload.think(self._process, RECORDS_MAX * IN_FLIGHT_MAX // 2)
+        while self._in_flight:
+            await self._take_one(failed)
+        return failed + list(self._unsent)
+
+    def _next(self) -> _Batch | None:
+        if self._unsent:
+            return self._unsent.popleft()
+        if self._workload.stopped:
+            return None
+        count, first = self._draw.randint(1, RECORDS_MAX), self._sequence
+        values = [
+            b"%d:%d:%d:%d" % (self._number, self._partition, self._incarnation, first + i)
+            for i in range(count)
+        ]
+        self._sequence += count
+        self._workload.sent.update(dict.fromkeys(values))
+        data = build_batch(
+            [(None, value, (), system.wall_ms()) for value in values],
+            producer_id=self._producer_id,
+            producer_epoch=0,
+            base_sequence=first,
+        )
+        return _Batch(first, values, bytes(data), self._workload.now)
+
+    def _send(self, connection: Connection, batch: _Batch) -> "asyncio.Task[Any]":
+        request = m.ProduceRequest(
+            acks=ALL_REPLICAS,
+            timeout_ms=self._draw.choice((500, 5_000)),
+            topics=[
+                m.ProduceTopic(
+                    name=TOPIC, partitions=[m.ProducePartition(index=self._partition, records=batch.data)]
+                )
+            ],
+        )
+        return self._client.send(connection, PRODUCE, self._version, request)
+
+    async def _take_one(self, failed: list[_Batch]) -> None:
+        """The outcome of the oldest batch in flight; to `failed` where it has to be sent again."""
+        sent = self._in_flight.popleft()
+        try:
+            answer: m.ProduceResponse = await sent.answer
+        except NoAnswerError:
+            failed.append(sent.batch)
+            return
+        done = answer.topics[0].partitions[0]
+        if not done.error_code:
+            self._workload.landed(self._partition, sent.batch, done.base_offset)
+            return
+        follows = done.error_code == code.OUT_OF_ORDER_SEQUENCE_NUMBER and bool(failed)
+        if done.error_code not in RETRIABLE and not follows:
+            raise ViolationError(
+                "produce-refused",
+                self._workload.shard_ids[self._partition],
+                f"{sent.batch.values[0]!r} (producer {self._producer_id}, sequence {sent.batch.first_sequence}), before "
+                f"which all is acknowledged, is refused with error {done.error_code}: {done.error_message}",
+            )
+        failed.append(sent.batch)
+
+    async def _give_up_what_is_late(self) -> None:
+        if self._workload.stopped or not self._unsent:
+            return
+        if self._workload.now - self._unsent[0].made_s < self._delivery_s:
+            return
+        self._workload.outcomes["produce_given_up"] += sum(len(batch.values) for batch in self._unsent)
+        self._unsent.clear()
+        self._sequence = 0
+        self._incarnation += 1
+        self._producer_id = await self._client.producer_id()

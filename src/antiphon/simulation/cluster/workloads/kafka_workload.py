@@ -1,0 +1,44 @@
+"""What the workloads over Kafka's protocol share: a topic, and clients for it."""
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import TopicExistsError
+from antiphon.simulation.cluster.kafka_client import KafkaClient
+from antiphon.simulation.cluster.machine import KAFKA_PORT
+from antiphon.simulation.cluster.workloads.workload import Workload, insist
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+TOPIC: Final = "stream"
+PARTITIONS: Final = 2
+
+
+class KafkaWorkload(Workload):
+    """See the module's text. The topic loses nothing: no `commit=local`, one writer a shard."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
+        super().__init__(cluster, name)
+        self.shard_ids: dict[int, int] = {}  # by partition
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`."""
+        options = self.cluster.options
+        profile = "oxia" if options.profile == "multi" else options.profile
+        config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
+        with contextlib.suppress(TopicExistsError):  # another workload made it
+            await insist(
+                lambda: db.create_topic(
+                    TOPIC, shards=PARTITIONS, replicas=options.replicas, profile=profile, config=config
+                )
+            )
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        self.shard_ids = {shard.index: shard.shard_id for shard in found.shards}
+
+    def client(self, process: "Process") -> KafkaClient:
+        """A client that runs in `process`."""
+        bootstrap = [(machine.host, KAFKA_PORT) for machine in self.cluster.machines]
+        return KafkaClient(bootstrap, process.random, process.name)
