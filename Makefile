@@ -40,10 +40,10 @@ fix: setup ## format and mend what the linter can mend
 bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 	$(BIN)/antiphon bench $(ARGS)
 
-simulate: setup ## thousands of seeds of the simulator: make simulate ARGS="--seeds 5000"
+simulate: setup ## 2,000 seeds of whole simulated nodes (half an hour or more): make simulate ARGS="--seeds 200"
 	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)
 
-simulate-plants: setup ## plant every known bug in the simulator and say how many seeds it takes to find it
+simulate-plants: setup ## plant every known bug, in whole nodes and in the pure objects, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
 
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"

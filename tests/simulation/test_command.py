@@ -8,73 +8,120 @@ import typer
 from typer.testing import CliRunner, Result
 
 from antiphon.cli.simulate import simulate
+from antiphon.simulation.cluster.plants import CLUSTER_PLANTS
 from antiphon.simulation.multi_plants import MULTI_PLANTS
 from antiphon.simulation.plants import PLANTS
 
 app = typer.Typer()
 app.command()(simulate)
 
+NODE_PLANT = ("--plant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
+PURE_PLANT = ("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1")
+
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def test_lists_plants_a_name_a_line() -> None:
+def test_lists_plants_of_both_worlds_a_name_a_line() -> None:
     result = call("--plants")
     assert result.exit_code == 0
-    assert result.stdout.split() == [*PLANTS, *MULTI_PLANTS]
+    names = result.stdout.splitlines()
+    assert names == list(dict.fromkeys([*CLUSTER_PLANTS, *PLANTS, *MULTI_PLANTS]))
+    assert len(set(names)) == len(names)
 
 
-def test_good_seeds_exit_zero_and_say_what_was_done() -> None:
-    result = call("--seeds", "3", "--jobs", "1")
+def test_good_seeds_of_whole_nodes_exit_zero_and_say_what_was_done() -> None:
+    result = call("--seeds", "2", "--seconds", "0.5", "--jobs", "2", "--json")
     assert result.exit_code == 0, result.output
-    assert "seeds 1..3: every promise kept" in result.stdout
-    assert "cluster-seconds per second" in result.stdout
+    figures = json.loads(result.stdout)
+    assert (figures["world"], figures["seeds"], figures["failure"]) == ("nodes", 2, None)
+    assert figures["operations"]["ok"] > 0
+    assert figures["entries"] > 0
 
 
 def test_one_seed_prints_its_options_and_trace_hash() -> None:
-    first, second = call("--seed", "5", "--profile", "raft"), call("--seed", "5", "--profile", "raft")
+    arguments = ("--seed", "5", "--profile", "raft", "--seconds", "0.5")
+    first, second = call(*arguments), call(*arguments)
     assert first.exit_code == 0
+    assert "seeds 5..5: every promise kept" in first.stdout
+    assert "cluster-seconds per second" in first.stdout
     assert "options: seed=5 profile=raft" in first.stdout
+    assert "fault_ms=500" in first.stdout
     assert first.stdout.split("trace ")[1] == second.stdout.split("trace ")[1]
 
 
 def test_planted_bug_exits_one_with_seed_step_and_trace() -> None:
-    result = call("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1")
+    result = call(*NODE_PLANT, "--no-shrink")
     assert result.exit_code == 1
     assert "broke durable-majority at step" in result.stdout
     assert "options: seed=" in result.stdout
     assert "last events" in result.stdout
-    assert "again: antiphon simulate --seed" in result.stdout
-    assert "--plant h1-wrong-median" in result.stdout
-    assert "durable-majority was broken" in result.stdout.splitlines()[-1]
-
-
-def test_failing_run_is_written_down_small_and_run_again(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    failed = call("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1", "--save", str(path))
-    assert failed.exit_code == 1
-    assert f"--replay {path}" in failed.stdout
-    again = call("--replay", str(path))
-    assert again.exit_code == 1
-    assert "broke durable-majority at step" in again.stdout
-    assert call("--replay", str(tmp_path / "none.json")).exit_code == 2
-    assert call("--replay", str(path), "--seed", "1").exit_code == 2
-
-
-def test_story_can_be_left_out() -> None:
-    result = call("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1", "--no-shrink")
-    assert result.exit_code == 1
+    again = result.stdout.splitlines()[-1]
+    assert again.startswith("again: antiphon simulate --seed ")
+    assert again.endswith("--profile oxia --plant node-acknowledges-before-sync --seconds 0.5")
     assert "made small" not in result.stdout
 
 
-def test_json_is_one_object() -> None:
-    good = json.loads(call("--seeds", "2", "--jobs", "2", "--json").stdout)
-    assert good["seeds"] == 2
-    assert good["failure"] is None
-    bad = call("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1", "--json")
+def test_failing_run_is_told_small_written_down_and_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    failed = call(*NODE_PLANT, "--save", str(path))
+    assert failed.exit_code == 1
+    assert "made small in" in failed.stdout
+    assert f"--replay {path}" in failed.stdout
+    story = failed.stdout.splitlines()[-2]
+    assert "durable-majority was broken" in story
+    again = call("--replay", str(path))
+    assert again.exit_code == 1
+    assert "broke durable-majority at step" in again.stdout
+    assert again.stdout.splitlines()[-1] == story
+    as_json = call("--replay", str(path), "--json")
+    assert json.loads(as_json.stdout)["failure"]["invariant"] == "durable-majority"
+
+
+def test_json_of_a_failure_is_one_object() -> None:
+    bad = call(*NODE_PLANT, "--json")
     assert bad.exit_code == 1
-    assert json.loads(bad.stdout)["failure"]["invariant"] == "durable-majority"
+    failure = json.loads(bad.stdout)["failure"]
+    assert failure["invariant"] == "durable-majority"
+    assert failure["profile"] == "oxia"
+    assert failure["trace"]
+
+
+def test_pure_objects_run_on_demand() -> None:
+    result = call("--pure", "--seeds", "3", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "seeds 1..3: every promise kept" in result.stdout
+    good = json.loads(call("--pure", "--seeds", "2", "--jobs", "2", "--json").stdout)
+    assert (good["world"], good["seeds"], good["failure"]) == ("pure", 2, None)
+    assert good["losses"]["lost"] >= 0
+
+
+@pytest.mark.parametrize("profile", ["table", "table-raft"])
+def test_profiles_of_tables_choose_the_pure_objects(profile: str) -> None:
+    result = call("--profile", profile, "--seed", "3", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["world"] == "pure"
+
+
+def test_a_plant_of_the_pure_objects_chooses_them(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    failed = call(*PURE_PLANT, "--save", str(path))
+    assert failed.exit_code == 1
+    assert "again: antiphon simulate --pure --seed" in failed.stdout
+    assert "durable-majority was broken" in failed.stdout.splitlines()[-2]
+    again = call("--replay", str(path))
+    assert again.exit_code == 1
+    assert "broke durable-majority at step" in again.stdout
+
+
+def test_plants_are_caught_one_after_the_other() -> None:
+    result = call("--catch", "--pure", "--profile", "tarantool", "--seeds", "1", "--jobs", "1", "--json")
+    found = json.loads(result.stdout)
+    wanted = [name for name, plant in PLANTS.items() if plant.profile == "tarantool"]
+    assert [one["plant"] for one in found["plants"]] == wanted
+    assert {one["world"] for one in found["plants"]} == {"pure"}
+    assert result.exit_code == bool(found["missed"])
 
 
 @pytest.mark.parametrize(
@@ -83,10 +130,29 @@ def test_json_is_one_object() -> None:
         ("--profile", "paxos"),
         ("--plant", "no-such-bug"),
         ("--plant", "h1-wrong-median", "--profile", "oxia"),
+        ("--plant", "node-acknowledges-before-sync", "--profile", "raft"),
+        ("--plant", "node-acknowledges-before-sync", "--pure"),
+        ("--pure", "--seconds", "1"),
+        ("--profile", "table", "--seconds", "1"),
+        ("--seconds", "0"),
         ("--seeds", "0"),
         ("--seed", "-1"),
         ("--nonsense",),
+        ("--replay", "no-such-file.json"),
+        ("--replay", "run.json", "--seed", "1"),
+        ("--script", "scenarios/figure-7.txt", "--plant", "node-acknowledges-before-sync"),
     ],
 )
 def test_wrong_usage_exits_two(arguments: tuple[str, ...]) -> None:
     assert call(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"world": "nodes"}', '{"world": "nodes", "options": {"seed": 1}, "faults": []}']
+)
+def test_what_is_no_recipe_exits_two(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    result = call("--replay", str(path))
+    assert result.exit_code == 2
+    assert "no recipe" in result.stderr

@@ -5,16 +5,17 @@ same promise. The world's faults are numbered in the order in which they strike.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+from antiphon.simulation.delta import Shrunk, fewer
 from antiphon.simulation.multi_world import run_multi
 from antiphon.simulation.options import SimulationOptions
 from antiphon.simulation.runner import RunResult
+from antiphon.simulation.story import elided
 
 SECONDS_MAX: Final = 20.0
-LINES_MAX: Final = 60
 PLAINER: Final[tuple[dict[str, Any], ...]] = (
     {"nodes": 2}, {"nodes": 3}, {"loss_ppm": 0}, {"duplicate_ppm": 0}, {"in_order": True}, {"clock_skew_ppm": 0},
     {"sync_stall_ppm": 0}, {"damage_ppm": 0}, {"trim_weight": 0}, {"safety_ms": 400}, {"safety_ms": 800},
@@ -31,26 +32,18 @@ SENTENCES: Final[dict[str, Callable[[tuple[Any, ...]], str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SmallRun:
-    """The smallest run that was found; `faults` of `faults_before` are left."""
-
-    result: RunResult
-    faults: int
-    faults_before: int
-    runs: int
-    seconds: float
-
-
-def shrink_multi(failed: RunResult, plant: str | None, seconds_max: float = SECONDS_MAX) -> SmallRun:
+def shrink_multi(failed: RunResult, plant: str | None, seconds_max: float = SECONDS_MAX) -> Shrunk[RunResult]:
     """Look for a smaller run that breaks the same promise, for at most so many seconds."""
     began = time.monotonic()
     best, options, spared, runs = failed, failed.options, frozenset[int](), 0
     before = failed.events.get("strikes", 0)
 
+    def out_of_time() -> bool:
+        return time.monotonic() - began > seconds_max
+
     def attempt(with_options: SimulationOptions, without: frozenset[int]) -> bool:
         nonlocal best, options, spared, runs
-        if time.monotonic() - began > seconds_max:
+        if out_of_time():
             return False
         runs += 1
         found = run_multi(failed.options.seed, plant, options=with_options, spared=without)
@@ -63,28 +56,18 @@ def shrink_multi(failed: RunResult, plant: str | None, seconds_max: float = SECO
         best, options, spared = found, with_options, without
         return True
 
-    for piece in _pieces(before):
-        attempt(options, spared | piece)
+    def only(kept: tuple[int, ...]) -> tuple[int, ...] | None:
+        return kept if attempt(options, frozenset(range(before)) - frozenset(kept)) else None
+
+    left_over = fewer(tuple(range(before)), only, out_of_time)
     for change in PLAINER:
         if any(getattr(options, name) != value for name, value in change.items()):
             attempt(replace(options, **change), spared)
-    for piece in _pieces(before):
-        if not piece <= spared:
-            attempt(options, spared | piece)
+    fewer(left_over, only, out_of_time)
     struck = best.events.get("strikes", 0)
     left = struck - sum(number < struck for number in spared)
-    return SmallRun(best, left, before, runs, time.monotonic() - began)
-
-
-def _pieces(count: int) -> Iterator[frozenset[int]]:
-    """Parts of 0..count-1 to leave out: halves first, from the end, single ones last."""
-    size = max(1, count // 2)
-    while True:
-        for start in range(count - size, -size, -size):
-            yield frozenset(range(max(0, start), start + size))
-        if size == 1:
-            return
-        size //= 2
+    seconds = time.monotonic() - began
+    return Shrunk(best, left, before, runs, seconds, complete=not out_of_time())
 
 
 def tell_multi(result: RunResult) -> list[str]:
@@ -97,15 +80,9 @@ def tell_multi(result: RunResult) -> list[str]:
         for time_ns, kind, _, facts in result.told
         if kind in SENTENCES and time_ns > 0
     ]
-    if len(lines) > LINES_MAX:
-        lines = [
-            *lines[: LINES_MAX // 2],
-            f"... and {len(lines) - LINES_MAX} more.",
-            *lines[-LINES_MAX // 2 :],
-        ]
     name, _, what = failure.message.partition(": ")
     return [
         f"{result.options.nodes} nodes that all write, seed {result.options.seed}.",
-        *lines,
+        *elided(lines),
         f"At {failure.time_ns / 1e9:.3f} s {name} was broken: {what}.",
     ]

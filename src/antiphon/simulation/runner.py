@@ -4,7 +4,6 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from antiphon.invariants import InvariantError
@@ -12,6 +11,7 @@ from antiphon.simulation.faults import Fault
 from antiphon.simulation.losses import NO_LOSSES, LossReport
 from antiphon.simulation.options import SimulationOptions, derive
 from antiphon.simulation.plants import PLANTS, Plant, planted
+from antiphon.simulation.pool import run_all, until_failure
 from antiphon.simulation.trace import Event
 from antiphon.simulation.violation import ViolationError
 from antiphon.simulation.world import World
@@ -121,28 +121,14 @@ def _run_job(job: Job) -> RunResult:
 
 def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[RunResult]:
     """Results in the order of the jobs; with more than one worker the seeds are spread over processes."""
-    if workers <= 1:
-        yield from map(_run_job, jobs)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        try:
-            yield from pool.map(_run_job, jobs, chunksize=4)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    return run_all(_run_job, jobs, workers, chunk=4)
 
 
 def run_until_failure(
     jobs: Iterable[Job], workers: int, progress: Callable[[RunResult], None] | None = None
 ) -> tuple[list[RunResult], RunResult | None]:
     """Run jobs until one fails; returns the results before, and the failed one or None."""
-    passed: list[RunResult] = []
-    for result in run_jobs(jobs, workers):
-        if result.failure is not None:
-            return passed, result
-        passed.append(result)
-        if progress is not None:
-            progress(result)
-    return passed, None
+    return until_failure(run_jobs(jobs, workers), progress)
 
 
 def seeds_to_catch(plant: Plant, seeds: Iterable[int]) -> tuple[int, RunResult] | None:

@@ -17,16 +17,21 @@ def tell(result: RunResult) -> list[str]:
         return [f"Seed {result.options.seed} kept every promise."]
     shards = {shard for _, _, shard, _ in result.told if shard >= 0}
     lines = [_sentence(event, len(shards) > 1) for event in _worth_telling(result.told)]
-    if len(lines) > LINES_MAX:
-        half = LINES_MAX // 2
-        lines = [*lines[:half], f"... and {len(lines) - 2 * half} more.", *lines[-half:]]
     options = result.options
     begin = (
         f"{options.nodes} nodes, {options.clients} client{'s' if options.clients > 1 else ''}, profile {options.profile}, "
         f"seed {options.seed}."
     )
     name, _, what = failure.message.partition(": ")
-    return [begin, *lines, f"At {_at(failure.time_ns)} {name} was broken: {what}."]
+    return [begin, *elided(lines), f"At {_at(failure.time_ns)} {name} was broken: {what}."]
+
+
+def elided(lines: list[str]) -> list[str]:
+    """The lines; of very many, those at both ends."""
+    if len(lines) <= LINES_MAX:
+        return lines
+    half = LINES_MAX // 2
+    return [*lines[:half], f"... and {len(lines) - 2 * half} more.", *lines[-half:]]
 
 
 def _worth_telling(told: tuple[Event, ...]) -> list[Event]:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.options import ClusterOptions
     from antiphon.simulation.runtime.network import Transport
 
-KEPT_EVENTS: Final = 2_000
+KEPT_EVENTS: Final = 10_000
 HASH_BYTES: Final = 1 << 16
+
+Event = tuple[float, str, tuple[Any, ...]]  # time by the loop's clock, kind, facts
 
 
 class SimulatedCluster:
@@ -39,14 +41,14 @@ class SimulatedCluster:
         self.network.observe = self._observe
         self._hash = blake2b(digest_size=16)
         self._hashed = bytearray()
-        self.told: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=KEPT_EVENTS)
+        self.told: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self.counts: dict[str, int] = {}
         self.watch = Watch(self)
         self.loop.on_step = self._after_step
         self.machines = [Machine(self, i, self.stream(f"machine {i}")) for i in range(options.nodes)]
         self._machine_of = {machine.host: machine for machine in self.machines}
-        self._clients = 0
         self.operator: Operator | None = None  # carries out commands, where a run has them
+        self._clients: list[Process] = []
 
     def stream(self, what: str) -> Random:
         """A source of chance of its own for a part of the world, so that parts do not disturb each other's draws."""
@@ -59,9 +61,10 @@ class SimulatedCluster:
 
     def client_process(self, name: str) -> Process:
         """A new process on a machine of its own."""
-        self._clients += 1
-        host = f"client-{self._clients}"
-        return Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
+        host = f"client-{len(self._clients) + 1}"
+        process = Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
+        self._clients.append(process)
+        return process
 
     def start_all(self) -> None:
         """Start all nodes."""
@@ -128,4 +131,6 @@ class SimulatedCluster:
         for machine in self.machines:
             if machine.process is not None:
                 machine.process.kill(silently=True)
+        for client in self._clients:
+            client.kill(silently=True)
         self.loop.close()

@@ -71,7 +71,7 @@ class Faults:
         self._began_s = self.cluster.loop.now
         if self._schedule is not None:
             for fault in self._schedule:
-                self.later(fault.at_ms / 1000, self._carry_out, fault)
+                self._at(fault.at_ms, self._carry_out, fault)
         elif self._menu and self.cluster.options.fault_every_ms:
             self._plan()
 
@@ -79,10 +79,15 @@ class Faults:
         """Do something at a later time of the world."""
         self.cluster.loop.call_later(delay_s, work, *args)
 
-    def _plan(self) -> None:
-        self.later(self._draw.expovariate(1000 / self.cluster.options.fault_every_ms), self._strike)
+    def _at(self, at_ms: int, work: Callable[..., None], *args: Any) -> None:
+        """A drawn fault and one from a list happen at the same instant, so that a list repeats its run."""
+        self.cluster.loop.call_at(self._began_s + at_ms / 1000, work, *args)
 
-    def _strike(self) -> None:
+    def _plan(self, after_ms: int = 0) -> None:
+        at_ms = after_ms + round(self._draw.expovariate(1 / self.cluster.options.fault_every_ms))
+        self._at(at_ms, self._strike, at_ms)
+
+    def _strike(self, at_ms: int) -> None:
         if self._stopped:
             return
         draw, options = self._draw, self.cluster.options
@@ -90,10 +95,9 @@ class Faults:
         kind = draw.choices(kinds, weights)[0]
         longest = options.fault_lasts_ms
         lasts = 1 + int(draw.expovariate(1 / draw.choice((longest / 20, longest / 4, longest))))
-        at_ms = int((self.cluster.loop.now - self._began_s) * 1000)
         others = draw.sample(range(options.nodes), options.nodes)
         self._carry_out(Fault(at_ms, kind, (self._victim(), *others), lasts, draw.getrandbits(32)))
-        self._plan()
+        self._plan(at_ms)
 
     def _victim(self) -> int:
         """Any node; often one that leads, because that is where it hurts."""
@@ -117,7 +121,7 @@ class Faults:
         if self._stopped:
             return
         self.happened.append(fault)
-        self.cluster.tell("fault", fault.kind, fault.nodes[:2], fault.lasts_ms)
+        self.cluster.tell("fault", fault.kind, tuple(dict.fromkeys(fault.nodes)), fault.lasts_ms)
         KINDS[fault.kind](self, fault, Random(fault.seed))
 
     def machine(self, fault: Fault) -> "Machine":
@@ -190,6 +194,7 @@ def _partition(faults: Faults, fault: Fault, draw: Random) -> None:
     hosts = [faults.cluster.machines[node].host for node in dict.fromkeys(fault.nodes)]
     size = draw.choice((1, 1, 2))
     inside, outside = hosts[:size], hosts[size:]
+    faults.cluster.tell_only("cut-off", inside, outside, fault.lasts_ms)
     _cut(faults, [pair for a in inside for b in outside for pair in ((a, b), (b, a))], fault.lasts_ms)
 
 
@@ -198,6 +203,7 @@ def _one_way(faults: Faults, fault: Fault, draw: Random) -> None:
     """Nothing gets from the first node to the others, or the other way round."""
     first, *others = [faults.cluster.machines[node].host for node in dict.fromkeys(fault.nodes)]
     outward = draw.random() < 0.5
+    faults.cluster.tell_only("one-way", *((first, others) if outward else (others, first)), fault.lasts_ms)
     _cut(faults, [(first, other) if outward else (other, first) for other in others], fault.lasts_ms)
 
 
@@ -215,9 +221,11 @@ def _slow(faults: Faults, fault: Fault, draw: Random) -> None:
     machine = faults.machine(fault)
     if draw.random() < 0.5:
         machine.slow_s = draw.choice((0.005, 0.05, 0.3))
+        faults.cluster.tell_only("slow-disk", machine.node_id, machine.slow_s, fault.lasts_ms)
         faults.later(fault.lasts_ms / 1000, machine.fast_again)
         return
     network = faults.cluster.network
+    faults.cluster.tell_only("slow-links", machine.node_id, fault.lasts_ms)
     for other in faults.cluster.machines:
         for link in (network.link(machine.host, other.host), network.link(other.host, machine.host)):
             link.delay_s = (0.02, 0.2)

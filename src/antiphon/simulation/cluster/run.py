@@ -1,6 +1,7 @@
 """One seed: a cluster founded, work begun, things going wrong, everything mended, and a look at what is left."""
 
 import gc
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import structlog
 
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
-from antiphon.simulation.cluster.cluster import SimulatedCluster
+from antiphon.simulation.cluster.cluster import Event, SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
@@ -27,6 +28,7 @@ from antiphon.simulation.violation import ViolationError
 FOUND_S: Final = 60.0  # until a cluster without faults has been founded
 LOOK_S: Final = 0.1  # between two looks at whether everything is settled
 TRACE_EVENTS: Final = 60
+PLAIN: Final = (str, bytes, int, float, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,9 @@ class Failure:
 
     invariant: str
     message: str
+    shard: int  # -1: none
     step: int
-    time_s: float
+    time_s: float  # by the loop's clock, as `ClusterResult.began_s`
     trace: tuple[str, ...]
 
 
@@ -48,9 +51,13 @@ class ClusterResult:
     digest: str
     steps: int
     simulated_s: float
+    entries: int = 0  # committed, in all shards
     operations: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     schedule: tuple[Fault, ...] = ()
+    began_s: float = 0.0  # when the phase with faults began, or the run where that was not reached
+    founded: bool = False  # was it reached?
+    told: tuple[Event, ...] = ()  # what a story of the run is made of; kept of failed runs only
     failure: Failure | None = None
 
 
@@ -91,6 +98,13 @@ def run_cluster(
             gc.enable()
 
 
+def _plain(fact: Any) -> Any:
+    """A fact that may go to another process: what is not plain is put into words."""
+    if isinstance(fact, tuple | list):
+        return tuple(map(_plain, fact))
+    return fact if isinstance(fact, PLAIN) else repr(fact)
+
+
 class _Run:
     def __init__(
         self,
@@ -104,35 +118,44 @@ class _Run:
         self.faults = Faults(self.cluster, schedule)
         self.workloads = workloads(self.cluster)
         self._due = False
+        self._founded = False
+        self._started_s = self._began_s = self.cluster.loop.now
 
     def hear(self, _logger: object, level: str, event: Any) -> Any:
         """What nodes and clients write to their logs: warnings and worse belong to the story of the run."""
         if level not in {"debug", "info"}:
             process = current_process.get()
             who = "world" if process is None else process.name
-            facts = {name: fact for name, fact in event.items() if name not in {"event", "exc_info"}}
-            self.cluster.tell_only("log", who, event.get("event"), facts)
+            facts = [f"{name}={fact}" for name, fact in event.items() if name not in {"event", "exc_info"}]
+            self.cluster.tell_only("log", who, str(event.get("event")), " ".join(facts))
         raise structlog.DropEvent
 
     def result(self) -> ClusterResult:
         cluster, failure = self.cluster, None
-        began = cluster.loop.now
         try:
             self._play()
         except ViolationError as error:
-            failure = self._failure(error.invariant, str(error))
+            failure = self._failure(error.invariant, str(error), error.shard)
         except (InvariantError, StalledError) as error:
-            failure = self._failure("no-crash", f"{type(error).__name__}: {error}")
+            failure = self._failure("no-crash", f"no-crash: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding, with its trace
+            failure = self._failure(
+                "no-crash", "no-crash: " + "".join(traceback.format_exception(error)).rstrip()
+            )
         finally:
             cluster.close()
         return ClusterResult(
             options=self.options,
             digest=cluster.digest(),
             steps=cluster.loop.steps,
-            simulated_s=cluster.loop.now - began,
+            simulated_s=cluster.loop.now - self._started_s,
+            entries=sum(truth.end for truth in cluster.watch.truths.values()),
             operations=self._operations(),
             events=dict(cluster.counts),
             schedule=tuple(self.faults.happened),
+            began_s=self._began_s,
+            founded=self._founded,
+            told=() if failure is None else tuple(map(_plain, cluster.told)),
             failure=failure,
         )
 
@@ -143,13 +166,13 @@ class _Run:
                 found[name] = found.get(name, 0) + count
         return found
 
-    def _failure(self, name: str, message: str) -> Failure:
-        loop = self.cluster.loop
-        told = list(self.cluster.told)[-TRACE_EVENTS:]
+    def _failure(self, name: str, message: str, shard: int = -1) -> Failure:
+        loop, began_s = self.cluster.loop, self._began_s
         lines = tuple(
-            f"{at:>12.6f}s {kind:<16} " + " ".join(str(fact) for fact in facts) for at, kind, facts in told
+            f"{(at - began_s) * 1000:>12.3f} ms {kind:<16} " + " ".join(str(fact) for fact in facts)
+            for at, kind, facts in list(self.cluster.told)[-TRACE_EVENTS:]
         )
-        return Failure(name, message, loop.steps, loop.now, lines)
+        return Failure(name, message, shard, loop.steps, loop.now, lines)
 
     # -- the phases -----------------------------------------------------------------------------------------------
 
@@ -158,6 +181,7 @@ class _Run:
         cluster.start_all()
         self._found()
         cluster.tell("begin")
+        self._founded, self._began_s = True, cluster.loop.now
         for workload in self.workloads:
             workload.operations_per_s = options.operations_per_s / len(self.workloads)
             workload.begin()

@@ -4,6 +4,7 @@ It can be killed at any moment (its handles are never called again, its connecti
 may run fast or slow and be set wrong. A process never comes back: a restarted node is a new `Process` on the same `Machine`.
 """
 
+import inspect
 import uuid
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
@@ -133,6 +134,8 @@ class Process:
         self._put_aside.clear()
         for task in self._tasks:
             setattr(task, "_log_destroy_pending", False)  # noqa: B010 - asyncio has no public name for it
+            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:  # type: ignore[arg-type]  # or a generator
+                task.get_coro().close()  # or Python says, some time later, that nobody has awaited it
         self._ended_tasks = list(self._tasks)  # kept: to collect them would run their `finally` blocks
         for transport in list(self.transports):
             transport.process_died(silently=silently)

@@ -1,0 +1,100 @@
+"""A failing run of whole nodes made small (`delta.py`): fewer faults, clients and nodes, a shorter run, a better network."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
+from typing import Any, Final
+
+import msgspec
+
+from antiphon.simulation.cluster.faults import Fault
+from antiphon.simulation.cluster.options import ClusterOptions
+from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.delta import Shrinker, Shrunk
+
+SECONDS_MAX: Final = 60.0
+RUNS_MAX: Final = 400
+NODES_MIN: Final = 3
+CLIENTS: Final = tuple(
+    field.name for field in fields(ClusterOptions) if field.name.endswith(("ers", "ors", "clients"))
+)
+"""Options that say how many clients of a kind there are: appenders, putters ..."""
+
+_PLAINER: Final[tuple[dict[str, Any], ...]] = (
+    {"clock_skew_ppm": 0},
+    {"pieces_ppm": 0},
+    {"delay_us": (50, 300)},
+    {"topic_shards": 1},
+    {"table_shards": 1},
+    {"conditional_ppm": 0},
+    {"commit": ""},
+    {"store_flush_every": 500},
+)
+
+
+class _ClusterShrinker(Shrinker[ClusterResult]):
+    """See `Shrinker`. `planted` makes the context in which the bug is planted, anew for each run."""
+
+    def __init__(
+        self,
+        failed: ClusterResult,
+        planted: Callable[[], AbstractContextManager[Any]],
+        seconds_max: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        super().__init__(failed, seconds_max, RUNS_MAX, progress)
+        self._planted = planted
+
+    def run(self, options: Any, schedule: tuple[Any, ...]) -> ClusterResult:
+        """See `Shrinker`."""
+        return run_cluster(options, planted=self._planted(), schedule=_among(options.nodes, schedule))
+
+    def words(self) -> str:
+        """See `Shrinker`."""
+        best = self.best
+        clients = sum(getattr(best.options, name) for name in CLIENTS)
+        return (
+            f"{len(best.schedule)} faults, {clients} clients, {best.options.nodes} nodes, "
+            f"{best.options.fault_ms} ms with faults, {best.steps} steps"
+        )
+
+    def changes(self) -> Iterator[Mapping[str, Any]]:
+        """See `Shrinker`."""
+        yield from self._shorter()
+        if self.best.options.nodes > NODES_MIN:
+            yield {"nodes": NODES_MIN}
+        for name in CLIENTS:
+            count = getattr(self.best.options, name)
+            for fewer in range(min(2, count)):
+                yield {name: fewer}
+                if getattr(self.best.options, name) == fewer:
+                    break
+        yield from _PLAINER
+
+    def _shorter(self) -> Iterator[Mapping[str, Any]]:
+        """The phase with faults ends when the promise is broken, or as soon after its beginning as it still is."""
+        failure, began_s = self.best.failure, self.best.began_s
+        if failure is not None and self.best.founded:
+            failed_ms = int((failure.time_s - began_s) * 1000) + 1
+            yield {"fault_ms": min(self.best.options.fault_ms, failed_ms)}
+        for percent in (10, 25, 50, 75):
+            yield {"fault_ms": self.best.options.fault_ms * percent // 100}
+
+
+def _among(nodes: int, schedule: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """The faults of a cluster that has so many nodes: what befell another befalls one of them."""
+    return tuple(
+        msgspec.structs.replace(fault, nodes=tuple(dict.fromkeys(node % nodes for node in fault.nodes)))
+        for fault in schedule
+    )
+
+
+def shrink(
+    failed: ClusterResult,
+    planted: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    *,
+    seconds_max: float = SECONDS_MAX,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Shrunk[ClusterResult]:
+    """Make a failing run small. `planted` plants the bug it failed with; `progress` gets a line per success."""
+    return _ClusterShrinker(failed, planted, seconds_max, progress).shrink()

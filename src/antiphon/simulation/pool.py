@@ -1,0 +1,44 @@
+"""Runs jobs one after the other or on several processes, and gives their results in the order of the jobs."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+J = TypeVar("J")
+
+
+class Outcome(Protocol):
+    """What a run comes to: `failure` is None where every promise was kept."""
+
+    @property
+    def failure(self) -> Any:
+        """The broken promise, if any."""
+
+
+R = TypeVar("R", bound=Outcome)
+
+
+def run_all(work: Callable[[J], R], jobs: Iterable[J], workers: int, chunk: int = 1) -> Iterator[R]:
+    """Results in the order of the jobs; with more than one worker they are spread over processes, `chunk` at a time."""
+    if workers <= 1:
+        yield from map(work, jobs)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        try:
+            yield from pool.map(work, jobs, chunksize=chunk)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def until_failure(
+    results: Iterable[R], progress: Callable[[R], None] | None = None
+) -> tuple[list[R], R | None]:
+    """Take results until one has failed; returns those before it, and the failed one or None."""
+    passed: list[R] = []
+    for result in results:
+        if result.failure is not None:
+            return passed, result
+        passed.append(result)
+        if progress is not None:
+            progress(result)
+    return passed, None
