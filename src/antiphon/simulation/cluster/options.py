@@ -53,6 +53,8 @@ class ClusterOptions:
     kafka_consumers: int = 0
     kafka_members: int = 0  # of one consumer group
     http_clients: int = 0
+    scans: bool = False
+    transactions: bool = False
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -110,7 +112,11 @@ def _loads(profile: str, seed: int) -> dict[str, Any]:
     """What clients do and how much: from a stream of its own, so that the world of a seed stays as it is."""
     draw = Random(f"antiphon cluster loads {profile} {seed}")
     flat_out = draw.random() < 0.1
-    return {"operations_per_s": 0 if flat_out else draw.choice((100, 200, 400))}
+    return {
+        "operations_per_s": 0 if flat_out else draw.choice((100, 200, 400)),
+        "scans": draw.random() < 0.4,
+        "transactions": draw.random() < 0.4,
+    }
 
 
 def _doors(profile: str, seed: int) -> dict[str, int]:

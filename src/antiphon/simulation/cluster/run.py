@@ -19,6 +19,7 @@ from antiphon.simulation.cluster.settle import check_everything, is_settled, wha
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
 from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
+from antiphon.simulation.cluster.workloads.native import native_workloads
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.workload import Workload
@@ -64,10 +65,9 @@ class ClusterResult:
 def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
     """What the clients of a run do."""
     options = cluster.options
-    found: list[Workload] = [
-        TopicWorkload(cluster, losses_allowed=options.commit == "local"),
-        TableWorkload(cluster),
-    ]
+    topic = TopicWorkload(cluster, losses_allowed=options.commit == "local")
+    table = TableWorkload(cluster)
+    found: list[Workload] = [topic, table, *native_workloads(cluster, table)]
     if options.bulk_writers:
         found.append(BulkWorkload(cluster))
     if options.kafka_producers:

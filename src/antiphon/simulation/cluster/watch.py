@@ -39,11 +39,10 @@ PROMISES: Final = (NewTermReply, VoteReply, Ack)
 class _Seen:
     """What was seen last of one replica."""
 
-    __slots__ = ("checked", "host", "ready_term", "replica", "settled")
+    __slots__ = ("checked", "host", "ready_term", "settled")
 
     def __init__(self, host: "ShardHost") -> None:
         self.host = host
-        self.replica = host.replica
         self.settled = -1
         self.checked = host.log.log_start
         self.ready_term = 0
@@ -59,9 +58,6 @@ class Watch:
         self._durable: dict[tuple[int, int], DurableLog] = {}
         self._leaders: dict[tuple[int, int], int] = {}  # (shard, term) -> node
         self._stopped: set[tuple[int, int]] = set()
-        self._gathered: dict[
-            int, tuple[int, list[_Seen]]
-        ] = {}  # by node: how many hosts there were, and what of them
         self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
@@ -79,7 +75,6 @@ class Watch:
 
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
-        self._gathered.pop(machine.node_id, None)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
             del self._seen[key]
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
@@ -112,33 +107,21 @@ class Watch:
     # -- after each step --------------------------------------------------------------------------------------------
 
     def look(self, machine: "Machine", node: "Node") -> None:
-        """A step of this node is over. This is called after each step: mostly it takes two comparisons a host."""
-        for seen in self._hosts_of(machine, node):
-            host, replica = seen.host, seen.replica
+        """A step of this node is over."""
+        for shard_id, host in node.hosts.items():
             if host.failed is not None:
                 self._look_at_failed(machine, host)
                 continue
-            settled = replica.settled
+            if host.every_replica_writes:
+                continue
+            seen = self._seen.get((machine.node_id, shard_id))
+            if seen is None or seen.host is not host:
+                seen = self._seen[machine.node_id, shard_id] = _Seen(host)
+            settled = host.replica.settled
             if settled != seen.settled:
                 self._look_at_commit(machine, host, seen, settled)
-            if replica.role is Role.LEADER and seen.ready_term != replica.term:
+            if host.replica.role is Role.LEADER and seen.ready_term != host.term:
                 self._look_at_leader(machine, host, seen)
-
-    def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
-        """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
-        hosts = node.hosts
-        count, found = self._gathered.get(machine.node_id, (-1, []))
-        if count == len(hosts) and not any(seen.host.closed for seen in found):
-            return found
-        found = []
-        for shard_id, host in hosts.items():
-            if not host.every_replica_writes:
-                seen = self._seen.get((machine.node_id, shard_id))
-                if seen is None or seen.host is not host:
-                    seen = self._seen[machine.node_id, shard_id] = _Seen(host)
-                found.append(seen)
-        self._gathered[machine.node_id] = (len(hosts), found)
-        return found
 
     def _look_at_failed(self, machine: "Machine", host: "ShardHost") -> None:
         key = (machine.node_id, host.shard_id)

@@ -53,7 +53,10 @@ class BulkWorkload(Workload):
                 rows[f"bulk-{name}-{serial}".encode()] = draw.randbytes(draw.randint(*VALUE_BYTES))
             for shard_id, ops in (await self._by_shard(db, rows)).items():
                 await self._write(db, shard_id, ops)
-            await asyncio.sleep(draw.uniform(0.0, 0.02))
+            if self.operations_per_s:
+                await self.think(process, IN_FLIGHT)
+            else:
+                await asyncio.sleep(draw.uniform(0.0, 0.05))
 
     async def _by_shard(self, db: AsyncClient, rows: dict[bytes, bytes]) -> dict[int, list[TableOp]]:
         topic = await self._meta(db)

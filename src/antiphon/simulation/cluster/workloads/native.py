@@ -1,0 +1,22 @@
+"""Which workloads of native clients a run has, beside appends to a topic and writes to a table."""
+
+from typing import TYPE_CHECKING
+
+from antiphon.simulation.cluster.workloads.scans import ScanWorkload
+from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.cluster.workloads.transactions import TransactionWorkload
+from antiphon.simulation.cluster.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+
+
+def native_workloads(cluster: "SimulatedCluster", table: TableWorkload) -> list[Workload]:
+    """What the options ask for; readers read what others write."""
+    options = cluster.options
+    found: list[Workload] = []
+    if options.scans:
+        found.append(ScanWorkload(cluster, table))
+    if options.transactions:
+        found.append(TransactionWorkload(cluster))
+    return found
