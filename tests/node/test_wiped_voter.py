@@ -9,7 +9,7 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.replication.messages import AnyMessage, RequestVote
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import CreateTopic
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 
 
 async def followers(nodes: Nodes) -> tuple[int, int, int]:
