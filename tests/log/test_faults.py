@@ -293,3 +293,26 @@ def test_a_flipped_version_of_a_snapshot_only_costs_time(members: bool) -> None:
         found = ShardLog.open(disk, DIRECTORY, LogConfig())
         assert (found.log_end, found.damaged) == (log.log_end, None)
         assert found.members.current == log.members.current
+
+
+@pytest.mark.parametrize("flush", ["always", "interval"])
+def test_what_a_failed_fsync_left_in_the_page_cache_counts_only_once_it_was_written_again(flush: str) -> None:
+    """After a failed fsync the kernel takes the pages for clean: the next one succeeds and writes nothing."""
+    config = SMALL._replace(flush=flush)
+    for seed in range(40):
+        disk = SimulatedDisk(Random(seed))
+        log, runner = ShardLog.open(disk, DIRECTORY, config), Runner(disk)
+        runner.run(log.hard_state.stage(1, None), log.stage_append([batch_at(0)]))
+        runner.committer.sync_dirty()
+        disk.fail_kind, disk.fail_after = "fdatasync", disk.calls
+        runner.submit(log.stage_append([batch_at(1, size=300), batch_at(2, size=300)]))
+        runner.commit()
+        runner.committer.sync_dirty()
+        assert log.storage_error is not None
+        disk = disk.kill()
+        found = ShardLog.open(disk, DIRECTORY, config)
+        assert found.damaged is None
+        after = ShardLog.open(disk.crash(), DIRECTORY, config)
+        assert after.damaged is None, seed
+        assert after.log_end >= found.log_end, seed
+        assert after.log_end >= 1
