@@ -10,6 +10,8 @@ from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
 
+pytestmark = pytest.mark.timeout(180)
+
 SEEDS = range(1, 4)
 SHORT = {"fault_ms": 1_500}
 
@@ -49,7 +51,6 @@ _PRINT = (
 )
 
 
-@pytest.mark.timeout(180)
 def test_a_seed_decides_everything_in_any_process() -> None:
     runs = [
         subprocess.Popen(

@@ -3,8 +3,8 @@
 It keeps the promises of `table.store` in the same way as RocksDB does, and each of its decisions comes from a seed. A flush
 writes the rows that were changed since the last one into a new file, a *run*, and then names it in the manifest, which is
 replaced atomically. After a crash the store is as of the last flush. When there are `RUNS_MAX` runs, a flush writes all rows
-into one. Flushes also happen by themselves, after a random number of changed rows, so that a crash may find a store that is
-ahead of what anybody asked to be flushed.
+into one as soon as that does not cost more than what was written before. Flushes also happen by themselves, after a random
+number of changed rows, so that a crash may find a store that is ahead of what anybody asked to be flushed.
 
 Files of a store, all directly in its directory:
 
@@ -39,7 +39,8 @@ from antiphon.table.store import Batch
 MANIFEST: Final = "MANIFEST"
 RUN_MAGIC: Final = b"ANTIPHMR"
 BLOCK_BYTES: Final = 4096
-RUNS_MAX: Final = 6
+RUNS_MAX: Final = 6  # more, and they are merged as soon as that is worth it
+RUNS_LIMIT: Final = 64  # no more than these in any case
 FLUSH_EVERY_ROWS: Final = (200, 4000)
 _CRC: Final = struct.Struct(">I")
 _END: Final = struct.Struct(">QQ8s")
@@ -274,7 +275,7 @@ class MemoryStore:
         self._left = self.engine.rng.randint(*self.engine.flush_every)
         number, runs = self._manifest
         changes: list[tuple[bytes, bytes | None]] = sorted(self._unflushed.items())
-        merged = len(runs) + 1 >= RUNS_MAX
+        merged = self._wants_merge(runs)
         if merged:
             self.check(b"", None)  # nothing is written anew from what cannot be read
             changes = [(key, self.rows[key]) for key in self.keys]
@@ -293,6 +294,14 @@ class MemoryStore:
             ) from error
         self._manifest = manifest
         self._unflushed = {}
+
+    @staticmethod
+    def _wants_merge(runs: list[tuple[str, int]]) -> bool:
+        """Write all rows anew when there are several runs and the later ones together are as large as the first one."""
+        if len(runs) + 1 < RUNS_MAX:
+            return False
+        sizes = [size for _, size in runs]
+        return sum(sizes[1:]) >= sizes[0] or len(runs) >= RUNS_LIMIT
 
     def _put_file(self, path: str, data: bytes) -> None:
         file = self._disk.open(path, create=True)
