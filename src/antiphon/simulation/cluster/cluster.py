@@ -48,7 +48,7 @@ class SimulatedCluster:
         self.machines = [Machine(self, i, self.stream(f"machine {i}")) for i in range(options.nodes)]
         self._machine_of = {machine.host: machine for machine in self.machines}
         self.operator: Operator | None = None  # carries out commands, where a run has them
-        self._clients: list[Process] = []
+        self._clients = 0
 
     def stream(self, what: str) -> Random:
         """A source of chance of its own for a part of the world, so that parts do not disturb each other's draws."""
@@ -61,10 +61,9 @@ class SimulatedCluster:
 
     def client_process(self, name: str) -> Process:
         """A new process on a machine of its own."""
-        host = f"client-{len(self._clients) + 1}"
-        process = Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
-        self._clients.append(process)
-        return process
+        self._clients += 1
+        host = f"client-{self._clients}"
+        return Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
 
     def start_all(self) -> None:
         """Start all nodes."""
@@ -128,9 +127,4 @@ class SimulatedCluster:
     def close(self) -> None:
         """End all processes and forget what was to happen."""
         self.loop.on_step = None
-        for machine in self.machines:
-            if machine.process is not None:
-                machine.process.kill(silently=True)
-        for client in self._clients:
-            client.kill(silently=True)
         self.loop.close()

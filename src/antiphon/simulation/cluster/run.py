@@ -131,33 +131,38 @@ class _Run:
         raise structlog.DropEvent
 
     def result(self) -> ClusterResult:
-        cluster, failure = self.cluster, None
+        cluster = self.cluster
         try:
-            self._play()
-        except ViolationError as error:
-            failure = self._failure(error.invariant, str(error), error.shard)
-        except (InvariantError, StalledError) as error:
-            failure = self._failure("no-crash", f"no-crash: {type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding, with its trace
-            failure = self._failure(
-                "no-crash", "no-crash: " + "".join(traceback.format_exception(error)).rstrip()
+            failure = self._outcome()
+            return ClusterResult(
+                options=self.options,
+                digest=cluster.digest(),
+                steps=cluster.loop.steps,
+                simulated_s=cluster.loop.now - self._started_s,
+                entries=sum(truth.end for truth in cluster.watch.truths.values()),
+                operations=self._operations(),
+                events=dict(cluster.counts),
+                schedule=tuple(self.faults.happened),
+                began_s=self._began_s,
+                founded=self._founded,
+                told=() if failure is None else tuple(map(_plain, cluster.told)),
+                failure=failure,
             )
         finally:
             cluster.close()
-        return ClusterResult(
-            options=self.options,
-            digest=cluster.digest(),
-            steps=cluster.loop.steps,
-            simulated_s=cluster.loop.now - self._started_s,
-            entries=sum(truth.end for truth in cluster.watch.truths.values()),
-            operations=self._operations(),
-            events=dict(cluster.counts),
-            schedule=tuple(self.faults.happened),
-            began_s=self._began_s,
-            founded=self._founded,
-            told=() if failure is None else tuple(map(_plain, cluster.told)),
-            failure=failure,
-        )
+
+    def _outcome(self) -> Failure | None:
+        try:
+            self._play()
+        except ViolationError as error:
+            return self._failure(error.invariant, str(error), error.shard)
+        except (InvariantError, StalledError) as error:
+            return self._failure("no-crash", f"no-crash: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding, with its trace
+            return self._failure(
+                "no-crash", "no-crash: " + "".join(traceback.format_exception(error)).rstrip()
+            )
+        return None
 
     def _operations(self) -> dict[str, int]:
         found: dict[str, int] = {}

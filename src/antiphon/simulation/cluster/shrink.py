@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,8 @@ CLIENTS: Final = tuple(
     field.name for field in fields(ClusterOptions) if field.name.endswith(("ers", "ors", "clients"))
 )
 """Options that say how many clients of a kind there are: appenders, putters ..."""
+SWITCHES: Final = tuple(field.name for field in fields(ClusterOptions) if field.type in {bool, "bool"})
+"""Options that switch on what some clients do besides."""
 
 _PLAINER: Final[tuple[dict[str, Any], ...]] = (
     {"clock_skew_ppm": 0},
@@ -69,16 +71,25 @@ class _ClusterShrinker(Shrinker[ClusterResult]):
                 yield {name: fewer}
                 if getattr(self.best.options, name) == fewer:
                     break
+        yield from ({name: False} for name in SWITCHES)
         yield from _PLAINER
 
     def _shorter(self) -> Iterator[Mapping[str, Any]]:
         """The phase with faults ends when the promise is broken, or as soon after its beginning as it still is."""
-        failure, began_s = self.best.failure, self.best.began_s
-        if failure is not None and self.best.founded:
-            failed_ms = int((failure.time_s - began_s) * 1000) + 1
-            yield {"fault_ms": min(self.best.options.fault_ms, failed_ms)}
+        yield self._until_failure()
         for percent in (10, 25, 50, 75):
             yield {"fault_ms": self.best.options.fault_ms * percent // 100}
+
+    def _until_failure(self) -> Mapping[str, Any]:
+        best, fault_ms = self.best, self.best.options.fault_ms
+        if best.failure is None or not best.founded:
+            return {}
+        return {"fault_ms": min(fault_ms, int((best.failure.time_s - best.began_s) * 1000) + 1)}
+
+    def shrink(self) -> Shrunk[ClusterResult]:
+        """See `Shrinker`. First of all the run ends where it failed, so that the others are short."""
+        self.attempt(replace(self.best.options, **self._until_failure()), self.best.schedule)
+        return super().shrink()
 
 
 def _among(nodes: int, schedule: tuple[Fault, ...]) -> tuple[Fault, ...]:

@@ -8,8 +8,9 @@ from textwrap import shorten
 from typing import Any, Final
 
 from antiphon.simulation.cluster.cluster import Event
+from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.run import ClusterResult
-from antiphon.simulation.cluster.shrink import CLIENTS
+from antiphon.simulation.cluster.shrink import CLIENTS, SWITCHES
 from antiphon.simulation.story import elided
 
 CLIENT_FACTS: Final = 8  # of what clients were told, the last ones
@@ -23,9 +24,7 @@ def tell(result: ClusterResult) -> list[str]:
     failure, options = result.failure, result.options
     if failure is None:
         return [f"Seed {options.seed} kept every promise."]
-    counts = [(name, getattr(options, name)) for name in CLIENTS]
-    clients = [f"{count} {name.replace('_', ' ')}" for name, count in counts if count] or ["no clients"]
-    begin = f"{options.nodes} nodes, profile {options.profile}, seed {options.seed}; {', '.join(clients)}."
+    begin = f"{options.nodes} nodes, profile {options.profile}, seed {options.seed}; {_clients(options)}."
     if not result.founded:
         begin += " The cluster was still being founded; times count from its start."
     name, _, what = failure.message.partition(": ")
@@ -33,6 +32,12 @@ def tell(result: ClusterResult) -> list[str]:
     before = [event for event in result.told if event[0] < result.began_s]
     after = [event for event in result.told if event[0] >= result.began_s]
     return [begin, *_leaders(result, before), *elided(_sentences(result, after)), last]
+
+
+def _clients(options: ClusterOptions) -> str:
+    counts = [(name.replace("_", " "), getattr(options, name)) for name in CLIENTS]
+    switches = [name for name in SWITCHES if getattr(options, name)]
+    return ", ".join([*(f"{count} {name}" for name, count in counts if count), *switches]) or "no clients"
 
 
 def _at(result: ClusterResult, time_s: float) -> str:
@@ -117,6 +122,8 @@ def _client(kind: str, facts: Facts) -> str:
     match kind, facts:
         case "appended", (value, offset):
             return f"a client was told that {value} is at {offset}"
+        case "produced", (value, count, offset):
+            return f"a client was told that {count} records from {value} on are at {offset}"
         case "append-failed", (value, code):
             return f"a client was not told whether {value} was appended ({code})"
         case "get", (key, _, result, _):
@@ -178,7 +185,7 @@ SENTENCES: Final[dict[str, Callable[[Facts], str]]] = {
     "kill": lambda facts: f"node {facts[0]} was killed",
     "power-off": lambda facts: f"node {facts[0]} lost power, and what it had not synced",
     "cut-off": lambda facts: (
-        f"{_hosts(facts[0])} and {_hosts(facts[1])} were cut off from each other for {facts[2]} ms"
+        f"{_hosts(facts[0])} and the others, {_hosts(facts[1])}, were cut off from each other for {facts[2]} ms"
     ),
     "one-way": lambda facts: (
         f"nothing got through from {_hosts(facts[0])} to {_hosts(facts[1])} for {facts[2]} ms"
@@ -195,4 +202,5 @@ SENTENCES: Final[dict[str, Callable[[Facts], str]]] = {
     "mend": lambda _: "all faults ended, and clients began nothing new",
 }
 SILENT: Final = frozenset({"replica_stopped"})  # the story has a sentence for it
-OTHERS: Final = frozenset({"begin", "fault", "leader", "log"})
+OTHERS: Final = frozenset({"begin", "fault", "leader", "log", "put-failed", "delete-failed"})
+"""Kinds that are told in another way, or not."""

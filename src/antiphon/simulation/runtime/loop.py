@@ -91,6 +91,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         self._timers: list[tuple[float, int, Handle]] = []
         self._order = 0
         self._looked_s = 0.0
+        self.processes: list[Process] = []  # all that ever ran here
         self._closed = False
         self._running = False
 
@@ -287,10 +288,14 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         return self._closed
 
     def close(self) -> None:
-        """Drop everything that was to happen."""
+        """Drop everything that was to happen, and what waits for it."""
         self._closed = True
         self._ready.clear()
         self._timers.clear()
+        for process in self.processes:
+            process.kill(silently=True)
+            process.dispose()
+        self.processes.clear()
 
     def get_debug(self) -> bool:
         """See asyncio."""

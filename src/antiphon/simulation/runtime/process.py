@@ -4,7 +4,6 @@ It can be killed at any moment (its handles are never called again, its connecti
 may run fast or slow and be set wrong. A process never comes back: a restarted node is a new `Process` on the same `Machine`.
 """
 
-import inspect
 import uuid
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
@@ -13,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from antiphon import system
+from antiphon.log.simulated_disk import SimulatedCrash
 from antiphon.simulation.runtime.loop import Handle, VirtualLoop, current_process
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from antiphon.simulation.runtime.network import Transport
 
+UNWINDINGS_MAX = 20
 EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
 
 
@@ -60,6 +61,7 @@ class Process:
         self._ended_tasks: list[asyncio.Task[Any]] = []
         self.context: Context = copy_context()
         self.context.run(self._enter)
+        loop.processes.append(self)
 
     def _enter(self) -> None:
         current_process.set(self)
@@ -134,12 +136,23 @@ class Process:
         self._put_aside.clear()
         for task in self._tasks:
             setattr(task, "_log_destroy_pending", False)  # noqa: B010 - asyncio has no public name for it
-            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:  # type: ignore[arg-type]  # or a generator
-                task.get_coro().close()  # or Python says, some time later, that nobody has awaited it
         self._ended_tasks = list(self._tasks)  # kept: to collect them would run their `finally` blocks
         for transport in list(self.transports):
             transport.process_died(silently=silently)
         self.transports.clear()
+
+    def dispose(self) -> None:
+        """The run is over: unwind what is suspended here, now, or Python does so when it collects memory, and complains."""
+        for task in [*self._tasks, *self._ended_tasks]:
+            for _ in range(UNWINDINGS_MAX):  # a `finally` that awaits needs one more
+                try:
+                    self.context.run(task.get_coro().close)
+                except RuntimeError:
+                    continue
+                except (Exception, SimulatedCrash):  # noqa: BLE001 - nobody waits for it any more
+                    break
+                break
+        self._ended_tasks.clear()
 
     def __repr__(self) -> str:
         return f"<process {self.name} {'' if self.state is None else self.state.value}>"
