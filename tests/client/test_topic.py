@@ -256,7 +256,7 @@ def test_follow_waits_for_more(play: Play) -> None:
         cluster.move_leader("t", 0, 2)
         await topic.append(b"2")
         assert [(await first).value, (await anext(following)).value] == [b"1", b"2"]
-        await following.aclose()  # type: ignore[attr-defined]
+        await following.aclose()
 
     play(scenario)
 

@@ -6,7 +6,7 @@ have been trimmed again by then, the same happens again. Offsets only rise, so t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from antiphon.client.archive_format import (
@@ -146,7 +146,7 @@ async def read_through(
     *,
     isolation: str,
     timeout_s: float,
-) -> AsyncIterator[list[Record]]:
+) -> AsyncGenerator[list[Record], None]:
     """Records with start <= offset < end (None: for ever), from the archive where the log does not have them any more."""
     shard_id = topic.shards[shard].shard_id
     at = start

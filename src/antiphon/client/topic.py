@@ -1,7 +1,8 @@
 """A topic, asynchronously: append and read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from antiphon.client.archive import archived_start, read_through
@@ -168,7 +169,7 @@ class AsyncTopic(Handle):
         isolation: str = "",
         follow: bool = False,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncGenerator[Record, None]:
         """Records of one shard in order, from offset `start` (-1: from now on, -2: from the first that is there).
 
         Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
@@ -182,11 +183,11 @@ class AsyncTopic(Handle):
         Raises OffsetOutOfRangeError when `start` is neither in the log nor in the archive (any more), ArchiveError for a
         file that is missing or damaged, UnknownTopicError, UnknownShardError.
         """
-        async for records in self.read_chunks(
-            shard, start, end, isolation=isolation, follow=follow, timeout_s=timeout_s
-        ):
-            for record in records:
-                yield record
+        chunks = self.read_chunks(shard, start, end, isolation=isolation, follow=follow, timeout_s=timeout_s)
+        async with aclosing(chunks):  # what is fetched ahead ends when the reader does
+            async for records in chunks:
+                for record in records:
+                    yield record
 
     async def read_chunks(
         self,
@@ -197,7 +198,7 @@ class AsyncTopic(Handle):
         isolation: str = "",
         follow: bool = False,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[Sequence[Record]]:
+    ) -> AsyncGenerator[Sequence[Record], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         meta = await self._resolved()
@@ -211,8 +212,9 @@ class AsyncTopic(Handle):
         chunks = read_through(
             self._cluster, meta, shard, start, end, isolation=isolation, timeout_s=timeout_s
         )
-        async for records in chunks:
-            yield records
+        async with aclosing(chunks):
+            async for records in chunks:
+                yield records
 
     async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
         from antiphon.client.log_reader import LATEST, fetch, list_offset

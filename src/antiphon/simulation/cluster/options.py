@@ -55,6 +55,9 @@ class ClusterOptions:
     http_clients: int = 0
     scans: bool = False
     transactions: bool = False
+    watches: bool = False
+    followers: bool = False  # of topics: clients that read as records come
+    multi_tables: bool = False  # only in the profile multi
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -116,6 +119,9 @@ def _loads(profile: str, seed: int) -> dict[str, Any]:
         "operations_per_s": 0 if flat_out else draw.choice((100, 200, 400)),
         "scans": draw.random() < 0.4,
         "transactions": draw.random() < 0.4,
+        "watches": draw.random() < 0.4,
+        "followers": draw.random() < 0.4,
+        "multi_tables": profile == "multi" and draw.random() < 0.7,
     }
 
 

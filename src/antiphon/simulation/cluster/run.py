@@ -67,7 +67,7 @@ def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
     options = cluster.options
     topic = TopicWorkload(cluster, losses_allowed=options.commit == "local")
     table = TableWorkload(cluster)
-    found: list[Workload] = [topic, table, *native_workloads(cluster, table)]
+    found: list[Workload] = [topic, table, *native_workloads(cluster, topic, table)]
     if options.bulk_writers:
         found.append(BulkWorkload(cluster))
     if options.kafka_producers:

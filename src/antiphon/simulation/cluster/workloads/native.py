@@ -2,16 +2,21 @@
 
 from typing import TYPE_CHECKING
 
+from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.transactions import TransactionWorkload
+from antiphon.simulation.cluster.workloads.watches import WatchWorkload
 from antiphon.simulation.cluster.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
 
 
-def native_workloads(cluster: "SimulatedCluster", table: TableWorkload) -> list[Workload]:
+def native_workloads(
+    cluster: "SimulatedCluster", topic: TopicWorkload, table: TableWorkload
+) -> list[Workload]:
     """What the options ask for; readers read what others write."""
     options = cluster.options
     found: list[Workload] = []
@@ -19,4 +24,8 @@ def native_workloads(cluster: "SimulatedCluster", table: TableWorkload) -> list[
         found.append(ScanWorkload(cluster, table))
     if options.transactions:
         found.append(TransactionWorkload(cluster))
+    if options.watches:
+        found.append(WatchWorkload(cluster, table))
+    if options.followers:
+        found.append(FollowerWorkload(cluster, topic))
     return found

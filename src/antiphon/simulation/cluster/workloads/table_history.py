@@ -51,6 +51,9 @@ class TableHistory:
         self.starts = dict.fromkeys(
             shard_ids, 0
         )  # by shard: where its own log begins, behind what it inherited
+        self.released: dict[
+            int, tuple[int, int]
+        ] = {}  # by shard that took keys over: from which, at which offset
         self.by_shard: dict[int, list[Written]] = {}
         self.by_key: dict[bytes, list[Written]] = {}
         waiting = list(self.starts)
@@ -74,6 +77,7 @@ class TableHistory:
                     entry = split_entry_of(data)
                     if isinstance(entry, Release):
                         children.append((entry.child, entry.start))
+                        self.released[entry.child] = (shard_id, header.base_offset)
                     continue
                 for change in decode_changes([data]):
                     place = (shard_id, change.offset, header.base_offset, header.next_offset)

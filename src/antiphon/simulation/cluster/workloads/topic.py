@@ -93,6 +93,10 @@ class TopicWorkload(Workload):
         self._check_acknowledged(value)
         return True
 
+    def was_sent(self, value: bytes) -> bool:
+        """Did one of the clients send this?"""
+        return value in self._sent
+
     async def _conditional(self, db: AsyncClient, topic: Any, shard: int, number: int, serial: int) -> None:
         try:
             latest = await db.list_offset(self.shard_ids[shard], -1)

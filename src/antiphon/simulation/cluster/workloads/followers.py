@@ -1,0 +1,178 @@
+"""Readers that follow a topic: offsets rise without gaps, and what is read as committed is what was committed there.
+
+Committed reads are held to the committed log at the moment in which they arrive. Where that is not promised (uncommitted
+reads, a commit rule that may lose what it acknowledged, a topic that every replica writes) a reader may still see only what
+somebody has sent, at offsets that rise; a fail-over may take the place away at which it reads.
+"""
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from antiphon.errors import AntiphonError, OffsetOutOfRangeError
+from antiphon.records.batch import read_header
+from antiphon.records.decode import Record, decode_records
+from antiphon.simulation.cluster.workloads.following import FollowingWorkload
+from antiphon.simulation.cluster.workloads.topic import TopicWorkload
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+READERS: Final = 2  # of each shard
+RECORDS_MAX: Final = 400  # of one read, about, until it is begun anew
+ISOLATIONS: Final = ("committed", "committed", "uncommitted", "")
+EARLIEST: Final = -2
+
+
+class _Reader:
+    """One reader of one shard. `next`: the offset behind the last record that it was given; -1: none yet."""
+
+    def __init__(self, shard: int, shard_id: int, isolation: str, *, judged: bool) -> None:
+        self.shard = shard
+        self.shard_id = shard_id
+        self.isolation = isolation
+        self.judged = judged  # against what is committed
+        self.next = -1
+
+
+class _Committed:
+    """The records of a shard's committed log, decoded as it grows."""
+
+    def __init__(self, cluster: "SimulatedCluster", shard_id: int) -> None:
+        self._truth = cluster.watch.truth(shard_id)
+        self._batches = 0
+        self._following: dict[int, int] = {}  # by record: its place in `offsets`
+        self.offsets: list[int] = []
+        self.values: dict[int, bytes] = {}
+
+    def learn(self) -> None:
+        """Decode what was committed since."""
+        for batch in self._truth.batches[self._batches :]:
+            if not read_header(batch.data).is_control:
+                for record in decode_records(batch.data):
+                    self._following[record.offset] = len(self.offsets)
+                    self.offsets.append(record.offset)
+                    self.values[record.offset] = bytes(record.value or b"")
+        self._batches = len(self._truth.batches)
+
+    def before(self, offset: int) -> int:
+        """The record before this one, -1 for the first."""
+        place = self._following[offset]
+        return self.offsets[place - 1] if place else -1
+
+
+class FollowerWorkload(FollowingWorkload):
+    """See the module's text. `writers` append to the topic that is followed."""
+
+    def __init__(self, cluster: "SimulatedCluster", writers: TopicWorkload) -> None:
+        super().__init__(cluster, "followers", writers)
+        self._topic = writers
+        self._readers: list[_Reader] = []
+        self._logs: dict[int, _Committed] = {}
+        self.outcomes = {"read": 0, "reads": 0}
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`."""
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        options = self.cluster.options
+        promised = options.commit != "local" and options.profile != "multi"
+        for shard, shard_id in enumerate(self._topic.shard_ids):
+            self._logs[shard_id] = _Committed(self.cluster, shard_id)
+            for number in range(READERS):
+                isolation = self.random.choice(ISOLATIONS)
+                reader = _Reader(
+                    shard, shard_id, isolation, judged=promised and self._is_committed(isolation)
+                )
+                self._readers.append(reader)
+                self.spawn(f"{shard}-{number}", lambda process, reader=reader: self._work(process, reader))  # type: ignore[misc]
+
+    def _is_committed(self, isolation: str) -> bool:
+        return isolation == "committed" or (not isolation and self.cluster.options.profile != "fluvio")
+
+    async def _work(self, process: "Process", reader: _Reader) -> None:
+        db = await self.connected()
+        await self.follow(self._read_again(db, process, reader))
+        await db.close()
+
+    async def _read_again(self, db: "AsyncClient", process: "Process", reader: _Reader) -> None:
+        while True:
+            try:
+                await self._read(db, reader, process.random.randint(1, 2 * RECORDS_MAX))
+            except OffsetOutOfRangeError as error:
+                self.cluster.tell("read-out-of-range", reader.shard_id, reader.next, error.message)
+                self._check_gone(reader, int(error.details.get("start", 0)))
+                reader.next = -1
+                await self.think(process)
+            except AntiphonError as error:
+                self.cluster.tell("read-failed", error.code)
+                await self.think(process)
+
+    async def _read(self, db: "AsyncClient", reader: _Reader, records: int) -> None:
+        topic = await db.topic(self._topic.name)
+        self.outcomes["reads"] += 1
+        start = EARLIEST if reader.next < 0 else reader.next
+        chunks = topic.read_chunks(
+            reader.shard, start, isolation=reader.isolation, follow=True, timeout_s=PATIENCE_S
+        )
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                for record in chunk:
+                    self._given(reader, record)
+                records -= len(chunk)
+                if records < 0:
+                    return
+
+    # -- the judge ------------------------------------------------------------------------------------------------
+
+    def _given(self, reader: _Reader, record: Record) -> None:
+        value, shard_id = bytes(record.value or b""), reader.shard_id
+        self.outcomes["read"] += 1
+        self.cluster.tell("read", shard_id, reader.isolation, record.offset, value)
+        what = f"a reader of shard {shard_id} ({reader.isolation or 'default'}) was given {value!r} at {record.offset}"
+        require(record.offset >= reader.next, "offsets-rise", shard_id, f"{what}, after {reader.next - 1}")
+        require(self._topic.was_sent(value), "nobodys-record", shard_id, f"{what}, which nobody has sent")
+        if reader.judged:
+            log = self._logs[shard_id]
+            log.learn()
+            require(
+                log.values.get(record.offset) == value,
+                "read-committed",
+                shard_id,
+                f"{what}; committed there is {log.values.get(record.offset)!r}",
+            )
+            before = log.before(record.offset)
+            require(
+                reader.next < 0 or before < reader.next,
+                "read-without-gaps",
+                shard_id,
+                f"{what}, after {reader.next - 1}, and there is {log.values.get(before)!r} at {before}",
+            )
+        reader.next = record.offset + 1
+
+    def _check_gone(self, reader: _Reader, log_start: int) -> None:
+        """Where a committed read cannot go on, the log was trimmed."""
+        require(
+            not reader.judged or reader.next < log_start,
+            "read-goes-on",
+            reader.shard_id,
+            f"a reader cannot go on at {reader.next}, and the log begins at {log_start}",
+        )
+
+    def has_everything(self) -> bool:
+        """See `FollowingWorkload`."""
+        for log in self._logs.values():
+            log.learn()
+        return all(
+            not self._logs[reader.shard_id].offsets
+            or reader.next > self._logs[reader.shard_id].offsets[-1]
+            or not reader.judged
+            for reader in self._readers
+        )
+
+    def check(self) -> None:
+        """See `Workload`: everything was judged when it arrived, and all have everything."""

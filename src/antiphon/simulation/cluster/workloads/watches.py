@@ -1,0 +1,191 @@
+"""Watchers of a table: every committed change from the start on, once, in the order of its shard's log, and no other.
+
+A watcher gives up now and then, or its watch fails; then it goes on behind the last change that it was given. A watch that
+saw a split begin gives each key's changes in order; one that began when a table was split follows all shards at once, and
+promises an order for each of them only.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.client.watch import Change
+from antiphon.errors import AntiphonError
+from antiphon.simulation.cluster.workloads.following import FollowingWorkload
+from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.cluster.workloads.table_history import Positions, TableHistory, Written, positions
+from antiphon.simulation.violation import require
+from antiphon.wire.metadata import ShardMeta
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+WATCHERS: Final = 2
+CHANGES_MAX: Final = 200  # of one watch, about, until it is begun anew
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+
+class Watcher:
+    """What one watcher was given: per shard the changes in the order in which they came."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.before: Positions = {}  # when the first watch was asked for
+        self.after: Positions = {}  # when it had begun
+        self.given: dict[int, list[Change]] = {}
+        self.next: dict[int, int] = {}  # by shard: behind the last change that was given
+        self.shards: dict[int, int] = {}  # shard ids by their place in the table
+        self.watches: list[
+            tuple[Positions, list[tuple[int, Change]]]
+        ] = []  # of each: when it had begun, all that it gave
+
+
+class WatchWorkload(FollowingWorkload):
+    """See the module's text. `writers` change the table that is watched."""
+
+    def __init__(self, cluster: "SimulatedCluster", writers: TableWorkload) -> None:
+        super().__init__(cluster, "watches", writers)
+        self._table = writers
+        self._watchers = [Watcher(self.random.choice((LATEST, EARLIEST))) for _ in range(WATCHERS)]
+        self.outcomes = {"changes": 0, "watches": 0}
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`."""
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number, watcher in enumerate(self._watchers):
+            self.spawn(f"{number}", lambda process, watcher=watcher: self._work(process, watcher))  # type: ignore[misc]
+
+    async def _work(self, process: "Process", watcher: Watcher) -> None:
+        db = await self.connected()
+        await self.follow(self._watch_again(db, process, watcher))
+        await db.close()
+
+    async def _watch_again(self, db: "AsyncClient", process: "Process", watcher: Watcher) -> None:
+        while True:
+            try:
+                await self._watch(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
+            except AntiphonError as error:
+                self.cluster.tell("watch-failed", error.code)
+                await self.think(process)
+
+    async def _shards(self, db: "AsyncClient", watcher: Watcher) -> tuple[ShardMeta, ...]:
+        topics = (await db.metadata()).topics
+        found = next(topic for topic in topics if topic.name == self._table.name)
+        watcher.shards = {shard.index: shard.shard_id for shard in found.shards}
+        return tuple(found.shards)
+
+    async def _watch(self, db: "AsyncClient", watcher: Watcher, changes: int) -> None:
+        table, start = await db.table(self._table.name), watcher.start
+        before = positions(self.cluster)
+        if watcher.after:
+            shards = await self._shards(db, watcher)
+            start = [self._start_in(watcher, shard.shard_id) for shard in shards]  # type: ignore[assignment]
+        async with table.watch(start=start) as watch:
+            self.outcomes["watches"] += 1
+            self.cluster.tell("watch", start)
+            watcher.watches.append((positions(self.cluster), []))
+            if not watcher.after:
+                watcher.before, watcher.after = before, positions(self.cluster)
+            async for change in watch:
+                if change.shard not in watcher.shards:
+                    await self._shards(db, watcher)
+                self._given(watcher, change)
+                changes -= 1
+                if not changes and not self.stopped:
+                    return
+
+    @staticmethod
+    def _start_in(watcher: Watcher, shard_id: int) -> int:
+        """Behind what was given of a shard, or where the first watch began there."""
+        first = watcher.after.get(shard_id, 0) if watcher.start == LATEST else EARLIEST
+        return watcher.next.get(shard_id, first)
+
+    def _given(self, watcher: Watcher, change: Change) -> None:
+        """A change was given: it is committed, and behind all that were given of this shard."""
+        shard_id = watcher.shards[change.shard]
+        self.outcomes["changes"] += 1
+        self.cluster.tell("change", shard_id, change.offset, change.key, change.value)
+        require(
+            change.offset < self.cluster.watch.truth(shard_id).end,
+            "watch-committed",
+            shard_id,
+            f"a watcher was given {change}, committed is {self.cluster.watch.truth(shard_id).end}",
+        )
+        require(
+            change.offset >= watcher.next.get(shard_id, 0),
+            "watch-once",
+            shard_id,
+            f"a watcher was given {change}, and before that one at {watcher.next.get(shard_id, 0) - 1}",
+        )
+        watcher.next[shard_id] = change.offset + 1
+        watcher.given.setdefault(shard_id, []).append(change)
+        watcher.watches[-1][1].append((shard_id, change))
+
+    # -- the judge ------------------------------------------------------------------------------------------------
+
+    def has_everything(self) -> bool:
+        """See `FollowingWorkload`."""
+        history = TableHistory(self.cluster, self._table.shard_ids)
+        return all(
+            not written or watcher.next.get(shard_id, watcher.after.get(shard_id, 0)) > written[-1].offset
+            for watcher in self._watchers
+            for shard_id, written in history.by_shard.items()
+        )
+
+    def check(self) -> None:
+        """See `Workload`."""
+        history = TableHistory(self.cluster, self._table.shard_ids)
+        for watcher in self._watchers:
+            for shard_id, written in sorted(history.by_shard.items()):
+                self._check_shard(watcher, shard_id, written)
+            for began, given in watcher.watches:
+                self._check_keys(history, began, given)
+
+    @staticmethod
+    def _check_keys(history: TableHistory, began: Positions, given: list[tuple[int, Change]]) -> None:
+        """What a key's new shard says of it comes after all that the shard before says, if the watch saw it released."""
+        last: dict[bytes, int] = {}
+        for shard_id, change in given:
+            before = last.get(change.key, shard_id)
+            last[change.key] = shard_id
+            while before in history.released and before != shard_id:
+                child, (before, at) = before, history.released[before]
+                if at < began.get(before, 0):
+                    break  # the watch began when this was split already
+                require(
+                    before != shard_id,
+                    "watch-order-of-keys",
+                    shard_id,
+                    f"a watcher was given {change} after a change of the same key from shard {child}, which took it over",
+                )
+
+    def _check_shard(self, watcher: Watcher, shard_id: int, written: list[Written]) -> None:
+        """What was given is what is committed, from where the watch began to where it is."""
+        given = [self._facts(change) for change in watcher.given.get(shard_id, [])]
+        wanted = [(one.offset, one.key, one.value, one.version) for one in written]
+        if watcher.start == LATEST:
+            earliest, latest = watcher.before.get(shard_id, 0), watcher.after.get(shard_id, 0)
+            first = given[0][0] if given else latest
+            require(
+                first >= earliest,
+                "watch-from-now-on",
+                shard_id,
+                f"a watcher that asked when {earliest} was committed was given {given[:1]}",
+            )
+            wanted = [one for one in wanted if one[0] >= min(first, latest)]
+        wanted = wanted[: len(given)] if given else []
+        different = next((pair for pair in zip(given, wanted, strict=False) if pair[0] != pair[1]), None)
+        require(
+            given == wanted,
+            "watch-all-changes",
+            shard_id,
+            f"a watcher was given {different and different[0]}, where the log has {different and different[1]}; "
+            f"it was given {len(given)} changes",
+        )
+
+    @staticmethod
+    def _facts(change: Change) -> tuple[Any, ...]:
+        return (change.offset, change.key, change.value, change.version.id)
