@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# How many processes run tests; all that need Spark stay in one of them.
+WORKERS ?= 2
 
 .PHONY: help setup demo test check fix bench simulate simulate-plants prove-requirements docs lock clean
 
@@ -29,7 +31,7 @@ check: setup ## lint and types; changes nothing
 	$(BIN)/mypy
 
 test: check ## lint, types and the whole test suite
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 fix: setup ## format and mend what the linter can mend
 	$(BIN)/ruff format src tests examples
