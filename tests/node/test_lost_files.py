@@ -108,6 +108,42 @@ def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
     run(test())
 
 
+def test_a_replica_that_has_more_than_its_leader_says_so(tmp_path: Path) -> None:
+    """Two of three came back as of an earlier time, everything with them: what is lost is not theirs to know."""
+
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=3))
+            shard_id = topic.shards[0].shard_id
+            for i in range(10):
+                await nodes.append(shard_id, b"%d" % i)
+            await nodes.stop(OLD)
+            await nodes.stop(EMPTIED)
+            earlier, directory = tmp_path / "earlier", tmp_path / f"node-{EMPTIED}"
+            shutil.copytree(directory, earlier)
+            await nodes.start(EMPTIED)
+            for i in range(10, 40):
+                await nodes.append(shard_id, b"%d" % i)
+            await eventually(lambda: nodes.nodes[FULL].hosts[shard_id].high_watermark >= 40)
+            await nodes.stop(EMPTIED)
+            await nodes.stop(FULL)
+            shutil.rmtree(directory)
+            earlier.rename(directory)
+            await nodes.start(EMPTIED)
+            await nodes.start(OLD)
+            await nodes.append(shard_id, b"new")
+            await nodes.start(FULL)
+            hosts = nodes.nodes[FULL].hosts
+
+            def says_so() -> bool:
+                return shard_id in hosts and hosts[shard_id].status().state == "ahead_of_leader"
+
+            await eventually(says_so)
+            assert hosts[shard_id].log.log_end >= 40, "nothing of it is cut"
+
+    run(test())
+
+
 @pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
 def test_the_metadata_outlives_the_loss_of_a_voters_files(
     tmp_path: Path, lose: Callable[[Path, int], None]

@@ -19,6 +19,7 @@ from antiphon.wire.metadata import ShardStatus
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 CONNECTIONS_MAX: Final = 256
+BAD_STATES: Final = {"failed", "damaged", "ahead_of_leader"}
 IDLE_S: Final = 30.0
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -116,7 +117,7 @@ class HttpDoor:
     def _health(self) -> Reply:
         """200 when this node is part of the cluster and none of its replicas has failed."""
         cluster = self._gateway.metadata
-        bad = [one.shard_id for one in self._gateway.replica_statuses() if one.state in {"failed", "damaged"}]
+        bad = [one.shard_id for one in self._gateway.replica_statuses() if one.state in BAD_STATES]
         offline = sum(
             shard.status is not ShardStatus.ONLINE for topic in cluster.topics for shard in topic.shards
         )

@@ -112,6 +112,7 @@ class ShardHost:
         self.observer: CommitObserver | None = None
         self.failed: AntiphonError | None = None
         self.closed = False
+        self.leader_lacks = 0  # checkpoints in a row at which the leader had not shown what is settled here
         self.high_watermark = replica.high_watermark
         self.noted_watermark = replica.high_watermark  # what the checkpoint file says
         self._known_record = (0, 0)  # term and version of the live replica set that the replica was told of

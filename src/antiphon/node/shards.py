@@ -32,6 +32,7 @@ from antiphon.node.raft_shards import (
     timeout_ticks,
 )
 from antiphon.node.reopening import Reopening
+from antiphon.node.replica_status import look_at_leader
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.table_files import (
     destroy_state,
@@ -440,6 +441,7 @@ class Shards:
             else:
                 host.log.release_memory(IDLE_TAIL_BYTES)
             host.log.note_held()
+            look_at_leader(host)
         if self._directory.inventory.has_news:
             self._node.wal.submit(self._directory.inventory.stage_save())
 

@@ -48,6 +48,7 @@ class FollowerSide:
         "config",
         "leader",
         "live",
+        "shown",
         "verified",
         "was_sent_too_little",
     )
@@ -60,6 +61,7 @@ class FollowerSide:
         self.was_sent_too_little = False  # a snapshot that ends before this log begins
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
+        self.shown = log.terms.log_start  # up to where the leader has said that its log is like this one
         self.verified = 0 if config.unclean else max(log.high_watermark, log.terms.log_start)
         self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
@@ -81,6 +83,8 @@ class FollowerSide:
         if entries:
             end = entries[-1].next_offset
             self._take(prev, entries, out)
+        if held and end > self.shown:
+            self.shown = end
         if end > self.verified:
             self.verified = end
         if message.round > self._ack_round:
@@ -174,7 +178,7 @@ class FollowerSide:
 
     def snapshot_installed(self) -> None:
         """The log was reset to a committed prefix, which is the leader's as well; the disk's report acknowledges it."""
-        self.verified = self._log.terms.log_start
+        self.verified = self.shown = self._log.terms.log_start
         self._ack_due, self._untold = True, self.config.ack_every
 
     def can_truncate(self, to: EntryId) -> bool:

@@ -182,6 +182,16 @@ class ReplicaCore(ReplicaView):
         if self.role is not Role.NOT_MEMBER:
             self._fence(term, None, out)
 
+    @property
+    def leader_shows_less(self) -> bool:
+        """Has the leader not (yet) shown to have all that is settled here?
+
+        For a moment that is so whenever a term begins. Where it lasts, others have lost entries that were acknowledged.
+        """
+        following = self._following
+        shown = None if following is None else following.shown
+        return shown is not None and shown < self._log.high_watermark and not self._config.unclean
+
     # -- the two primitives ----------------------------------------------------------------------------------------
 
     def _fence(self, term: int, voted_for: NodeId | None, out: list[Action]) -> None:
