@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.client import pipeline, topic_writer
 from antiphon.client.aio import AsyncClient
+from antiphon.client.cluster import Cluster
 from antiphon.client.hashing import murmur2, shard_of_topic_key
 from antiphon.client.topic_writer import Position
 from antiphon.errors import (
@@ -149,6 +150,36 @@ def test_a_refused_conditional_append_costs_no_new_producer(play: Play) -> None:
                 await topic.append(b"", shard=0, expected_offset=9)
         await topic.append(b"")
         assert len([body for body in cluster.seen if isinstance(body, NewProducerId)]) == 1
+
+    play(scenario)
+
+
+def test_without_a_producer_id_and_without_callers_nothing_is_done(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only append gave up before there was an id for it: the client must not look for work in a circle."""
+    flushes: list[None] = []
+    flush = topic_writer.TopicWriter._flush
+
+    def counted(writer: topic_writer.TopicWriter) -> None:
+        flushes.append(None)
+        flush(writer)
+
+    async def no_id(_cluster: object) -> int:
+        await asyncio.sleep(0.15)
+        raise NotReadyError("no ids yet")
+
+    monkeypatch.setattr(topic_writer.TopicWriter, "_flush", counted)
+
+    async def scenario(_cluster: MemoryCluster, db: AsyncClient) -> None:
+        topic = await db.create_topic("t")
+        with monkeypatch.context() as without_ids:
+            without_ids.setattr(Cluster, "_new_producer_id", no_id)
+            with pytest.raises(TimedOutError):
+                await topic.append(b"", timeout_s=0.05)
+            await asyncio.sleep(0.3)
+        assert len(flushes) < 10
+        assert (await topic.append(b"then")).offset == 0
 
     play(scenario)
 

@@ -206,7 +206,7 @@ class ShardPipeline(ABC):
 
     def _flush(self) -> None:
         self._flush_planned = False
-        if self._recovery is not None:
+        if self._recovery is not None or not self._queue:
             return
         if self.producer_id < 0:
             self._recover()
