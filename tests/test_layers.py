@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
         "node",
         "client",
         "kafka",
+        "http",
     },
     "cli": set(),  # filled below: everything
 }

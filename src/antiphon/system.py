@@ -1,14 +1,16 @@
-"""Wall clock, chance and ids: what a process takes from the machine that it runs on, besides its event loop and its disk.
+"""Wall clock, chance, ids, memory: what a process takes from the machine it runs on, besides its event loop and its disk.
 
 Code of nodes and clients asks here and never asks `time`, `random`, `uuid` or `os.urandom` itself. In a real process the
 answers are the operating system's. The simulator runs many processes in one: each of them runs in a `contextvars` context of
 its own, in which `use` has put another `System`, whose answers come from the seed of the run.
 """
 
+import os
 import random
 import time
 import uuid
 from contextvars import ContextVar, Token
+from pathlib import Path
 from typing import Final, Protocol
 
 
@@ -30,6 +32,10 @@ class System(Protocol):
         """An id that nobody else has (version 4)."""
         ...
 
+    def resident_bytes(self) -> int:
+        """Memory that the process has, in bytes; 0 where it cannot be told."""
+        ...
+
 
 class RealSystem:
     """The operating system."""
@@ -48,6 +54,14 @@ class RealSystem:
     def new_uuid(self) -> uuid.UUID:
         """See `System`."""
         return uuid.uuid4()
+
+    def resident_bytes(self) -> int:
+        """See `System`."""
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 _current: Final[ContextVar[System]] = ContextVar("antiphon_system", default=RealSystem())  # noqa: B039 - one is meant
@@ -81,6 +95,11 @@ def monotonic_s() -> float:
 def new_uuid() -> uuid.UUID:
     """An id that nobody else has."""
     return _current.get().new_uuid()
+
+
+def resident_bytes() -> int:
+    """Memory that the process has, in bytes; 0 where it cannot be told."""
+    return _current.get().resident_bytes()
 
 
 def rng() -> random.Random:

@@ -21,7 +21,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
-from tests.node.real_nodes import cluster_of, eventually, run
+from tests.node.in_process import cluster_of, eventually, run
 
 FLOOR, CEILING = 100_000, 40_000_000
 

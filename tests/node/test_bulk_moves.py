@@ -9,7 +9,7 @@ from antiphon.errors import AntiphonError
 from antiphon.node.shard_host import ShardHost
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 WRITERS = 8
 MOVES = 4

@@ -21,8 +21,8 @@ from antiphon.node.file_limits import connection_shares
 from antiphon.records.builder import build_batch
 from antiphon.wire.requests import AppendBatch, CreateTopic
 from tests.log.helpers import Runner, batch_at
+from tests.node.in_process import cluster_of, run
 from tests.node.processes import NativeClient, Processes
-from tests.node.real_nodes import cluster_of, run
 
 
 class Starved(RealDisk):

@@ -22,7 +22,7 @@ from antiphon.replication.actions import Action
 from antiphon.wire.frames import encode_message
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
 class TroubledFile:

@@ -23,7 +23,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
-from tests.node.real_nodes import Nodes, cluster_of, run
+from tests.node.in_process import Nodes, cluster_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

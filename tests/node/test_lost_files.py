@@ -12,7 +12,7 @@ from antiphon.node.multi_host import MultiHost
 from antiphon.records.decode import decode_records
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import CreateTopic
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 FULL, EMPTIED, OLD = 1, 2, 0  # has everything; loses its files; was away
 LOOK_S = 2.5

@@ -33,9 +33,9 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 from tests.node.processes import Processes
 from tests.node.processes import eventually as wait_until
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster
 

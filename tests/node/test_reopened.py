@@ -11,7 +11,7 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.wire.requests import CreateTopic
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 SETTINGS = {"segment.bytes": "1048576"}
 BATCHES = 6

@@ -16,7 +16,7 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.node.snapshots import Snapshots
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.wire.requests import Done
-from tests.node.real_nodes import eventually
+from tests.node.in_process import eventually
 
 SHARD, FOLLOWER = 7, 2
 

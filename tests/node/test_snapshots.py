@@ -12,7 +12,7 @@ from antiphon.node.peer_wire import SnapshotChunk, SnapshotEnd
 from antiphon.node.peers import PeerLink
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 ROWS = 64
 VALUE_BYTES = 64 * 1024

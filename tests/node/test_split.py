@@ -32,7 +32,7 @@ from antiphon.table.ranges import WHOLE, OwnedRange
 from antiphon.wire.cluster import SplitStep
 from antiphon.wire.metadata import ShardMeta, Split, SplitPhase, key_hash
 from antiphon.wire.requests import Put, TableGet, TableScan, TableWrite, Version
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 HALF = 1 << 31
 

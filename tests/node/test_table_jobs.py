@@ -16,7 +16,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
-from tests.node.real_nodes import cluster_of, run
+from tests.node.in_process import cluster_of, run
 
 JOB = 3 << 61 | 5
 

@@ -24,7 +24,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
 def garbage() -> bytearray:

@@ -9,7 +9,7 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.replication.messages import AnyMessage, RequestVote
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import CreateTopic
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
 async def followers(nodes: Nodes) -> tuple[int, int, int]:
@@ -104,27 +104,5 @@ def test_only_the_start_that_makes_the_directory_founds(tmp_path: Path) -> None:
             await wipe(nodes, 0)
             node = await nodes.start(0)
             assert voter(node).status().state == "damaged"
-
-    run(test())
-
-
-def test_a_voter_with_a_rotten_old_segment_starts_and_is_repaired(tmp_path: Path) -> None:
-    """A snapshot stands for what is rotten, so only the fold of the metadata reads it."""
-
-    async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
-            leader, victim, _ = await followers(nodes)
-            await nodes.nodes[leader].create_topic(CreateTopic("t"))
-            await nodes.stop(victim)
-            path = tmp_path / f"node-{victim}" / "shards" / "0" / f"{0:020d}.log"
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 4
-            path.write_bytes(data)
-            node = await nodes.start(victim)
-            host = voter(node)
-            assert host.status().state == "damaged"
-            await eventually(lambda: host.log.damaged is None)
-            assert host.status().state == "ok"
-            await eventually(lambda: "t" in node.view.topics)
 
     run(test())

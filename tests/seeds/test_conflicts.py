@@ -34,7 +34,7 @@ from antiphon.wire.cluster import CommandDone
 from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardStatus
 from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader
 from tests.coordination.world import World
-from tests.node.real_nodes import cluster_of, run
+from tests.node.in_process import cluster_of, run
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, cursor_of, entries, term_start
 from tests.seeds.test_s4_core import marking
 

@@ -13,7 +13,7 @@ from antiphon.errors import NotLeaderError
 from antiphon.node.shard_host import ShardHost
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Delete, Put, TableGet, TableWrite
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 from tests.seeds.test_s4_node import WatchedDisk
 
 pytestmark = pytest.mark.cluster

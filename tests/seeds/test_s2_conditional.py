@@ -20,7 +20,7 @@ from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.messages import NewTerm
 from antiphon.wire.requests import CreateTopic
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 COORDINATOR = 0
 

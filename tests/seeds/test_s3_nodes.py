@@ -30,8 +30,8 @@ from antiphon.replication.messages import (
 )
 from antiphon.wire.metadata import ShardMeta, ShardStatus
 from antiphon.wire.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 from tests.node.processes import NativeClient
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 
 FAST = {"live.lag.max": "0", "live.lag.ms": "200"}
 

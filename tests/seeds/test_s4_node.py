@@ -18,7 +18,7 @@ from antiphon.records.decode import decode_records
 from antiphon.replication.messages import Ack, AnyMessage, Append
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster
 

@@ -15,7 +15,7 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.replication.messages import Append
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster
 

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import AntiphonError, ForeignDirectoryError, InvalidRequestError, NewerFormatError
-from antiphon.node.config import replace_text
 
 FORMAT: Final = 1
 CLUSTER_FILE: Final = "cluster.json"
@@ -91,7 +90,9 @@ def load_cluster(directory: Path) -> LocalClusterFile | None:
 def save_cluster(directory: Path, cluster: LocalClusterFile) -> None:
     """Write `cluster.json` so that a crash leaves the old one or the new one."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_text(directory / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster)).decode() + "\n")
+    temporary = directory / (CLUSTER_FILE + ".new")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster)) + b"\n")
+    temporary.replace(directory / CLUSTER_FILE)
 
 
 def find_cluster(directory: Path) -> LocalClusterFile:
@@ -106,7 +107,7 @@ def find_cluster(directory: Path) -> LocalClusterFile:
 
 def write_pid(node_dir: Path, pid: int) -> None:
     """Note which process serves a node's folder."""
-    replace_text(node_dir / PID_FILE, f"{pid} {_started_at(pid)}\n")
+    (node_dir / PID_FILE).write_text(f"{pid} {_started_at(pid)}\n")
 
 
 def running_pid(node_dir: Path) -> int | None:

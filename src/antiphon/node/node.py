@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -239,7 +238,7 @@ class Node(GatewayCalls):
             self.meta(),
             version,
             uptime_ms,
-            _rss_bytes(),
+            system.resident_bytes(),
             self.replica_statuses(),
             self.metrics.metadata_unreadable,
         )
@@ -269,7 +268,7 @@ class Node(GatewayCalls):
         )
         gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", lambda: self._in_flight_bytes)
         gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(self.wal.disk_full))
-        gauges["antiphon_resident_bytes"] = ("Resident memory", _rss_bytes)
+        gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
         gauges["antiphon_connections"] = ("Native connections", lambda: len(self.sessions))
 
     def _live_sets(self) -> list[tuple[int, ...]]:
@@ -590,11 +589,3 @@ class Node(GatewayCalls):
             await self.elect_leader(shard_id)
         except AntiphonError as error:
             self._log.error("leadership_not_given_up", shard=shard_id, error=error.message)
-
-
-def _rss_bytes() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -238,7 +238,7 @@ class KafkaClient:
             if address is not None:
                 return address, epoch
             await self.refresh(topic)
-            if (topic, partition) not in self.leaders:
+            if self.leaders.get((topic, partition), (-1, -1))[0] not in self.nodes:
                 await self.back_off()
 
     async def coordinator(self, group: str) -> Address | None:

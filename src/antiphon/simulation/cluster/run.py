@@ -17,7 +17,9 @@ from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
+from antiphon.simulation.cluster.workloads.http import HttpWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
+from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
 from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
 from antiphon.simulation.cluster.workloads.native import native_workloads
 from antiphon.simulation.cluster.workloads.table import TableWorkload
@@ -74,6 +76,10 @@ def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
         found.append(ProducerWorkload(cluster))
     if options.kafka_consumers:
         found.append(ConsumerWorkload(cluster))
+    if options.kafka_members:
+        found.append(GroupWorkload(cluster))
+    if options.http_clients:
+        found.append(HttpWorkload(cluster))
     return found
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNWINDINGS_MAX = 20
 EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
+RESIDENT_BYTES = 100_000_000  # of every process: memory is not simulated
 
 
 class State(Enum):
@@ -93,6 +94,10 @@ class Process:
     def new_uuid(self) -> uuid.UUID:
         """See `system.System`."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    def resident_bytes(self) -> int:
+        """See `system.System`."""
+        return RESIDENT_BYTES
 
     # -- its life ---------------------------------------------------------------------------------------------------
 

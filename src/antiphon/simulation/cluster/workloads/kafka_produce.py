@@ -152,33 +152,32 @@ class _Lane:
         """Produce until the workload is stopped, and then until all is acknowledged."""
         self._producer_id = await self._client.producer_id()
         while self._unsent or not self._workload.stopped:
-            failed = await self._pipeline()
-            if failed:
-                self._workload.outcomes["produce_retried"] += len(failed)
-                self._unsent = deque(failed)
+            if await self._pipeline():
                 self._client.forget(TOPIC, self._partition)
                 await self._client.back_off()
                 await self._give_up_what_is_late()
 
-    async def _pipeline(self) -> list[_Batch]:
-        """Send over one connection until something goes wrong; returns what has to be sent again, in order."""
+    async def _pipeline(self) -> bool:
+        """Send over one connection until something goes wrong: True. What has to be sent again is unsent then, in order."""
         try:
             address, _ = await self._client.leader(TOPIC, self._partition)
             connection = await self._client.connection(address)
         except NoAnswerError:
-            return list(self._unsent)
+            return True
         failed: list[_Batch] = []
         while not failed:
             while len(self._in_flight) < IN_FLIGHT_MAX and (batch := self._next()) is not None:
                 self._in_flight.append(_Sent(batch, self._send(connection, batch)))
             if not self._in_flight:
-                return []
+                return False
             await self._take_one(failed)
             if not self._unsent and not self._workload.stopped:
                 await self._workload.think(self._process, RECORDS_MAX * IN_FLIGHT_MAX // 2)
         while self._in_flight:
             await self._take_one(failed)
-        return failed + list(self._unsent)
+        self._workload.outcomes["produce_retried"] += len(failed)
+        self._unsent.extendleft(reversed(failed))
+        return True
 
     def _next(self) -> _Batch | None:
         if self._unsent:

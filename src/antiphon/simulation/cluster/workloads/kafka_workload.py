@@ -1,5 +1,6 @@
 """What the workloads over Kafka's protocol share: a topic, and clients for it."""
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -42,3 +43,7 @@ class KafkaWorkload(Workload):
         """A client that runs in `process`."""
         bootstrap = [(machine.host, KAFKA_PORT) for machine in self.cluster.machines]
         return KafkaClient(bootstrap, process.random, process.name)
+
+    async def sleep(self, process: "Process", longest_s: float) -> None:
+        """Do nothing for a while."""
+        await asyncio.sleep(process.random.uniform(0.0, longest_s))

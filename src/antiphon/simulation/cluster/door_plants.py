@@ -1,0 +1,91 @@
+"""Bugs to plant in the doors: Kafka's with its producers' sequences, committed offsets and groups, and the pages of HTTP."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from antiphon.http.door import HttpDoor
+from antiphon.kafka import fetch, groups, produce
+from antiphon.kafka.group_offsets import GroupOffsets, OffsetAt
+from antiphon.kafka.metadata_api import MetadataApi
+from antiphon.log import producer_state
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
+
+_DOORS: Final[dict[str, Any]] = {"appenders": 1, "putters": 1, "operations_per_s": 200}
+_PRODUCERS: Final[dict[str, Any]] = {**RESETS, **_DOORS, "fault_ms": 2_000, "kafka_producers": 2}
+_GROUP: Final[dict[str, Any]] = {**_DOORS, "kafka_producers": 1, "kafka_members": 3, "fault_ms": 5_000}
+
+
+async def _commit_later(offsets: GroupOffsets, group: str, what: Sequence[OffsetAt]) -> None:
+    """`GroupOffsets.commit` as a task that nobody waits for."""
+    task = asyncio.ensure_future(_COMMIT(offsets, group, what))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+_COMMIT: Final = GroupOffsets.commit
+
+DOOR_PLANTS: Final = (
+    ClusterPlant(
+        "door-forgets-sequences",
+        "a batch of an idempotent producer that comes again is appended again",
+        (Edit(producer_state, "_check_normal", "last = batches[-1]", "return None"),),
+        options=_PRODUCERS,
+    ),
+    ClusterPlant(
+        "door-remembers-one-batch",
+        "a producer's batch is recognised only when it is the last one, though five may be in flight",
+        (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
+        options=_PRODUCERS,
+    ),
+    ClusterPlant(
+        "door-one-id-for-all",
+        "all producers are given the same id",
+        (Edit(MetadataApi, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
+        options={**CALM, **_DOORS, "kafka_producers": 2},
+    ),
+    ClusterPlant(
+        "door-wrong-offset",
+        "an append is answered with the log's end instead of the batch's first offset",
+        (Edit(produce._Work, "wait_for", "result.base_offset,", "result.base_offset + 1,"),),  # noqa: SLF001
+        options={**CALM, **_DOORS, "kafka_producers": 1},
+    ),
+    ClusterPlant(
+        "door-reads-uncommitted",
+        "consumers are given what is not committed yet",
+        ((fetch, "ISOLATION", "uncommitted"),),
+        options={**CALM, **_DOORS, "kafka_producers": 2, "kafka_consumers": 1},
+    ),
+    ClusterPlant(
+        "door-commits-later",
+        "a commit of offsets is answered before it is replicated",
+        ((GroupOffsets, "commit", _commit_later),),
+        options={**CUTS, **_GROUP, "fault_every_ms": 800},
+        rare=True,
+    ),
+    ClusterPlant(
+        "door-takes-old-generations",
+        "a member of an earlier generation may still commit",
+        (Edit(groups.Group, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
+        options={**CALM, **_GROUP},
+    ),
+    ClusterPlant(
+        "door-one-assignment-for-all",
+        "every member is given what the leader meant for itself",
+        (
+            Edit(
+                groups.Group,
+                "_assign",
+                'assignments.get(member.member_id, b"")',
+                'assignments.get(self.leader or "", b"")',
+            ),
+        ),
+        options={**CALM, **_GROUP},
+    ),
+    ClusterPlant(
+        "door-page-fails",
+        "a page of the HTTP door fails",
+        (Edit(HttpDoor, "_topics", "topic.profile", "topic.profil"),),
+        options={**CALM, **_DOORS, "http_clients": 1},
+    ),
+)

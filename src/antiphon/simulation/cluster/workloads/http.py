@@ -1,0 +1,111 @@
+"""A monitor that asks nodes for their pages over HTTP: who answers says 200 (or that it is not well), and can be read."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
+
+from antiphon.client.aio import AsyncClient
+from antiphon.simulation.cluster.machine import HTTP_PORT
+from antiphon.simulation.cluster.workloads.workload import Workload
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+PAGES: Final = ("/healthz", "/metrics", "/topics", "/status", "/")
+PATIENCE_S: Final = 5.0
+PAUSE_S: Final = 0.3
+OK, NOT_WELL = 200, 503
+
+
+class HttpWorkload(Workload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "monitor") -> None:
+        super().__init__(cluster, name)
+        self.outcomes = {"pages": 0, "no_page": 0}
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`: nothing is needed."""
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.http_clients):
+            self.spawn(f"{number}", self._look)
+
+    async def _look(self, process: "Process") -> None:
+        draw = process.random
+        while not self.stopped:
+            machine, page = draw.choice(self.cluster.machines), draw.choice(PAGES)
+            try:
+                reply = await asyncio.wait_for(_get(machine.host, page), PATIENCE_S)
+            except (OSError, TimeoutError):
+                self.outcomes["no_page"] += 1
+            else:
+                self.outcomes["pages"] += 1
+                self._judge(machine.host, page, reply)
+            await asyncio.sleep(draw.uniform(0.0, PAUSE_S))
+
+    def _judge(self, host: str, page: str, reply: bytes) -> None:
+        head, found, body = reply.partition(b"\r\n\r\n")
+        if not found:
+            return  # the node went down in the middle of its answer
+        status = int(head.split(b" ", 2)[1])
+        allowed = {OK, NOT_WELL} if page == "/healthz" else {OK}
+        require(status in allowed, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        if len(body) < int(lengths[0].split(b":")[1]):
+            return
+        if page == "/metrics":
+            samples = [line for line in body.decode().splitlines() if line and not line.startswith("#")]
+            readable = bool(samples) and all(_is_sample(line) for line in samples)
+        else:
+            readable = page == "/" or json.loads(body) is not None
+        require(readable, "page", -1, f"{host}{page} cannot be read: {body[:500]!r}")
+        if page == "/healthz":
+            require(
+                json.loads(body)["healthy"] == (status == OK),
+                "page",
+                -1,
+                f"{host}{page} answers {status}: {body!r}",
+            )
+
+    def check(self) -> None:
+        """See `Workload`: all was judged when it came."""
+
+
+def _is_sample(line: str) -> bool:
+    """A name, perhaps with labels, and a number."""
+    name, _, value = line.rpartition(" ")
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return bool(name) and (name[0].isalpha() or name[0] == "_")
+
+
+class _Page(asyncio.Protocol):
+    """Collects an answer until the node hangs up."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+async def _get(host: str, page: str) -> bytes:
+    """The whole answer; empty where the node went away. Raises OSError where it does not listen."""
+    transport, protocol = await asyncio.get_running_loop().create_connection(_Page, host, HTTP_PORT)
+    transport.write(f"GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    try:
+        await protocol.over
+    finally:
+        transport.abort()
+    return protocol.received

@@ -1,0 +1,156 @@
+"""A consumer group whose members come and go: what it committed is kept, and only the members of now commit.
+
+- `commit-kept`: an offset whose commit was acknowledged is in the log of the group's shard.
+- `commit-found`: a fetch of offsets finds the last commit that was acknowledged when it began, or a later one; and nothing
+  that is not committed. So no owner of a partition begins before what the owner before it was told to be committed.
+- `old-generation`: when members of one generation have committed, members of an earlier one commit nothing any more.
+- `refused-commit`: a commit that was refused because of its generation or member leaves nothing in the log.
+- `one-owner`: in one generation a partition has one owner, and every member gets what the leader meant for it.
+
+The order in the shard's log decides what is earlier and later: every commit carries a text of its own, by which it is found
+there.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from antiphon.invariants import invariant
+from antiphon.kafka.group_offsets import Committed, shard_of_group
+from antiphon.records.batch import iter_batches
+from antiphon.records.changes import effects_of
+from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round
+from antiphon.simulation.cluster.workloads.kafka_member import GROUP, Membership
+from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.runtime.loop import current_process
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+AWAY_S: Final = 0.5
+
+
+class GroupWorkload(KafkaWorkload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "group") -> None:
+        super().__init__(cluster, name)
+        self.outcomes = {"joined": 0, "committed": 0, "commit_refused": 0, "commit_unknown": 0}
+        self.history = History()
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`: the table of groups is made when somebody looks for a coordinator."""
+        await super().set_up(db)
+        process = current_process.get()
+        invariant(process is not None, "a set-up runs in a process")
+        client = self.client(process)  # type: ignore[arg-type]  # seen just now
+        while await client.coordinator(GROUP) is None:
+            await client.back_off()
+        client.close()
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.kafka_members):
+            self.spawn(f"{number}", self._come_and_go)
+
+    async def _come_and_go(self, process: "Process") -> None:
+        while not self.stopped:
+            member = Membership(self, process, self.client(process))
+            await member.live()
+            await self.sleep(process, AWAY_S)
+        last = Membership(self, process, self.client(process))
+        await last.look()
+
+    def end_of(self, partition: int) -> int:
+        """Up to where a partition can be consumed now."""
+        return self.cluster.watch.truth(self.shard_ids[partition]).end
+
+    def check(self) -> None:
+        """See `Workload`."""
+        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
+        shard_id = shard_of_group(node, GROUP).shard_id
+        places = self._places(shard_id)
+        self._check_commits(shard_id, places)
+        self._check_generations(shard_id, places)
+        for found in self.history.found:
+            self._check_found(shard_id, places, found)
+
+    def _places(self, shard_id: int) -> dict[str, int]:
+        """Where in the log the group's commits are, by their texts."""
+        places: dict[str, int] = {}
+        for batch in self.cluster.watch.truth(shard_id).batches:
+            for header, data in iter_batches(batch.data):
+                if header.is_control:
+                    continue
+                for key, value, _ in effects_of(data):
+                    group, topic, partition = key.decode().split("/")[1:]
+                    if (group, topic) != (GROUP, TOPIC) or value is None:
+                        continue
+                    row = msgspec.msgpack.decode(value, type=Committed)
+                    asked = self.history.commits.get(row.metadata)
+                    require(
+                        asked is not None and (asked.partition, asked.offset) == (int(partition), row.offset),
+                        "nobodys-commit",
+                        shard_id,
+                        f"nobody asked for the commit {row} of partition {partition}",
+                    )
+                    places[row.metadata] = len(places)
+        return places
+
+    def _check_commits(self, shard_id: int, places: dict[str, int]) -> None:
+        for text, asked in self.history.commits.items():
+            if asked.outcome == "acknowledged":
+                require(
+                    text in places,
+                    "commit-kept",
+                    shard_id,
+                    f"the commit {text} of {asked.offset} was acknowledged, and is not in the log",
+                )
+            if asked.outcome == "refused":
+                require(
+                    text not in places,
+                    "refused-commit",
+                    shard_id,
+                    f"the commit {text} of {asked.offset} was refused, and is in the log",
+                )
+
+    def _check_generations(self, shard_id: int, places: dict[str, int]) -> None:
+        over: dict[Round, None] = {}
+        current: Round | None = None
+        for text in sorted(places, key=places.__getitem__):
+            who = self.history.commits[text].round
+            if who == current:
+                continue
+            require(
+                who not in over,
+                "old-generation",
+                shard_id,
+                f"the commit {text} is of generation {who}, and comes after one of generation {current}, which is newer",
+            )
+            if current is not None:
+                over[current] = None
+            current = who
+
+    def _check_found(self, shard_id: int, places: dict[str, int], found: Found) -> None:
+        before = self.history.acknowledged.get(found.partition, [])[: found.known]
+        last = max(before, key=places.__getitem__, default=None)
+        place = -1
+        if found.text is not None:
+            asked = self.history.commits.get(found.text)
+            require(
+                asked is not None and found.text in places and asked.offset == found.offset,
+                "commit-found",
+                shard_id,
+                f"a member was told of the commit {found.text} of {found.offset}, which is not in the log",
+            )
+            place = places[found.text]
+        require(
+            last is None or place >= places[last],
+            "commit-found",
+            shard_id,
+            f"a member was told that {found.text} is the last commit of partition {found.partition} "
+            f"(offset {found.offset}), after {last} had been acknowledged",
+        )

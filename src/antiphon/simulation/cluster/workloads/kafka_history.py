@@ -1,0 +1,37 @@
+"""What the members of a consumer group asked for, and what they were told."""
+
+from dataclasses import dataclass, field
+
+Round = tuple[int, str]
+"""A generation and the member that leads it: ids of members are unique, so that no other round is the same."""
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit that some member asked for. `outcome`: acknowledged, refused, or unknown."""
+
+    partition: int
+    offset: int
+    round: Round
+    outcome: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a fetch of offsets found: `text` of the commit, None for no commit. `known`: acknowledged when it began."""
+
+    partition: int
+    offset: int
+    text: str | None
+    known: int
+
+
+@dataclass(slots=True)
+class History:
+    """What members asked for and were told."""
+
+    commits: dict[str, Commit] = field(default_factory=dict)  # by its text
+    acknowledged: dict[int, list[str]] = field(default_factory=dict)  # by partition, in order of time
+    found: list[Found] = field(default_factory=list)
+    meant: dict[Round, dict[str, tuple[int, ...]]] = field(default_factory=dict)  # by the leader, by member
+    owners: dict[tuple[Round, int], str] = field(default_factory=dict)

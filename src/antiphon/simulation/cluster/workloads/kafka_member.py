@@ -1,0 +1,269 @@
+"""One life of a member of a consumer group (classic protocol): join, own partitions, commit, and be gone one day.
+
+Now and then a member commits once more under a generation that it was in before, as one that was cut off for a while
+would; and not every one of them says goodbye.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.messages import groups as m
+from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, Round
+from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC
+from antiphon.simulation.violation import ViolationError, require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
+    from antiphon.simulation.runtime.process import Process
+
+GROUP: Final = "listeners"
+CONSUMER: Final = "consumer"
+PROTOCOL: Final = "range"
+SESSION_MS: Final = (300, 1_000, 5_000)
+REBALANCE_MS: Final = (500, 2_000)
+JOIN_EXTRA_S: Final = 2.0  # over the time that a rebalance may take
+RECORDS_MAX: Final = 10
+OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
+MANY_GROUPS: Final = 8  # version of OffsetFetch from which it asks for many groups at once
+
+ELSEWHERE: Final = frozenset({
+    code.COORDINATOR_LOAD_IN_PROGRESS, code.COORDINATOR_NOT_AVAILABLE, code.NOT_COORDINATOR,
+})  # fmt: skip
+REFUSED: Final = frozenset({
+    code.ILLEGAL_GENERATION, code.UNKNOWN_MEMBER_ID, code.REBALANCE_IN_PROGRESS, code.FENCED_INSTANCE_ID,
+})  # fmt: skip
+UNUSUAL: Final = frozenset({
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.KAFKA_STORAGE_ERROR, code.REQUEST_TIMED_OUT, code.NOT_ENOUGH_REPLICAS,
+})  # fmt: skip
+
+
+class Membership:
+    """See the module's text."""
+
+    def __init__(self, workload: "GroupWorkload", process: "Process", client: KafkaClient) -> None:
+        self._workload = workload
+        self._process = process
+        self._client = client
+        self._draw = client.random
+        self._coordinator: Address | None = None
+        self._member_id = ""
+        self._round: Round = (-1, "")
+        self._was: list[tuple[str, Round]] = []  # its member ids and rounds; the last ones are those of now
+        self._positions: dict[int, int] = {}  # of what it owns
+        self._session_ms = self._draw.choice(SESSION_MS)
+        self._rebalance_ms = self._draw.choice(REBALANCE_MS)
+        self._versions = {
+            JOIN_GROUP: self._draw.choice((2, 5, 9)),
+            SYNC_GROUP: self._draw.choice((1, 3, 5)),
+            HEARTBEAT: self._draw.choice((1, 4)),
+            OFFSET_COMMIT: self._draw.choice((2, 6, 9)),
+            OFFSET_FETCH: self._draw.choice((2, 5, 7, 9)),
+            LEAVE_GROUP: self._draw.choice((1, 5)),
+        }
+
+    async def live(self) -> None:
+        """Join, work, join again, for a while."""
+        ends_s = self._workload.now + self._draw.choice((0.5, 2.0, 10.0))
+        while not self._workload.stopped and self._workload.now < ends_s:
+            try:
+                if await self._join() and await self._sync() and await self._begin():
+                    await self._work(ends_s)
+            except NoAnswerError:
+                self._coordinator = None
+            await self._client.back_off()
+        if self._draw.random() < 0.7:
+            await self._leave()
+        self._client.close()
+
+    async def look(self) -> None:
+        """Ask for the committed offsets of all partitions, until somebody says them."""
+        while True:
+            try:
+                if await self._fetch_offsets(tuple(self._workload.shard_ids)):
+                    break
+            except NoAnswerError:
+                self._coordinator = None
+            await self._client.back_off()
+        self._client.close()
+
+    async def _ask(self, key: int, request: Any, timeout_s: float = 3.0) -> Any:
+        if self._coordinator is None:
+            self._coordinator = await self._client.coordinator(GROUP)
+        if self._coordinator is None:
+            raise NoAnswerError("nobody knows the coordinator")
+        return await self._client.ask(self._coordinator, key, self._versions[key], request, timeout_s)
+
+    def _troubled(self, what: str, error: int) -> bool:
+        """Something is to be done about an error code; ViolationError for one that should not come."""
+        if not error:
+            return False
+        self._workload.cluster.tell("group", self._process.name, what, error)
+        if error in ELSEWHERE or error in UNUSUAL:
+            self._coordinator = None
+        elif error in {code.UNKNOWN_MEMBER_ID, code.ILLEGAL_GENERATION}:
+            self._member_id = ""
+        elif error not in REFUSED:
+            raise ViolationError(
+                "group-refused", -1, f"{what} of {self._process.name} is refused with error {error}"
+            )
+        return True
+
+    # -- membership -------------------------------------------------------------------------------------------------
+
+    async def _join(self) -> bool:
+        request = m.JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=self._session_ms,
+            rebalance_timeout_ms=self._rebalance_ms,
+            member_id=self._member_id,
+            protocol_type=CONSUMER,
+            protocols=[m.JoinProtocol(name=PROTOCOL, metadata=b"")],
+        )
+        found = await self._ask(JOIN_GROUP, request, self._rebalance_ms / 1000 + JOIN_EXTRA_S)
+        if found.error_code == code.MEMBER_ID_REQUIRED:
+            self._member_id = found.member_id
+            return False
+        if self._troubled("join", found.error_code):
+            return False
+        self._member_id, self._round = found.member_id, (found.generation_id, found.leader)
+        self._was.append((self._member_id, self._round))
+        self._workload.outcomes["joined"] += 1
+        self._workload.cluster.tell("joined", self._process.name, *self._round)
+        if found.leader == found.member_id:
+            members = [member.member_id for member in found.members]
+            partitions = tuple(self._workload.shard_ids)
+            self._workload.history.meant[self._round] = {
+                member: partitions[at :: len(members)] for at, member in enumerate(members)
+            }
+        return True
+
+    async def _sync(self) -> bool:
+        meant = self._workload.history.meant
+        leads = self._round[1] == self._member_id
+        request = m.SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=self._round[0],
+            member_id=self._member_id,
+            protocol_type=CONSUMER,
+            protocol_name=PROTOCOL,
+            assignments=[
+                m.SyncAssignment(member_id=member, assignment=bytes(owned))
+                for member, owned in (meant[self._round] if leads else {}).items()
+            ],
+        )
+        found = await self._ask(SYNC_GROUP, request, self._rebalance_ms / 1000 + JOIN_EXTRA_S)
+        if self._troubled("sync", found.error_code):
+            return False
+        owned = tuple(found.assignment)
+        self._workload.cluster.tell("owns", self._process.name, *self._round, owned)
+        require(
+            owned == meant.get(self._round, {}).get(self._member_id, ()),
+            "one-owner",
+            -1,
+            f"{self._member_id} is to own {owned} in {self._round}; its leader meant {meant.get(self._round)}",
+        )
+        for partition in owned:
+            owner = self._workload.history.owners.setdefault((self._round, partition), self._member_id)
+            require(
+                owner == self._member_id,
+                "one-owner",
+                -1,
+                f"{owner} and {self._member_id} both own partition {partition} in {self._round}",
+            )
+        self._positions = dict.fromkeys(owned, 0)
+        return True
+
+    async def _begin(self) -> bool:
+        """Find out where to begin, however often it has to be asked for."""
+        while not await self._fetch_offsets(tuple(self._positions)):
+            if self._workload.stopped or self._coordinator is None:
+                return False
+            await self._client.back_off()
+        return True
+
+    async def _work(self, ends_s: float) -> None:
+        """Consume and commit until the group calls."""
+        beats_s = self._session_ms / 3000
+        beat_s = self._workload.now
+        while not self._workload.stopped and self._workload.now < ends_s:
+            if self._workload.now >= beat_s:
+                beat_s = self._workload.now + beats_s
+                if not await self._beat():
+                    return
+            if self._positions and not await self._consume():
+                return
+            await self._workload.sleep(self._process, min(beats_s, 0.1))
+
+    async def _beat(self) -> bool:
+        request = m.HeartbeatRequest(group_id=GROUP, generation_id=self._round[0], member_id=self._member_id)
+        found = await self._ask(HEARTBEAT, request)
+        return not self._troubled("heartbeat", found.error_code)
+
+    async def _leave(self) -> None:
+        request = m.LeaveGroupRequest(
+            group_id=GROUP,
+            member_id=self._member_id,
+            members=[m.LeavingMember(member_id=self._member_id)],
+        )
+        try:
+            await self._ask(LEAVE_GROUP, request)
+        except NoAnswerError:
+            return
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    async def _consume(self) -> bool:
+        partition = self._draw.choice(sorted(self._positions))
+        at = min(
+            self._positions[partition] + self._draw.randrange(RECORDS_MAX), self._workload.end_of(partition)
+        )
+        self._positions[partition] = at
+        if len(self._was) > 1 and self._draw.random() < 0.1:
+            await self._commit(partition, at, *self._draw.choice(self._was[:-1]))
+        return await self._commit(partition, at, self._member_id, self._round)
+
+    async def _commit(self, partition: int, offset: int, member_id: str, who: Round) -> bool:
+        history = self._workload.history
+        text = f"{who[0]} {who[1]} {len(history.commits)}"
+        asked = history.commits[text] = Commit(partition, offset, who)
+        one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
+        request = m.OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=who[0],
+            member_id=member_id,
+            topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
+        )
+        self._workload.outcomes["commit_unknown"] += 1
+        found = await self._ask(OFFSET_COMMIT, request)
+        error = found.topics[0].partitions[0].error_code
+        self._workload.cluster.tell("commit", self._process.name, partition, offset, text, error)
+        if not error:
+            asked.outcome = "acknowledged"
+            history.acknowledged.setdefault(partition, []).append(text)
+        elif error in REFUSED:
+            asked.outcome = "refused"
+        if asked.outcome != "unknown":
+            self._workload.outcomes["commit_unknown"] -= 1
+            self._workload.outcomes["committed" if not error else "commit_refused"] += 1
+        return who != self._round or not self._troubled("commit", error)
+
+    async def _fetch_offsets(self, partitions: tuple[int, ...]) -> bool:
+        history = self._workload.history
+        known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
+        topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
+        many = self._versions[OFFSET_FETCH] >= MANY_GROUPS
+        request = m.OffsetFetchRequest(
+            group_id=GROUP, topics=topics, groups=[m.FetchOffsetsGroup(group_id=GROUP, topics=topics)]
+        )
+        found = await self._ask(OFFSET_FETCH, request)
+        group = found.groups[0] if many else found
+        if self._troubled("offsets", group.error_code):
+            return False
+        for one in group.topics[0].partitions:
+            text = one.metadata if one.committed_offset >= 0 else None
+            history.found.append(
+                Found(one.partition_index, one.committed_offset, text, known[one.partition_index])
+            )
+            self._positions[one.partition_index] = max(0, one.committed_offset)
+        return True
