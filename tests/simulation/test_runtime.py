@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -354,3 +354,50 @@ def test_same_seed_same_world() -> None:
 
     assert play(3) == play(3)
     assert play(3) != play(4)
+
+
+async def _numbers(closed: list[float]) -> AsyncGenerator[int, None]:
+    try:
+        while True:
+            yield 1
+    finally:
+        await asyncio.sleep(0.01)
+        closed.append(asyncio.get_running_loop().time())
+
+
+def test_a_generator_that_nobody_iterates_is_closed_as_asyncio_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world, closed = World(), list[float]()
+
+    async def take(then_s: float) -> None:
+        async for _ in _numbers(closed):
+            break
+        await asyncio.sleep(then_s)
+
+    world.run(world.a, take(1.0))
+    assert len(closed) == 1
+    world.b.run(take(1.0))
+    world.wait(0.001)
+    world.loop.close()
+    assert len(closed) == 1  # the run is over before its `finally` is
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_suspended_when_a_run_ends_is_unwound() -> None:
+    world, unwound = World(), list[str]()
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(10.0)
+        finally:
+            unwound.append("begun")
+            await asyncio.sleep(10.0)
+
+    world.a.run(wait())
+    world.b.run(wait())
+    world.wait(1.0)
+    world.b.kill()
+    assert not unwound
+    world.loop.close()
+    assert unwound == ["begun", "begun"]

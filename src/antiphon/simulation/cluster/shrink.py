@@ -16,7 +16,9 @@ SECONDS_MAX: Final = 60.0
 RUNS_MAX: Final = 400
 NODES_MIN: Final = 3
 CLIENTS: Final = tuple(
-    field.name for field in fields(ClusterOptions) if field.name.endswith(("ers", "ors", "clients"))
+    field.name
+    for field in fields(ClusterOptions)
+    if field.type in {int, "int"} and field.name.endswith(("ers", "ors", "clients"))
 )
 """Options that say how many clients of a kind there are: appenders, putters ..."""
 SWITCHES: Final = tuple(field.name for field in fields(ClusterOptions) if field.type in {bool, "bool"})

@@ -13,9 +13,10 @@ each handle, for checks that look at the state of all nodes.
 import asyncio
 import heapq
 import math
+import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -102,12 +103,20 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         invariant(not self._running, "the loop runs once at a time")
         set_running_loop(self)
         self._running = True
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=self._abandoned)
         try:
             while not done():
                 self._step()
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             self._running = False
             set_running_loop(None)
+
+    def _abandoned(self, generator: AsyncGenerator[Any, None]) -> None:
+        """Nobody iterates any more: it is closed in a task, as asyncio does; after the end of the run not at all."""
+        if not self._closed:
+            self.call_soon(self.create_task, generator.aclose())
 
     def run_until_complete(self, future: Any) -> Any:
         """See asyncio."""
