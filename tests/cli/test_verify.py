@@ -31,7 +31,7 @@ from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import open_state
-from tests.node.in_process import cluster_of, run
+from tests.node.real_nodes import cluster_of, run
 
 
 def log_of(*values: bytes) -> dict[int, ShardCopy]:

@@ -1,33 +1,64 @@
-"""Nodes in this process, on one event loop: for what a test must reach into, such as a disk that fills up."""
+"""Whole nodes on a simulated machine each: one event loop in virtual time, a network, disks and table stores in memory.
+
+A test of nodes, clients or doors runs here without a port, a file or a sleep, and does the same each time it runs.
+What must be on the real machine (threads, RocksDB's files, sockets, `flock`) is in `tests/node/real_nodes.py`.
+
+The test's own code runs in a process `test` on a machine of its own. Each node runs in a process on its machine, which can
+be killed; its disk outlives it.
+"""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
+from functools import partial
+from random import Random
+from typing import Any, Final, Protocol
 
+from antiphon import system
+from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError, NotLeaderError
-from antiphon.log.disk import Disk
-from antiphon.node.config import Member, NodeConfig, Ports, Timings
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.builder import build_batch
-from tests.node.processes import bind, port_of
+from antiphon.simulation.memory_store import MemoryEngine
+from antiphon.simulation.runtime.loop import VirtualLoop
+from antiphon.simulation.runtime.network import Network
+from antiphon.simulation.runtime.process import Process
+from antiphon.simulation.runtime.wal import SimulatedWal
 
-DOORS = ("native",)
+NATIVE_PORT: Final = 7400
+DIRECTORY: Final = "/data"  # of each node, on its own disk
+TEST_S: Final = 60.0  # of virtual time, for one test
+SEED: Final = os.environ.get("ANTIPHON_TEST_SEED", "0")  # another one draws other delays and time-outs
+
+
+class SomeNodes(Protocol):
+    """Nodes that a test can ask, simulated or real ones."""
+
+    nodes: dict[int, Node]
 
 
 class Nodes:
-    """The nodes of one cluster, by id; `stop` and `start` one at will."""
+    """The nodes of one cluster, by id; `stop`, `kill` and `start` one at will."""
 
-    def __init__(self, directory: Path, count: int, disks: dict[int, Disk], dial: str = "each") -> None:
-        self.directory = directory
-        self.disks = disks
+    def __init__(self, count: int, disks: dict[int, SimulatedDisk] | None = None, dial: str = "each") -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), "simulated nodes need `in_process.run`"
+        self.loop = loop
+        self.network = loop.network
         self.dial = dial
         self.nodes: dict[int, Node] = {}
-        self._sockets = [bind() for _ in range(count)]
-        self._ports = [port_of(listener) for listener in self._sockets]
-        self.members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self._ports)]
+        self.processes: dict[int, Process] = {}
+        self.random = Random(system.rng().getrandbits(64))
+        self.members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(count)]
+        self.disks = {i: SimulatedDisk(Random(self.random.getrandbits(64))) for i in range(count)}
+        self.disks |= disks or {}
+        self.slow_s: dict[
+            int, float
+        ] = {}  # by node: what its disk takes for a group of writes beyond the usual
 
     def config(self, node_id: int, *, first: bool = False) -> NodeConfig:
         """The configuration of a node; the `first` start founds the cluster."""
@@ -35,71 +66,107 @@ class Nodes:
             cluster_id="test",
             node_id=node_id,
             nodes=self.members,
-            dir=self.directory / f"node-{node_id}",
+            dir=DIRECTORY,  # type: ignore[arg-type]  # a path on the simulated disk
             bootstrap=first,
             dial=self.dial,
-            ports=Ports(self._ports[node_id], -1, -1, -1),
+            listen_host=f"node-{node_id}",
+            ports=Ports(NATIVE_PORT, -1, -1, -1),
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
+            limits=Limits(),
         )
 
     async def start(self, node_id: int, *, first: bool = False) -> Node:
-        """Start a node and wait until it has joined."""
-        sockets = {"native": self._sockets[node_id]} if first else None
-        node = Node(self.config(node_id, first=first), sockets, self.disks.get(node_id))
-        self.nodes[node_id] = node
+        """Start a node in a new process; returns when it serves."""
+        process = Process(self.loop, f"node-{node_id}", f"node-{node_id}", seed=self.random.getrandbits(64))
+        self.processes[node_id] = process
+        await process.run(self._start(process, node_id, first))
+        return self.nodes[node_id]
+
+    async def _start(self, process: Process, node_id: int, first: bool) -> None:
+        disk, draw = self.disks[node_id], process.random
+        node = self.nodes[node_id] = Node(
+            self.config(node_id, first=first),
+            disk=disk,
+            stores=MemoryEngine(disk, Random(draw.getrandbits(64))),
+            make_wal=partial(SimulatedWal, rng=draw, took_s=lambda: self.slow_s.get(node_id, 0.0)),
+        )
         await node.start()
-        return node
 
     async def start_all(self) -> None:
         """Start all and wait until they are a cluster."""
-        for node_id in range(len(self._ports)):
-            await self.start(node_id, first=True)
+        for member in self.members:
+            await self.start(member.id, first=True)
         for node in self.nodes.values():
             assert await node.joined(20)
 
     async def stop(self, node_id: int) -> None:
         """Stop a node cleanly."""
-        await self.nodes.pop(node_id).stop()
+        process = self.processes[node_id]
+        await process.run(self.nodes.pop(node_id).stop())
+        process.kill()  # there is nothing left of it
+
+    def kill(self, node_id: int) -> None:
+        """End a node's process as `kill -9` does: what it wrote is on its disk."""
+        del self.nodes[node_id]
+        self.processes[node_id].kill()
+        self.disks[node_id] = self.disks[node_id].kill()
 
     async def close(self) -> None:
         """Stop all."""
         for node_id in list(self.nodes):
             await self.stop(node_id)
-        for listener in self._sockets:
-            listener.close()
+
+    def lose_directory(self, node_id: int) -> None:
+        """Empty a stopped node's disk."""
+        self.disks[node_id].lose(DIRECTORY)
+
+    def shard_path(self, node_id: int, shard_id: int) -> tuple[SimulatedDisk, str]:
+        """Where a node keeps a shard's log."""
+        return self.disks[node_id], f"{DIRECTORY}/shards/{shard_id}"
 
     async def leader(self, shard_id: int) -> ShardHost:
         """The replica that serves the shard."""
-        found: list[ShardHost] = []
-
-        def serves() -> bool:
-            hosts = (node.hosts.get(shard_id) for node in self.nodes.values())
-            found[:] = [host for host in hosts if host is not None and host.is_serving]
-            return bool(found)
-
-        await eventually(serves)
-        return found[0]
+        return await leader_of(self, shard_id)
 
     async def append(self, shard_id: int, value: bytes) -> int:
         """Append one record through whoever leads; returns the offset after it."""
-        deadline = time.monotonic() + 20
-        while True:
-            node_id = (await self.leader(shard_id)).services.node_id
-            try:
-                batch = build_batch([(None, value, [], 1)])
-                return (await self.nodes[node_id].append(shard_id, batch)).next_offset
-            except AntiphonError as error:
-                again = error.retriable or isinstance(error, NotLeaderError)
-                if not again or time.monotonic() > deadline:
-                    raise
+        return await append_to(self, shard_id, value)
+
+
+async def leader_of(nodes: SomeNodes, shard_id: int) -> ShardHost:
+    """The replica that serves the shard."""
+    found: list[ShardHost] = []
+
+    def serves() -> bool:
+        hosts = (node.hosts.get(shard_id) for node in nodes.nodes.values())
+        found[:] = [host for host in hosts if host is not None and host.is_serving]
+        return bool(found)
+
+    await eventually(serves)
+    return found[0]
+
+
+async def append_to(nodes: SomeNodes, shard_id: int, value: bytes) -> int:
+    """Append one record through whoever leads; returns the offset after it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 20
+    while True:
+        node_id = (await leader_of(nodes, shard_id)).services.node_id
+        try:
+            batch = build_batch([(None, value, [], 1)])
+            return (await nodes.nodes[node_id].append(shard_id, batch)).next_offset
+        except AntiphonError as error:
+            again = error.retriable or isinstance(error, NotLeaderError)
+            if not again or loop.time() > deadline:
+                raise
 
 
 @asynccontextmanager
 async def cluster_of(
-    directory: Path, count: int, disks: dict[int, Disk] | None = None, dial: str = "each"
+    count: int, disks: dict[int, SimulatedDisk] | None = None, dial: str = "each"
 ) -> AsyncIterator[Nodes]:
-    """A running cluster of `count` nodes in this process."""
-    nodes = Nodes(directory, count, disks or {}, dial)
+    """A running cluster of `count` simulated nodes."""
+    nodes = Nodes(count, disks, dial)
     try:
         await nodes.start_all()
         yield nodes
@@ -107,18 +174,44 @@ async def cluster_of(
         await nodes.close()
 
 
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Connection]:
+    """A client's connection to a node, for single requests."""
+    connection = await open_connection(address, "test", None)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def ask(address: str, body: Any, payload: bytes = b"") -> Any:
+    """The reply to one request of a client; raises the error that it is refused with."""
+    async with connected(address) as client:
+        return (await client.request(body, [payload] if payload else ()))[0]
+
+
 async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Look again at every turn of the loop until `condition` holds."""
-    deadline = time.monotonic() + timeout_s
+    """Look again every few milliseconds until `condition` holds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert loop.time() < deadline, "it did not come true in time"
         await asyncio.sleep(0.005)
 
 
-def run(test: Awaitable[None]) -> None:
-    """Run a test's coroutine."""
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine in virtual time. What fails where nobody waits for it fails the test."""
+    loop = VirtualLoop(Random(f"loop {SEED}"))
+    Network(loop, Random(f"network {SEED}"))
+    process = Process(loop, "test", "test", seed=Random(f"test {SEED}").getrandbits(64))
 
     async def main() -> None:
-        await asyncio.wait_for(test, 50)
+        await asyncio.wait_for(test, TEST_S)
 
-    asyncio.run(main())
+    task = process.run(main())
+    try:
+        loop.run_until(task.done)
+        task.result()
+        assert not loop.failures, loop.failures
+    finally:
+        loop.close()

@@ -1,7 +1,6 @@
 """Bulk writes: the rate follows what the node sees, the line is bounded, a table's limit holds, and nothing is lost."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,9 +180,9 @@ class Client:
         self._writer.close()
 
 
-def test_a_node_lets_bulk_writes_through_as_the_table_says(tmp_path: Path) -> None:
+def test_a_node_lets_bulk_writes_through_as_the_table_says() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             topic = await node.create_topic(CreateTopic("t", kind=Kind.TABLE))
             shard_id = topic.shards[0].shard_id

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from pathlib import Path
 from typing import Any
 
 from antiphon.errors import AntiphonError
@@ -76,9 +75,9 @@ async def _move_a_follower(nodes: Nodes, shard_id: int) -> None:
     )
 
 
-def test_replicas_stay_the_same_while_they_move_under_bulk_writes(tmp_path: Path) -> None:
+def test_replicas_stay_the_same_while_they_move_under_bulk_writes() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 4) as nodes:
+        async with cluster_of(4) as nodes:
             topic = await nodes.nodes[0].create_topic(
                 CreateTopic("t", kind=Kind.TABLE, profile="tarantool", replicas=3)
             )

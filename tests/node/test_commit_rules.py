@@ -1,7 +1,6 @@
 """Commit rules on real nodes in this process: what waits for whom, what may be lost, and what is said of it."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -70,10 +69,10 @@ async def read_all(node: Node, shard_id: int, isolation: str = "committed") -> l
 
 
 def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches_up_is_live_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "fluvio", {"live.lag.ms": "200"})
             host = await nodes.leader(shard_id)
             node = node_of(nodes, host)
@@ -100,9 +99,9 @@ def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches
     run(test())
 
 
-def test_min_live_blocks_writes_until_enough_are_live(tmp_path: Path) -> None:
+def test_min_live_blocks_writes_until_enough_are_live() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "fluvio", {"live.lag.ms": "100", "min.live": "3"})
             host = await nodes.leader(shard_id)
             node = node_of(nodes, host)
@@ -120,11 +119,9 @@ def test_min_live_blocks_writes_until_enough_are_live(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-def test_s3_11_s3_18_without_a_live_member_only_an_unclean_election_goes_on(
-    tmp_path: Path, *, unclean: bool
-) -> None:
+def test_s3_11_s3_18_without_a_live_member_only_an_unclean_election_goes_on(*, unclean: bool) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 4) as nodes:
+        async with cluster_of(4) as nodes:
             config = {"live.lag.ms": "100", "unclean.leader.election.enable": str(unclean).lower()}
             shard_id = await _shard_led_elsewhere(nodes, config)
             host = await nodes.leader(shard_id)
@@ -183,11 +180,9 @@ def cut_off(host: ShardHost) -> None:
 
 
 @pytest.mark.parametrize("rule", ["local", "at_least(1)"])
-def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_readers(
-    tmp_path: Path, rule: str
-) -> None:
+def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_readers(rule: str) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, config={"commit": rule, "accept.split.brain": "true"})
             host = await nodes.leader(shard_id)
             node = node_of(nodes, host)
@@ -217,9 +212,9 @@ def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_re
     run(test())
 
 
-def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between(tmp_path: Path) -> None:
+def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, config={"commit": "local"})
             host = await nodes.leader(shard_id)
             leader = host.services.node_id
@@ -235,9 +230,9 @@ def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between(tmp_pa
     run(test())
 
 
-def test_s4_29_at_least_k_waits_for_k_replicas(tmp_path: Path) -> None:
+def test_s4_29_at_least_k_waits_for_k_replicas() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, config={"commit": "at_least(3)"})
             host = await nodes.leader(shard_id)
             node = node_of(nodes, host)
@@ -256,9 +251,9 @@ def test_s4_29_at_least_k_waits_for_k_replicas(tmp_path: Path) -> None:
 # -- a living topic changes its rule ------------------------------------------------------------------------------
 
 
-def test_c1_a_living_topic_changes_its_commit_rule_under_load(tmp_path: Path) -> None:
+def test_c1_a_living_topic_changes_its_commit_rule_under_load() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes)
             acknowledged: dict[int, bytes] = {}
             stop = False
@@ -300,9 +295,9 @@ def test_c1_a_living_topic_changes_its_commit_rule_under_load(tmp_path: Path) ->
     run(test())
 
 
-def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it(tmp_path: Path) -> None:
+def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "tarantool")
             host = await nodes.leader(shard_id)
             for number in range(10):
@@ -327,9 +322,9 @@ def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it(tmp_path:
     run(test())
 
 
-def test_min_live_and_the_patience_with_laggards_change_on_a_living_shard(tmp_path: Path) -> None:
+def test_min_live_and_the_patience_with_laggards_change_on_a_living_shard() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "fluvio", {"live.lag.ms": "60000"})
             host = await nodes.leader(shard_id)
             node = node_of(nodes, host)
@@ -349,9 +344,9 @@ def test_min_live_and_the_patience_with_laggards_change_on_a_living_shard(tmp_pa
     run(test())
 
 
-def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew(tmp_path: Path) -> None:
+def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 4) as nodes:
+        async with cluster_of(4) as nodes:
             config = {"live.lag.ms": "100", "unclean.leader.election.enable": "true"}
             shard_id = await _shard_led_elsewhere(nodes, config, Kind.TABLE)
             host = await nodes.leader(shard_id)
@@ -387,9 +382,9 @@ def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew(tmp_
     run(test())
 
 
-def test_a_topic_that_names_no_profile_gets_the_nodes_default(tmp_path: Path) -> None:
+def test_a_topic_that_names_no_profile_gets_the_nodes_default() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             assert (await node.create_topic(CreateTopic("plain", profile=""))).profile == "oxia"
             node.default_profile = "raft"
@@ -398,9 +393,9 @@ def test_a_topic_that_names_no_profile_gets_the_nodes_default(tmp_path: Path) ->
     run(test())
 
 
-def test_settings_that_mean_nothing_are_refused_when_a_living_topic_is_altered(tmp_path: Path) -> None:
+def test_settings_that_mean_nothing_are_refused_when_a_living_topic_is_altered() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             await new_shard(nodes)
             for config in ({"commit": "most"}, {"commit": "at_least(1)"}, {"election": "raft"}):
                 with pytest.raises(AntiphonError):

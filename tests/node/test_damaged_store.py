@@ -25,7 +25,7 @@ from antiphon.wire.requests import (
     TableScan,
     TableWrite,
 )
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 
 ROWS = 111
 

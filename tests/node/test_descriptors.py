@@ -14,9 +14,9 @@ import pytest
 
 from antiphon.errors import OverloadedError
 from antiphon.log.config import LogConfig
-from antiphon.log.disk import File, RealDisk
+from antiphon.log.disk import RealDisk
 from antiphon.log.shard_log import ShardLog
-from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.simulated_disk import SimulatedDisk, SimulatedFile
 from antiphon.node.file_limits import connection_shares
 from antiphon.records.builder import build_batch
 from antiphon.wire.requests import AppendBatch, CreateTopic
@@ -25,12 +25,12 @@ from tests.node.in_process import cluster_of, run
 from tests.node.processes import NativeClient, Processes
 
 
-class Starved(RealDisk):
+class Starved(SimulatedDisk):
     """A disk that opens nothing while `starved`, and has nothing open."""
 
     starved = False
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
         if self.starved:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         return super().open(path, create=create)
@@ -79,10 +79,10 @@ def test_shares_leave_room_for_logs_and_peers() -> None:
     assert connection_shares(1 << 20).native > 10_000
 
 
-def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can(tmp_path: Path) -> None:
+def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
     async def test() -> None:
-        disk = Starved(0)
-        async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+        disk = Starved(Random(0))
+        async with cluster_of(1, {0: disk}) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=1))
             shard_id = topic.shards[0].shard_id
             await nodes.append(shard_id, b"before")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +40,10 @@ HOW: dict[str, dict[type, str]] = {
 
 
 @pytest.mark.parametrize("dial", ["each", "leader", "follower"])
-def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dial: str
-) -> None:
+def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(monkeypatch: pytest.MonkeyPatch, dial: str) -> None:
     async def test() -> None:
         seen = spy(monkeypatch)
-        async with cluster_of(tmp_path, 3, dial=dial) as nodes:
+        async with cluster_of(3, dial=dial) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t"))
             shard_id = topic.shards[0].shard_id
             seen.clear()
@@ -74,11 +71,9 @@ def connections(nodes: Nodes) -> Counter[frozenset[int]]:
 
 
 @pytest.mark.parametrize("dial", ["leader", "follower"])
-def test_s3_21_two_connections_serve_all_shards_of_a_pair_and_a_broken_one_is_made_good(
-    tmp_path: Path, dial: str
-) -> None:
+def test_s3_21_two_connections_serve_all_shards_of_a_pair_and_a_broken_one_is_made_good(dial: str) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3, dial=dial) as nodes:
+        async with cluster_of(3, dial=dial) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", shards=6))
             shards = [shard.shard_id for shard in topic.shards]
             assert len({(await nodes.leader(one)).services.node_id for one in shards}) > 1

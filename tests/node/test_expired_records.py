@@ -1,11 +1,9 @@
 """Nothing expires unless a topic asks for it, and who appends records that have expired already is heard of."""
 
-import time
-from pathlib import Path
-
 import pytest
 import structlog
 
+from antiphon import system
 from antiphon.node.node import Node
 from antiphon.records.builder import RecordInput, build_batch
 from antiphon.wire.requests import CreateTopic
@@ -16,7 +14,7 @@ DAY_MS = 24 * 3600 * 1000
 
 def clicks(age_ms: int) -> bytearray:
     """Three records that are so old."""
-    stamp_ms = time.time_ns() // 1_000_000 - age_ms
+    stamp_ms = system.wall_ms() - age_ms
     records: list[RecordInput] = [(None, b"click %d" % number, [], stamp_ms) for number in range(3)]
     return build_batch(records)
 
@@ -27,9 +25,9 @@ async def new_topic(node: Node, **config: str) -> int:
     return topic.shards[0].shard_id
 
 
-def test_a_topic_that_was_told_nothing_keeps_records_of_last_year(tmp_path: Path) -> None:
+def test_a_topic_that_was_told_nothing_keeps_records_of_last_year() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_topic(node)
             await node.append(shard_id, clicks(8 * DAY_MS))
@@ -40,9 +38,9 @@ def test_a_topic_that_was_told_nothing_keeps_records_of_last_year(tmp_path: Path
     run(test())
 
 
-def test_records_that_have_expired_already_are_counted_and_told_of_once_a_minute(tmp_path: Path) -> None:
+def test_records_that_have_expired_already_are_counted_and_told_of_once_a_minute() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_topic(node, retention_ms=str(7 * DAY_MS))
             await node.append(shard_id, clicks(0))
@@ -61,11 +59,11 @@ def test_records_that_have_expired_already_are_counted_and_told_of_once_a_minute
     run(test())
 
 
-def test_the_age_of_records_is_what_retention_goes_by(tmp_path: Path) -> None:
+def test_the_age_of_records_is_what_retention_goes_by() -> None:
     """As in Kafka: by the newest timestamp of a segment, whenever it was appended."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_topic(node, retention_ms=str(7 * DAY_MS))
             await node.append(shard_id, clicks(8 * DAY_MS))

@@ -1,8 +1,5 @@
 """What a node does when its disk is full or damaged, when it has been away for too long, and when it finds a bug."""
 
-import errno
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +12,7 @@ from antiphon.errors import (
     StorageFailedError,
 )
 from antiphon.invariants import InvariantError
-from antiphon.log.disk import File, RealDisk
-from antiphon.records.batch import Buffer
+from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.records.builder import build_batch
 from antiphon.replication.actions import Action
 from antiphon.wire.frames import encode_message
@@ -25,33 +21,14 @@ from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
-class TroubledFile:
-    """A file on a disk that may be full or broken."""
-
-    def __init__(self, disk: "TroubledDisk", file: File) -> None:
-        self._disk = disk
-        self._file = file
-        self.pread, self.truncate, self.size = file.pread, file.truncate, file.size
-
-    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
-        if self._disk.full:
-            raise OSError(errno.ENOSPC, "no space left on device")
-        self._file.pwritev(buffers, at)
-
-    def fdatasync(self) -> None:
-        if self._disk.broken:
-            raise OSError(errno.EIO, "input/output error")
-        self._file.fdatasync()
+def fill(disk: SimulatedDisk) -> None:
+    """There is no room for anything more."""
+    disk.capacity_bytes = disk.used_bytes()
 
 
-class TroubledDisk(RealDisk):
-    """The real disk, full or broken when a test says so."""
-
-    full = False
-    broken = False
-
-    def open(self, path: str, *, create: bool = False) -> File:
-        return TroubledFile(self, super().open(path, create=create))
+def break_syncs(disk: SimulatedDisk) -> None:
+    """Each sync fails from now on."""
+    disk.fail_kind, disk.fail_after = "fdatasync", disk.calls
 
 
 async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
@@ -59,14 +36,13 @@ async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: 
     return topic.shards[0].shard_id
 
 
-def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
     async def test() -> None:
-        disk = TroubledDisk()
-        async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
-            node = nodes.nodes[0]
+        async with cluster_of(1) as nodes:
+            node, disk = nodes.nodes[0], nodes.disks[0]
             shard_id = await new_shard(nodes, "t")
             end = await nodes.append(shard_id, b"before")
-            disk.full = True
+            fill(disk)
             waiting = nodes.append(shard_id, b"caught by the full disk")
             host = await nodes.leader(shard_id)
             node.spawn(waiting)
@@ -75,22 +51,21 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) ->
                 host.check_writable()
             assert host.status().state == "disk_full"
             assert (await node.fetch(shard_id, end - 1, 1000)).batches
-            disk.full = False
+            disk.capacity_bytes = None
             await eventually(lambda: not node.wal.disk_full)
             assert await nodes.append(shard_id, b"after") == end + 2
 
     run(test())
 
 
-def test_a_failed_sync_stops_the_replica_and_another_one_leads(tmp_path: Path) -> None:
+def test_a_failed_sync_stops_the_replica_and_another_one_leads() -> None:
     async def test() -> None:
-        disks = {i: TroubledDisk() for i in range(3)}
-        async with cluster_of(tmp_path, 3, dict(disks)) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t")
             await nodes.append(shard_id, b"kept")
             old = await nodes.leader(shard_id)
             victim = old.services.node_id
-            disks[victim].broken = True
+            break_syncs(nodes.disks[victim])
             end = await nodes.append(shard_id, b"the others have it")
             await eventually(lambda: old.failed is not None)
             assert isinstance(old.failed, StorageFailedError)
@@ -98,16 +73,14 @@ def test_a_failed_sync_stops_the_replica_and_another_one_leads(tmp_path: Path) -
             await eventually(lambda: not old.is_serving)
             assert await nodes.append(shard_id, b"with another leader") > end
             assert (await nodes.leader(shard_id)).services.node_id != victim
-            disks[victim].broken = False
+            nodes.disks[victim].fail_after = None
 
     run(test())
 
 
-def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             sick, well = await new_shard(nodes, "sick"), await new_shard(nodes, "well")
             host = await nodes.leader(sick)
 
@@ -124,9 +97,9 @@ def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(
     run(test())
 
 
-def test_a_damaged_log_is_refetched_before_it_counts_again(tmp_path: Path) -> None:
+def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t")
             end = 0
             for number in range(20):
@@ -135,13 +108,12 @@ def test_a_damaged_log_is_refetched_before_it_counts_again(tmp_path: Path) -> No
             host = nodes.nodes[victim].hosts[shard_id]
             await eventually(lambda: host.high_watermark == 20)
             await nodes.stop(victim)
-            for path in (tmp_path / f"node-{victim}" / "shards" / str(shard_id)).iterdir():
-                if path.suffix == ".snapshot":
-                    path.unlink()
-                elif path.suffix == ".log":
-                    data = bytearray(path.read_bytes())
-                    data[len(data) // 2] ^= 0x10
-                    path.write_bytes(data)
+            disk, directory = nodes.shard_path(victim, shard_id)
+            for path in (f"{directory}/{name}" for name in disk.listdir(directory)):
+                if path.endswith(".snapshot"):
+                    disk.lose(path)
+                elif path.endswith(".log"):
+                    disk.flip_bit(path, 8 * (disk.open(path).size() // 2) + 4)
             await nodes.start(victim)
             await eventually(lambda: shard_id in nodes.nodes[victim].hosts)
             again = nodes.nodes[victim].hosts[shard_id]
@@ -153,14 +125,14 @@ def test_a_damaged_log_is_refetched_before_it_counts_again(tmp_path: Path) -> No
     run(test())
 
 
-def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads(tmp_path: Path) -> None:
+def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t")
             for number in range(20):
                 await nodes.append(shard_id, b"<%d>" % number)
             old = await nodes.leader(shard_id)
-            flip_a_byte(Path(old.log.path))
+            flip_a_bit(nodes.disks[old.services.node_id], old.log.path)
             old.log.release_memory()
             with pytest.raises(NotLeaderError, match="damaged"):
                 old.clients.fetch(0, 100_000, "committed", at_least_one=True)
@@ -174,20 +146,18 @@ def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads(tmp_pat
     run(test())
 
 
-def flip_a_byte(directory: Path) -> None:
+def flip_a_bit(disk: SimulatedDisk, directory: str) -> None:
     """Damage the only segment of a log."""
-    (path,) = directory.glob("*.log")
-    with path.open("r+b") as file:
-        file.seek(100)
-        file.write(b"!")
+    (name,) = (name for name in disk.listdir(directory) if name.endswith(".log"))
+    disk.flip_bit(f"{directory}/{name}", 8 * 100)
 
 
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
-def test_who_was_away_for_too_long_gets_a_snapshot(tmp_path: Path, kind: Kind) -> None:
+def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
     """S0.37: retention has removed what the follower would need next."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(
                 nodes, "t", kind, **{"segment.bytes": "4096", "retention.bytes": "4096"}
             )
@@ -216,12 +186,12 @@ def test_who_was_away_for_too_long_gets_a_snapshot(tmp_path: Path, kind: Kind) -
 
 
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
-def test_a_retry_from_before_the_snapshot_is_not_applied_again(tmp_path: Path, kind: Kind) -> None:
+def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> None:
     """The follower that got the snapshot leads, and a producer sends once more what retention has removed since."""
     batch = build_batch([(None, b"once", [], 1)], producer_id=9, producer_epoch=0, base_sequence=0)
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             settings = {"segment.bytes": "4096", "retention.bytes": "4096"}
             shard_id = await new_shard(nodes, "t", kind, **settings)
             leader = await nodes.leader(shard_id)
@@ -273,7 +243,7 @@ async def write(nodes: Nodes, shard_id: int, kind: Kind, number: int) -> None:
     await node.table_write(TableWrite(shard_id, (Put(b"key%d" % number, b"x" * 1000),)))
 
 
-def test_messages_of_tomorrow_are_refused_one_by_one(tmp_path: Path) -> None:
+def test_messages_of_tomorrow_are_refused_one_by_one() -> None:
     """A request that this version does not know is answered as such; the connection stays."""
     import asyncio
 
@@ -281,7 +251,7 @@ def test_messages_of_tomorrow_are_refused_one_by_one(tmp_path: Path) -> None:
     from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetStatus, Hello, HelloReply, StatusReply
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             host, _, port = nodes.members[0].native.rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             for request_id, body in enumerate(

@@ -1,10 +1,10 @@
 """Bounded appends in flight (C8: S0.14, S2.8) and requests passed on to the leader (C12, S4.2), on nodes in this process."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
+from antiphon.client.connection import Connection
 from antiphon.errors import AntiphonError, NotLeaderError, OffsetMismatchError, TimedOutError
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.builder import build_batch
@@ -23,8 +23,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
-from tests.node.in_process import Nodes, cluster_of, run
-from tests.node.processes import NativeClient
+from tests.node.in_process import Nodes, cluster_of, connected, run
 
 
 def batch(value: bytes, sequence: int = -1) -> bytes:
@@ -52,9 +51,9 @@ def watch_heads(host: ShardHost) -> list[int]:
     return seen
 
 
-def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_the_commit(tmp_path: Path) -> None:
+def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_the_commit() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
             host = await nodes.leader(shard_id)
             seen = watch_heads(host)
@@ -66,9 +65,9 @@ def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_the_com
     run(test())
 
 
-def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_waits(tmp_path: Path) -> None:
+def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_waits() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
             host = await nodes.leader(shard_id)
             node = nodes.nodes[host.services.node_id]
@@ -83,9 +82,9 @@ def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_waits(tmp
     run(test())
 
 
-def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over(tmp_path: Path) -> None:
+def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
             host = await nodes.leader(shard_id)
             node = nodes.nodes[host.services.node_id]
@@ -105,9 +104,9 @@ def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over
     run(test())
 
 
-def test_a_tables_writes_wait_in_the_same_line(tmp_path: Path) -> None:
+def test_a_tables_writes_wait_in_the_same_line() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"}, Kind.TABLE)
             host = await nodes.leader(shard_id)
             seen = watch_heads(host)
@@ -125,17 +124,15 @@ def test_a_tables_writes_wait_in_the_same_line(tmp_path: Path) -> None:
     run(test())
 
 
-async def ask(client: NativeClient, body: object, payload: bytes = b"") -> object:
-    """A blocking client's request, off the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(
-        None, lambda: client.ask(body, [payload] if payload else ())
-    )
+async def ask(client: Connection, body: object, payload: bytes = b"") -> object:
+    """The reply to a request over a client's connection."""
+    return (await client.request(body, [payload] if payload else ()))[0]
 
 
 @pytest.mark.parametrize("mode", ["forward", "reject"])
-def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(tmp_path: Path, mode: str) -> None:
+def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(mode: str) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             config = {"on.not.leader": mode}
             topic, table = (
                 await new_shard(nodes, "t", config),
@@ -144,10 +141,7 @@ def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(tmp_path: P
             leader = (await nodes.leader(topic)).services.node_id
             table_leader = (await nodes.leader(table)).services.node_id
             other = next(one for one in nodes.nodes if one not in {leader, table_leader})
-            client = await asyncio.get_running_loop().run_in_executor(
-                None, NativeClient, nodes.members[other].native
-            )
-            with client:
+            async with connected(nodes.members[other].native) as client:
                 if mode == "reject":
                     with pytest.raises(NotLeaderError) as caught:
                         await ask(client, AppendBatch(topic), batch(b"x"))
@@ -155,9 +149,9 @@ def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(tmp_path: P
                     return
                 appended = await ask(client, AppendBatch(topic), batch(b"x"))
                 assert isinstance(appended, Appended)
-                fetched = await ask(client, Fetch(topic, appended.base_offset))
+                fetched, payload = await client.request(Fetch(topic, appended.base_offset))
                 assert isinstance(fetched, Fetched)
-                assert b"x" in client.payload
+                assert b"x" in bytes(payload)
                 listed = await ask(client, ListOffset(topic, -1))
                 assert isinstance(listed, OffsetReply)
                 assert listed.offset == appended.next_offset
@@ -174,11 +168,11 @@ def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(tmp_path: P
     run(test())
 
 
-def test_c12_a_request_is_passed_on_once_only(tmp_path: Path) -> None:
+def test_c12_a_request_is_passed_on_once_only() -> None:
     """Two nodes that take each other for the leader: the client hears of it, and nothing goes round."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t", {"on.not.leader": "forward"})
             leader = (await nodes.leader(shard_id)).services.node_id
             first, second = (one for one in nodes.nodes if one != leader)
@@ -196,9 +190,9 @@ def test_c12_a_request_is_passed_on_once_only(tmp_path: Path) -> None:
     run(test())
 
 
-def test_c12_the_connection_to_the_leader_breaks_while_a_request_is_passed_on(tmp_path: Path) -> None:
+def test_c12_the_connection_to_the_leader_breaks_while_a_request_is_passed_on() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t", {"on.not.leader": "forward"})
             leader = (await nodes.leader(shard_id)).services.node_id
             first = next(one for one in nodes.nodes if one != leader)

@@ -1,16 +1,13 @@
 """What belongs to the cluster is written by the cluster: ordinary writes of clients are refused with a reason."""
 
-import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import antiphon
+import antiphon.aio
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.node.node import Node
 from antiphon.records.builder import build_batch
-from antiphon.spark.connection import Link
 from antiphon.wire.internal import ARCHIVE_TABLE, GROUPS_TABLE, KINDS, STAGED_TOPIC
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import (
@@ -23,10 +20,10 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
-from tests.node.in_process import Nodes, cluster_of, run
+from tests.node.in_process import Nodes, ask, cluster_of, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 ROW = Put(b"offset/x", b"")
 
@@ -41,21 +38,17 @@ async def internal_shards(nodes: Nodes) -> dict[str, int]:
     return found
 
 
-def ask(node: Node, body: Any, payload: bytes = b"") -> Any:
-    """A client's request; returns what it is answered with, or the error."""
-    host, _, port = node.meta().native.partition(":")
-    link = Link((host, int(port)))
+async def answer_of(node: Node, body: Any, payload: bytes = b"") -> Any:
+    """What a client's request is answered with, or the error."""
     try:
-        return link.answer_to(link.send(body, [payload] if payload else [])).body
+        return await ask(node.meta().native, body, payload)
     except AntiphonError as error:
         return error
-    finally:
-        link.close()
 
 
-def test_ordinary_writes_to_what_belongs_to_the_cluster_are_refused(tmp_path: Path) -> None:
+def test_ordinary_writes_to_what_belongs_to_the_cluster_are_refused() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node, shards = nodes.nodes[0], await internal_shards(nodes)
             batch = bytes(build_batch([(None, b"x", [], 1)]))
             for name, shard_id in shards.items():
@@ -70,7 +63,7 @@ def test_ordinary_writes_to_what_belongs_to_the_cluster_are_refused(tmp_path: Pa
                     (AlterTopic(name, shards=9), b""),
                 ]
                 for body, payload in wanted:
-                    error = await asyncio.to_thread(ask, node, body, payload)
+                    error = await answer_of(node, body, payload)
                     assert isinstance(error, InvalidRequestError), (name, body, error)
                     assert "belongs to the" in error.message, error.message
             assert (node.metrics.appends, node.metrics.table_ops) == (0, 0)
@@ -78,60 +71,55 @@ def test_ordinary_writes_to_what_belongs_to_the_cluster_are_refused(tmp_path: Pa
     run(test())
 
 
-def test_jobs_write_where_they_keep_their_state_but_not_where_nodes_do(tmp_path: Path) -> None:
+def test_jobs_write_where_they_keep_their_state_but_not_where_nodes_do() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node, shards = nodes.nodes[0], await internal_shards(nodes)
             batch = bytes(build_batch([(None, b"x", [], 1)]))
             for name, shard_id in shards.items():
                 write: Any = TableWrite(shard_id, (ROW,), internal=True)
                 if name == STAGED_TOPIC:
                     write = AppendBatch(shard_id, internal=True)
-                found = await asyncio.to_thread(ask, node, write, batch if name == STAGED_TOPIC else b"")
-                trimmed = await asyncio.to_thread(ask, node, TrimShard(shard_id, 0, internal=True))
+                found = await answer_of(node, write, batch if name == STAGED_TOPIC else b"")
+                trimmed = await answer_of(node, TrimShard(shard_id, 0, internal=True))
                 is_refused = isinstance(found, InvalidRequestError), isinstance(trimmed, InvalidRequestError)
                 assert is_refused == (name == GROUPS_TABLE, name == GROUPS_TABLE), name
-            more = await asyncio.to_thread(ask, node, AlterTopic(STAGED_TOPIC, replicas=1))
+            more = await answer_of(node, AlterTopic(STAGED_TOPIC, replicas=1))
             assert not isinstance(more, AntiphonError), "an operator may well want more or fewer replicas"
 
     run(test())
 
 
-def test_clients_in_python_are_refused_likewise(tmp_path: Path) -> None:
+def test_clients_in_python_are_refused_likewise() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             await internal_shards(nodes)
             address = nodes.members[0].native
 
-            def work() -> None:
-                calls: list[Callable[[antiphon.Client], Any]] = [
-                    lambda db: db.table(ARCHIVE_TABLE).put(b"k", b"v"),
-                    lambda db: db.table(GROUPS_TABLE).put(b"offset/x", b""),
-                    lambda db: db.topic(STAGED_TOPIC).append(b"v"),
-                    lambda db: db.delete_topic(ARCHIVE_TABLE),
-                ]
-                with antiphon.connect(address) as db:
-                    for call in calls:
-                        with pytest.raises(InvalidRequestError, match="belongs to the"):
-                            call(db)
-
-            await asyncio.to_thread(work)
+            calls: list[Callable[[antiphon.aio.AsyncClient], Awaitable[Any]]] = [
+                lambda db: db.table(ARCHIVE_TABLE).put(b"k", b"v"),
+                lambda db: db.table(GROUPS_TABLE).put(b"offset/x", b""),
+                lambda db: db.topic(STAGED_TOPIC).append(b"v"),
+                lambda db: db.delete_topic(ARCHIVE_TABLE),
+            ]
+            async with antiphon.aio.connect(address) as db:
+                for call in calls:
+                    with pytest.raises(InvalidRequestError, match="belongs to the"):
+                        await call(db)
 
     run(test())
 
 
-def test_nobody_makes_them_as_something_else(tmp_path: Path) -> None:
+def test_nobody_makes_them_as_something_else() -> None:
     """They cannot be deleted, so who made one wrong would have spoilt it for good."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             for name, kind in KINDS.items():
                 other = Kind.TOPIC if kind is Kind.TABLE else Kind.TABLE
                 with pytest.raises(InvalidRequestError, match=f"is a {kind.value}"):
                     await nodes.nodes[0].create_topic(CreateTopic(name, other, internal=True))
-            error = await asyncio.to_thread(
-                ask, nodes.nodes[0], CreateTopic(GROUPS_TABLE, Kind.TABLE, 3, internal=True)
-            )
+            error = await answer_of(nodes.nodes[0], CreateTopic(GROUPS_TABLE, Kind.TABLE, 3, internal=True))
             assert isinstance(error, InvalidRequestError)
             assert "only its nodes" in error.message
 

@@ -1,7 +1,6 @@
 """Bounds: what waits too long is answered, what is too much is refused or not read, and nothing is lost by either."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from antiphon.errors import (
     OverloadedError,
     TimedOutError,
 )
+from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits
 from antiphon.records.batch import CONTROL_BIT, HEADER_BYTES
 from antiphon.records.builder import build_batch, seal
@@ -44,11 +44,11 @@ async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: 
     return topic.shards[0].shard_id
 
 
-def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answered(tmp_path: Path) -> None:
+def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answered() -> None:
     """S0.10, S0.15: no majority means no reply but the time-out's."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t")
             table_id = await new_shard(nodes, "rows", Kind.TABLE)
             end = await nodes.append(shard_id, b"before")
@@ -73,9 +73,9 @@ def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answere
     run(test())
 
 
-def test_what_is_not_a_batch_to_be_appended_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_batch_to_be_appended_is_refused() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             shard_id = await new_shard(nodes, "t", Kind.TOPIC, **{"max.message.bytes": "1024"})
             node = nodes.nodes[0]
             await nodes.leader(shard_id)
@@ -101,9 +101,9 @@ def test_what_is_not_a_batch_to_be_appended_is_refused(tmp_path: Path) -> None:
     run(test())
 
 
-def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same(tmp_path: Path) -> None:
+def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             shard_id = await new_shard(nodes, "t")
             node = nodes.nodes[0]
             for number in range(50):
@@ -122,18 +122,15 @@ def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same(tmp_path
     run(test())
 
 
-def flip_last_bit(shard: Path) -> None:
-    (data,) = shard.glob("*.log")
-    damaged = bytearray(data.read_bytes())
-    damaged[-3] ^= 1
-    data.write_bytes(damaged)
+def flip_last_bit(disk: SimulatedDisk, shard: str) -> None:
+    (name,) = (name for name in disk.listdir(shard) if name.endswith(".log"))
+    path = f"{shard}/{name}"
+    disk.flip_bit(path, 8 * (disk.open(path).size() - 3))
 
 
-def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_mended(
-    tmp_path: Path,
-) -> None:
+def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_mended() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "t")
             for number in range(20):
                 await nodes.append(shard_id, b"<%d>" % number)
@@ -144,7 +141,7 @@ def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_
             await eventually(lambda: log.durable_end == 20)
             whole = b"".join((await victim.fetch(shard_id, 0, 1 << 20, "replica")).batches)
             assert log.is_in_memory(0)
-            flip_last_bit(Path(log.path))
+            flip_last_bit(nodes.disks[victim.node_id], log.path)
             with pytest.raises(NotLeaderError, match="damaged at offset 19"):
                 await victim.fetch(shard_id, 0, 1 << 20, "replica")
 
@@ -157,9 +154,9 @@ def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_
     run(test())
 
 
-def test_odd_questions_to_a_table_are_refused(tmp_path: Path) -> None:
+def test_odd_questions_to_a_table_are_refused() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             shard_id = await new_shard(nodes, "rows", Kind.TABLE)
             node = nodes.nodes[0]
             await nodes.leader(shard_id)
@@ -179,11 +176,11 @@ def test_odd_questions_to_a_table_are_refused(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_flood_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_flood_is_slowed_down_and_loses_nothing() -> None:
     """A client that sends far more than the node may have underway: the node stops reading, and answers everything."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             node.limits = Limits(append_in_flight=100_000, requests_per_connection=50)
             shard_id = await new_shard(nodes, "t")
@@ -212,9 +209,9 @@ def test_a_flood_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_client_that_takes_no_answers_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_client_that_takes_no_answers_holds_up_nobody() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             node.limits = Limits(connection_write=50_000)
             shard_id = await new_shard(nodes, "t")

@@ -1,43 +1,45 @@
 """A node that lost a replica's files is no evidence for an election: what the others acknowledged with it is not lost."""
 
 import asyncio
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from antiphon.errors import AntiphonError
+from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.multi_host import MultiHost
 from antiphon.records.decode import decode_records
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import CreateTopic
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 FULL, EMPTIED, OLD = 1, 2, 0  # has everything; loses its files; was away
 LOOK_S = 2.5
 
 
-def no_segments(path: Path, shard_id: int) -> None:
-    for file in (path / "shards" / str(shard_id)).glob("*.log"):
-        file.unlink()
+def no_segments(disk: SimulatedDisk, shard_id: int) -> None:
+    directory = f"{DIRECTORY}/shards/{shard_id}"
+    segments = [name for name in disk.listdir(directory) if name.endswith(".log")]
+    assert segments
+    for name in segments:
+        disk.lose(f"{directory}/{name}")
 
 
-def no_replica(path: Path, shard_id: int) -> None:
-    shutil.rmtree(path / "shards" / str(shard_id))
+def no_replica(disk: SimulatedDisk, shard_id: int) -> None:
+    disk.lose(f"{DIRECTORY}/shards/{shard_id}")
 
 
-def no_replicas(path: Path, _shard_id: int) -> None:
-    shutil.rmtree(path / "shards")
+def no_replicas(disk: SimulatedDisk, _shard_id: int) -> None:
+    disk.lose(f"{DIRECTORY}/shards")
 
 
-def only_identity(path: Path, _shard_id: int) -> None:
-    for entry in path.iterdir():
-        if entry.name != "identity.json":
-            entry.unlink() if entry.is_file() else shutil.rmtree(entry)
+def only_identity(disk: SimulatedDisk, _shard_id: int) -> None:
+    for name in disk.listdir(DIRECTORY):
+        if name != "identity.json":
+            disk.lose(f"{DIRECTORY}/{name}")
 
 
-LOSSES: list[Callable[[Path, int], None]] = [no_segments, no_replica, no_replicas, only_identity]
+LOSSES: list[Callable[[SimulatedDisk, int], None]] = [no_segments, no_replica, no_replicas, only_identity]
 
 
 async def without(nodes: Nodes, shard_id: int) -> list[bytes]:
@@ -78,14 +80,14 @@ async def values_of(nodes: Nodes, shard_id: int) -> list[bytes]:
 @pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
 def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
-    tmp_path: Path, profile: str, lose: Callable[[Path, int], None]
+    profile: str, lose: Callable[[SimulatedDisk, int], None]
 ) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile=profile, replicas=3))
             shard_id = topic.shards[0].shard_id
             values = await without(nodes, shard_id)
-            lose(tmp_path / f"node-{EMPTIED}", shard_id)
+            lose(nodes.disks[EMPTIED], shard_id)
             await nodes.start(EMPTIED)
             await nodes.start(OLD)
             await nobody_serves(nodes, shard_id)
@@ -108,27 +110,25 @@ def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
     run(test())
 
 
-def test_a_replica_that_has_more_than_its_leader_says_so(tmp_path: Path) -> None:
+def test_a_replica_that_has_more_than_its_leader_says_so() -> None:
     """Two of three came back as of an earlier time, everything with them: what is lost is not theirs to know."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=3))
             shard_id = topic.shards[0].shard_id
             for i in range(10):
                 await nodes.append(shard_id, b"%d" % i)
             await nodes.stop(OLD)
             await nodes.stop(EMPTIED)
-            earlier, directory = tmp_path / "earlier", tmp_path / f"node-{EMPTIED}"
-            shutil.copytree(directory, earlier)
+            earlier = nodes.disks[EMPTIED].copy(DIRECTORY)
             await nodes.start(EMPTIED)
             for i in range(10, 40):
                 await nodes.append(shard_id, b"%d" % i)
             await eventually(lambda: nodes.nodes[FULL].hosts[shard_id].high_watermark >= 40)
             await nodes.stop(EMPTIED)
             await nodes.stop(FULL)
-            shutil.rmtree(directory)
-            earlier.rename(directory)
+            nodes.disks[EMPTIED].restore(DIRECTORY, earlier)
             await nodes.start(EMPTIED)
             await nodes.start(OLD)
             await nodes.append(shard_id, b"new")
@@ -145,17 +145,15 @@ def test_a_replica_that_has_more_than_its_leader_says_so(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
-def test_the_metadata_outlives_the_loss_of_a_voters_files(
-    tmp_path: Path, lose: Callable[[Path, int], None]
-) -> None:
+def test_the_metadata_outlives_the_loss_of_a_voters_files(lose: Callable[[SimulatedDisk, int], None]) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             await nodes.stop(OLD)
             await nodes.leader(CLUSTER_SHARD_ID)
             await nodes.nodes[FULL].create_topic(CreateTopic("t", replicas=1))
             await nodes.stop(EMPTIED)
             await nodes.stop(FULL)
-            lose(tmp_path / f"node-{EMPTIED}", CLUSTER_SHARD_ID)
+            lose(nodes.disks[EMPTIED], CLUSTER_SHARD_ID)
             await nodes.start(EMPTIED)
             await nodes.start(OLD)
             await nobody_serves(nodes, CLUSTER_SHARD_ID)
@@ -170,12 +168,12 @@ def test_the_metadata_outlives_the_loss_of_a_voters_files(
 
 @pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
 def test_a_replica_that_everybody_writes_regains_what_it_wrote(
-    tmp_path: Path, lose: Callable[[Path, int], None]
+    lose: Callable[[SimulatedDisk, int], None],
 ) -> None:
     """Nothing is numbered a second time: it writes again when the others have said what they have of it."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             topic = await nodes.nodes[0].create_topic(
                 CreateTopic("t", profile="tarantool", replicas=3, config={"writers": "multi"})
             )
@@ -189,7 +187,7 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
             clock = writer.multi.vclock
             await nodes.stop(EMPTIED)
             await nodes.stop(FULL)
-            lose(tmp_path / f"node-{EMPTIED}", shard_id)
+            lose(nodes.disks[EMPTIED], shard_id)
             await nodes.start(EMPTIED)
             host = nodes.nodes[EMPTIED].hosts
             await eventually(lambda: shard_id in host)

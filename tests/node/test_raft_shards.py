@@ -1,8 +1,5 @@
 """Shards whose replicas vote, on real nodes: elections, moves and lost disks, also with no coordinator in reach."""
 
-import shutil
-from pathlib import Path
-
 import msgspec
 
 import antiphon.aio
@@ -13,7 +10,7 @@ from antiphon.records.members import Members
 from antiphon.replication.raft import RaftReplica
 from antiphon.wire.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.wire.requests import CreateTopic, ElectLeader, MoveReplica
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 
 async def raft_shard(nodes: Nodes, replicas: int = 3, profile: str = "raft") -> int:
@@ -62,9 +59,9 @@ async def lead_with(nodes: Nodes, shard_id: int, wanted: int) -> None:
     await eventually(lambda: nodes.nodes[wanted].hosts[shard_id].is_serving)
 
 
-def test_writes_go_on_when_the_leader_dies(tmp_path: Path) -> None:
+def test_writes_go_on_when_the_leader_dies() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await raft_shard(nodes)
             assert await nodes.append(shard_id, b"one") == 1, "the first record has offset 0"
             victim = await leader_of(nodes, shard_id)
@@ -80,11 +77,11 @@ def test_writes_go_on_when_the_leader_dies(tmp_path: Path) -> None:
     run(test())
 
 
-def test_s4_07_a_further_record_marks_what_is_committed(tmp_path: Path) -> None:
+def test_s4_07_a_further_record_marks_what_is_committed() -> None:
     """The profile `tarantool`: votes, and a CONFIRM in the log, which readers do not see."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await raft_shard(nodes, profile="tarantool")
             for value in (b"one", b"two"):
                 await nodes.append(shard_id, value)
@@ -107,9 +104,9 @@ def test_s4_07_a_further_record_marks_what_is_committed(tmp_path: Path) -> None:
     run(test())
 
 
-def test_the_operator_moves_the_leader(tmp_path: Path) -> None:
+def test_the_operator_moves_the_leader() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await raft_shard(nodes)
             await nodes.append(shard_id, b"one")
             leader = await leader_of(nodes, shard_id)
@@ -129,9 +126,9 @@ class PatientNodes(Nodes):
         return msgspec.structs.replace(super().config(node_id, first=first), timings=timings)
 
 
-def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
+def test_a_node_that_is_stopped_hands_over_first() -> None:
     async def test() -> None:
-        nodes = PatientNodes(tmp_path, 3, {})
+        nodes = PatientNodes(3)
         try:
             await nodes.start_all()
             shard_id = await raft_shard(nodes)
@@ -149,11 +146,11 @@ def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
     run(test())
 
 
-def test_it_elects_and_takes_writes_with_no_coordinator_in_reach(tmp_path: Path) -> None:
+def test_it_elects_and_takes_writes_with_no_coordinator_in_reach() -> None:
     """Two of the three nodes that hold `__cluster` are gone, and the shard's leader with them."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 5) as nodes:
+        async with cluster_of(5) as nodes:
             shard_id = await raft_shard(nodes, replicas=5)
             await lead_with(nodes, shard_id, 0)
             client = await antiphon.aio.connect([nodes.members[4].native, nodes.members[3].native])
@@ -172,9 +169,9 @@ def test_it_elects_and_takes_writes_with_no_coordinator_in_reach(tmp_path: Path)
     run(test())
 
 
-def test_a_replica_moves_to_a_node_that_had_none(tmp_path: Path) -> None:
+def test_a_replica_moves_to_a_node_that_had_none() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 4) as nodes:
+        async with cluster_of(4) as nodes:
             shard_id = await raft_shard(nodes)
             await nodes.append(shard_id, b"one")
             leader = await leader_of(nodes, shard_id)
@@ -199,9 +196,9 @@ def test_a_replica_moves_to_a_node_that_had_none(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_replica_that_moved_while_its_node_was_down_is_given_up(tmp_path: Path) -> None:
+def test_a_replica_that_moved_while_its_node_was_down_is_given_up() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 4) as nodes:
+        async with cluster_of(4) as nodes:
             shard_id = await raft_shard(nodes)
             await nodes.append(shard_id, b"one")
             members = set(shard_meta(nodes, 0, shard_id).ensemble)
@@ -214,29 +211,29 @@ def test_a_replica_that_moved_while_its_node_was_down_is_given_up(tmp_path: Path
             node = await nodes.start(away)
             assert await node.joined(20)
             await eventually(lambda: shard_id not in node.hosts)
-            await eventually(lambda: not (tmp_path / f"node-{away}" / "shards" / str(shard_id)).exists())
+            await eventually(lambda: not nodes.disks[away].exists(f"{DIRECTORY}/shards/{shard_id}"))
             await nodes.append(shard_id, b"two")
             await agree(nodes, shard_id, *after)
 
     run(test())
 
 
-def test_a_replica_that_lost_its_disk_forgot_and_is_repaired(tmp_path: Path) -> None:
+def test_a_replica_that_lost_its_disk_forgot_and_is_repaired() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await raft_shard(nodes)
             await nodes.append(shard_id, b"one")
             leader = await leader_of(nodes, shard_id)
             victim = (leader + 1) % 3
             await nodes.stop(victim)
-            shutil.rmtree(tmp_path / f"node-{victim}")
+            nodes.lose_directory(victim)
             node = await nodes.start(victim)
             await eventually(lambda: shard_id in node.hosts)
             host = node.hosts[shard_id]
             await eventually(lambda: host.log.damaged is None)
             assert host.term > 1, "only a new term proves that it has everything"
             await agree(nodes, shard_id, 0, 1, 2)
-            await eventually((tmp_path / f"node-{victim}" / "joined").exists)
+            await eventually(lambda: nodes.disks[victim].exists(f"{DIRECTORY}/joined"))
             await nodes.stop(({0, 1, 2} - {victim, await leader_of(nodes, shard_id)}).pop())
             await nodes.append(shard_id, b"two")
 

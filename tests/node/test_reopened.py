@@ -1,7 +1,6 @@
 """Rot in an old segment is found by a read: the replica is opened anew and fetched again while its node runs."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -52,15 +51,11 @@ def keys(host: ShardHost) -> list[bytes]:
     return found
 
 
-def rot(host: ShardHost) -> None:
+def rot(nodes: Nodes, host: ShardHost) -> None:
     """Flip a bit in the first segment, which nobody has in memory any more."""
     host.log.release_memory()
-    path = Path(host.log.path) / f"{host.log.log_start:020d}.log"
-    with path.open("r+b") as file:
-        file.seek(300_000)
-        byte = file.read(1)[0]
-        file.seek(300_000)
-        file.write(bytes([byte ^ 4]))
+    disk = nodes.disks[host.services.node_id]
+    disk.flip_bit(f"{host.log.path}/{host.log.log_start:020d}.log", 300_000 * 8 + 2)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +63,16 @@ def rot(host: ShardHost) -> None:
 )
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
-    tmp_path: Path, profile: str, settings: dict[str, str], leads: bool
+    profile: str, settings: dict[str, str], leads: bool
 ) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await filled(nodes, profile, settings)
             leader = await nodes.leader(shard_id)
             followers = [n.hosts[shard_id] for n in nodes.nodes.values() if n.hosts[shard_id] is not leader]
             host = leader if leads else followers[0]
             node = nodes.nodes[host.services.node_id]
-            rot(host)
+            rot(nodes, host)
             with pytest.raises(NotLeaderError):
                 host.read(host.log.log_start, 1 << 20, host.log.log_end)
             assert host.failed is not None
@@ -99,9 +94,9 @@ def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
     run(test())
 
 
-def test_a_replica_is_not_opened_anew_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await filled(nodes, "oxia", {})
             node = nodes.nodes[1]
 
@@ -114,7 +109,7 @@ def test_a_replica_is_not_opened_anew_over_and_over(tmp_path: Path, monkeypatch:
                     )
                 )
                 host = node.hosts[shard_id]
-                rot(host)
+                rot(nodes, host)
                 with pytest.raises(NotLeaderError):
                     host.read(host.log.log_start, 1 << 20, host.log.log_end)
                 return host

@@ -17,6 +17,7 @@ from antiphon.node.snapshots import Snapshots
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.wire.requests import Done
 from tests.node.in_process import eventually
+from tests.node.in_process import run as run_in_virtual_time
 
 SHARD, FOLLOWER = 7, 2
 
@@ -98,7 +99,7 @@ def run(test: Callable[[Leader, Around], Coroutine[Any, Any, None]]) -> None:
         disk = SimulatedDisk(Random(0))
         await test(Leader(disk), Around(disk))
 
-    asyncio.run(start())
+    run_in_virtual_time(start())
 
 
 def test_a_log_that_was_trimmed_during_the_checkpoint_gives_a_newer_position() -> None:

@@ -1,7 +1,6 @@
 """Snapshots that are cut, interrupted by a restart or damaged on the disk (S0.37) go on or begin again, and are whole."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from antiphon.node.peer_wire import SnapshotChunk, SnapshotEnd
 from antiphon.node.peers import PeerLink
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 ROWS = 64
 VALUE_BYTES = 64 * 1024
@@ -59,6 +58,13 @@ async def wait_until_whole(nodes: Nodes, shard_id: int, victim: int) -> None:
     assert [row.value for row in rows if row is not None] == [value(number) for number in range(ROWS)]
 
 
+def received(nodes: Nodes, shard_id: int, victim: int) -> dict[str, int]:
+    """The files of the snapshot that have arrived so far, with their sizes."""
+    disk, part = nodes.disks[victim], f"{DIRECTORY}/snapshots/receive-{shard_id}"
+    names = disk.listdir(part) if disk.is_dir(part) else []
+    return {f"{part}/{name}": disk.open(f"{part}/{name}").size() for name in names}
+
+
 def cut_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> list[int]:
     """Let the connection fail once, after so many chunks; returns the numbers of chunks that were let through."""
     ask = PeerLink.ask
@@ -81,9 +87,9 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> list[int]:
     return passed
 
 
-def test_a_snapshot_that_is_cut_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_is_cut_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id, victim = await table_that_needs_a_snapshot(nodes)
             cut_after(monkeypatch, 12)
             sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
@@ -91,16 +97,15 @@ def test_a_snapshot_that_is_cut_goes_on_where_it_was(tmp_path: Path, monkeypatch
             await wait_until_whole(nodes, shard_id, victim)
             assert sender.resumed_bytes >= 10 * 128 * 1024
             assert sender.sent_bytes < 1.5 * ROWS * VALUE_BYTES, "what had arrived was not sent again"
-            assert not list((tmp_path / f"node-{victim}" / "snapshots").glob("receive-*"))
+            left = nodes.disks[victim].listdir(f"{DIRECTORY}/snapshots")
+            assert not [name for name in left if name.startswith("receive-")]
 
     run(test())
 
 
-def test_what_has_arrived_outlives_the_receivers_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_arrived_outlives_the_receivers_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id, victim = await table_that_needs_a_snapshot(nodes)
             ask = PeerLink.ask
             never: list[bool] = [True]
@@ -113,8 +118,7 @@ def test_what_has_arrived_outlives_the_receivers_restart(
             monkeypatch.setattr(PeerLink, "ask", endless)
             sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
             await nodes.start(victim)
-            part = tmp_path / f"node-{victim}" / "snapshots" / f"receive-{shard_id}"
-            await eventually(lambda: sum(file.stat().st_size for file in part.glob("*")) > ROWS * VALUE_BYTES)
+            await eventually(lambda: sum(received(nodes, shard_id, victim).values()) > ROWS * VALUE_BYTES)
             await nodes.stop(victim)
             never.clear()
             sent = sender.sent_bytes
@@ -126,22 +130,18 @@ def test_what_has_arrived_outlives_the_receivers_restart(
     run(test())
 
 
-def test_a_part_that_rotted_is_noticed_and_fetched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_rotted_is_noticed_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id, victim = await table_that_needs_a_snapshot(nodes)
             ask = PeerLink.ask
-            rotted: list[Path] = []
+            rotted: list[str] = []
 
             async def rotting(self: PeerLink, body: Any, timeout_s: float, payload: Any = None) -> Any:
                 if isinstance(body, SnapshotEnd) and not rotted:
-                    part = tmp_path / f"node-{victim}" / "snapshots" / f"receive-{shard_id}"
-                    largest = max(part.iterdir(), key=lambda path: path.stat().st_size)
-                    data = bytearray(largest.read_bytes())
-                    data[len(data) // 2] ^= 1
-                    largest.write_bytes(data)
+                    part = received(nodes, shard_id, victim)
+                    largest = max(part, key=part.__getitem__)
+                    nodes.disks[victim].flip_bit(largest, 8 * (part[largest] // 2))
                     rotted.append(largest)
                 return await ask(self, body, timeout_s, payload)
 

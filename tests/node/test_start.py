@@ -12,8 +12,8 @@ import pytest
 from antiphon.errors import DirectoryInUseError
 from antiphon.node.config import Member, NodeConfig, Ports, Timings, save_config
 from antiphon.node.node import Node
-from tests.node.in_process import cluster_of, run
 from tests.node.processes import SCRIPT, bind, port_of
+from tests.node.real_nodes import cluster_of, run
 
 
 def config_for(directory: Path, **changes: object) -> NodeConfig:

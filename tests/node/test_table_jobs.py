@@ -1,7 +1,5 @@
 """Jobs (Spark's sink) that write to a table and write the same again, to whoever leads by then."""
 
-from pathlib import Path
-
 import pytest
 
 from antiphon.errors import ProducerFencedError, ReplayConflictError
@@ -21,11 +19,11 @@ from tests.node.in_process import cluster_of, run
 JOB = 3 << 61 | 5
 
 
-def test_a_job_that_repeats_its_epoch_gets_its_answers_again(tmp_path: Path) -> None:
+def test_a_job_that_repeats_its_epoch_gets_its_answers_again() -> None:
     """Requests with more and with fewer effects than operations, repeated before and after a fail-over."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", kind=Kind.TABLE))
             shard_id = topic.shards[0].shard_id
             asked: list[tuple[TableOp, ...]] = [

@@ -1,7 +1,5 @@
 """A node that was just started and has found no coordinator says so, and not that shards or topics do not exist."""
 
-from pathlib import Path
-
 import pytest
 
 from antiphon import aio
@@ -9,9 +7,9 @@ from antiphon.errors import NotReadyError, UnreachableError
 from tests.node.in_process import cluster_of, run
 
 
-def test_a_node_that_was_told_nothing_does_not_say_that_things_do_not_exist(tmp_path: Path) -> None:
+def test_a_node_that_was_told_nothing_does_not_say_that_things_do_not_exist() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             for node_id in range(3):
                 await nodes.stop(node_id)
             node = await nodes.start(0)

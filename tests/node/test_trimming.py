@@ -1,7 +1,5 @@
 """TrimShard: one replica begins later, by the rules of retention, and what matters outlives what went."""
 
-from pathlib import Path
-
 import pytest
 
 from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
@@ -9,10 +7,9 @@ from antiphon.node.node import Node
 from antiphon.node.trimming import trim_replica
 from antiphon.records.batch import read_header
 from antiphon.records.builder import RecordInput, build_batch
-from antiphon.spark.connection import Cluster
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite, Trimmed, TrimShard
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, connected, eventually, run
 
 THREE = 3  # records per batch in these tests
 
@@ -46,11 +43,11 @@ def first_batch(node: Node, shard_id: int) -> int:
 
 
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
-def test_each_replica_begins_at_the_batch_that_holds_the_offset(tmp_path: Path, profile: str) -> None:
+def test_each_replica_begins_at_the_batch_that_holds_the_offset(profile: str) -> None:
     """Replicas that are told who leads, and those that vote; in memory, on disk, and after a restart."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, profile=profile)
             begins = [await append(nodes, shard_id, number) for number in range(20)]
             end = await settled(nodes, shard_id)
@@ -74,9 +71,9 @@ def test_each_replica_begins_at_the_batch_that_holds_the_offset(tmp_path: Path, 
     run(test())
 
 
-def test_nothing_goes_that_is_not_settled_and_producers_outlive_it_all(tmp_path: Path) -> None:
+def test_nothing_goes_that_is_not_settled_and_producers_outlive_it_all() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes)
             begins = [await append(nodes, shard_id, number) for number in range(4)]
             end = await settled(nodes, shard_id)
@@ -95,9 +92,9 @@ def test_nothing_goes_that_is_not_settled_and_producers_outlive_it_all(tmp_path:
     run(test())
 
 
-def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk(tmp_path: Path) -> None:
+def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             shard_id = await new_shard(nodes, Kind.TABLE, replicas=1)
             node = nodes.nodes[0]
             for number in range(10):
@@ -116,9 +113,9 @@ def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk(tmp_path: 
     run(test())
 
 
-def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s(tmp_path: Path) -> None:
+def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes)
             victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
             await append(nodes, shard_id, 0)
@@ -138,13 +135,11 @@ def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s(tmp_p
     run(test())
 
 
-def test_a_leader_keeps_what_a_connected_follower_is_still_to_be_fed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_keeps_what_a_connected_follower_is_still_to_be_fed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would need a snapshot otherwise; one that is away holds nothing up."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes)
             begins = [await append(nodes, shard_id, number) for number in range(6)]
             end = await settled(nodes, shard_id)
@@ -163,21 +158,15 @@ def test_a_leader_keeps_what_a_connected_follower_is_still_to_be_fed(
     run(test())
 
 
-def test_over_the_wire_and_from_the_leader_to_all(tmp_path: Path) -> None:
+def test_over_the_wire_and_from_the_leader_to_all() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes)
             begins = [await append(nodes, shard_id, number) for number in range(6)]
             await settled(nodes, shard_id)
-            host, _, port = nodes.members[0].native.rpartition(":")
-            loop = nodes.nodes[0].loop
-
-            def ask() -> list[object]:
-                with Cluster([(host, int(port))], 10_000) as cluster:
-                    cluster.metadata()
-                    return [cluster.ask(node, TrimShard(shard_id, begins[2])).body for node in range(3)]
-
-            assert await loop.run_in_executor(None, ask) == [Trimmed(begins[2])] * 3
+            for member in nodes.members:
+                async with connected(member.native) as client:
+                    assert (await client.request(TrimShard(shard_id, begins[2])))[0] == Trimmed(begins[2])
             leader = await nodes.leader(shard_id)
             node = nodes.nodes[leader.services.node_id]
             assert await node.trim(shard_id, begins[4] + 2, 10.0) == begins[4]
@@ -191,9 +180,9 @@ def test_over_the_wire_and_from_the_leader_to_all(tmp_path: Path) -> None:
     run(test())
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, writers="multi")
             node = nodes.nodes[0]
             await eventually(lambda: shard_id in node.hosts)

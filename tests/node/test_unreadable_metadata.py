@@ -1,7 +1,5 @@
 """Entries of `__cluster` that cannot be read: passed over by every voter alike, unless a newer version wrote them."""
 
-import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError
 from antiphon.node.node import Node
 from antiphon.records.batch import HEADER_BYTES, HEADER_STRUCT, UNCHECKED_BYTES, read_header
 from antiphon.records.builder import RecordInput, build_batch
-from antiphon.spark.connection import Link
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import (
     AlterTopic,
@@ -24,7 +21,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, ask, cluster_of, eventually, run
 
 
 def garbage() -> bytearray:
@@ -87,21 +84,17 @@ async def all_go_on(nodes: Nodes, end: int, name: str) -> None:
     assert made.name == name
 
 
-def test_no_client_writes_to_the_clusters_own_log(tmp_path: Path) -> None:
+def test_no_client_writes_to_the_clusters_own_log() -> None:
     """Whatever a batch holds."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             host = await nodes.leader(CLUSTER_SHARD_ID)
             end = host.log.log_end
             address = nodes.members[0].native
 
-            def ask(*requests: tuple[Any, bytes]) -> list[AntiphonError]:
-                return [refused(address, body, payload) for body, payload in requests]
-
             put = Put(b"topic/t", b"")
-            errors = await asyncio.to_thread(
-                ask,
+            requests: list[tuple[Any, bytes]] = [
                 (AppendBatch(CLUSTER_SHARD_ID), bytes(garbage())),
                 (AppendBatch(CLUSTER_SHARD_ID), bytes(build_batch([(b"topic/t", None, [], 1)]))),
                 (AppendBatch(CLUSTER_SHARD_ID, expected_offset=end), bytes(garbage())),
@@ -112,7 +105,8 @@ def test_no_client_writes_to_the_clusters_own_log(tmp_path: Path) -> None:
                 (AlterTopic("__cluster", {"retention.ms": "0"}), b""),
                 (CreateTopic("__cluster", internal=True), b""),
                 (SplitShard(CLUSTER_SHARD_ID), b""),
-            )
+            ]
+            errors = [await refused(address, body, payload) for body, payload in requests]
             assert not [error for error in errors if error.retriable]
             assert "cluster's own" in errors[0].message
             metrics = nodes.nodes[0].metrics
@@ -123,21 +117,16 @@ def test_no_client_writes_to_the_clusters_own_log(tmp_path: Path) -> None:
     run(test())
 
 
-def refused(address: str, body: Any, payload: bytes) -> AntiphonError:
+async def refused(address: str, body: Any, payload: bytes) -> AntiphonError:
     """What a client's request is refused with."""
-    host, _, port = address.partition(":")
-    link = Link((host, int(port)))
-    try:
-        with pytest.raises(AntiphonError) as caught:
-            link.answer_to(link.send(body, [payload] if payload else []))
-    finally:
-        link.close()
+    with pytest.raises(AntiphonError) as caught:
+        await ask(address, body, payload)
     return caught.value
 
 
-def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_them(tmp_path: Path) -> None:
+def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_them() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             await nodes.nodes[0].create_topic(CreateTopic("before"))
             with structlog.testing.capture_logs() as lines:
                 first = await append(nodes, garbage())
@@ -164,11 +153,11 @@ def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_the
     run(test())
 
 
-def test_what_a_newer_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
+def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
     """An older voter would have another state than the others: it stops there and says so."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"2")], 1)])
             host = await nodes.leader(CLUSTER_SHARD_ID)
             base = host.log.log_end
@@ -192,12 +181,12 @@ def test_what_a_newer_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It runs, so that its operator can ask it, and takes no part in the coordination."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             with monkeypatch.context() as newer:
                 newer.setattr("antiphon.node.metadata_fold.FORMAT", 2)
                 batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"2")], 1)])

@@ -1,15 +1,14 @@
 """A voter of `__cluster` whose data directory was lost: it comes back empty and must not vote as if it remembered."""
 
 import json
-import shutil
-from pathlib import Path
 
+from antiphon.log.disk import read_whole
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
 from antiphon.replication.messages import AnyMessage, RequestVote
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import CreateTopic
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 
 async def followers(nodes: Nodes) -> tuple[int, int, int]:
@@ -21,7 +20,7 @@ async def followers(nodes: Nodes) -> tuple[int, int, int]:
 async def wipe(nodes: Nodes, node_id: int) -> None:
     """Stop a node and lose its directory."""
     await nodes.stop(node_id)
-    shutil.rmtree(nodes.directory / f"node-{node_id}")
+    nodes.lose_directory(node_id)
 
 
 def voter(node: Node) -> ShardHost:
@@ -45,19 +44,19 @@ async def is_asked_in_vain(node: Node) -> None:
     assert host.log.hard_state.voted_for is None
 
 
-def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost(tmp_path: Path) -> None:
+def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             leader, victim, _ = await followers(nodes)
             await nodes.nodes[leader].create_topic(CreateTopic("t"))
             term = voter(nodes.nodes[leader]).term
             await wipe(nodes, victim)
             host = voter(await nodes.start(victim))
             assert host.status().state == "damaged"
-            marker = tmp_path / f"node-{victim}" / "shards" / "0" / "damaged"
-            assert marker.exists()
+            disk, marker = nodes.disks[victim], f"{DIRECTORY}/shards/0/damaged"
+            assert disk.exists(marker)
             await eventually(lambda: host.log.damaged is None)
-            await eventually(lambda: not marker.exists())
+            await eventually(lambda: not disk.exists(marker))
             assert host.status().state == "ok"
             assert host.term > term, "only a term begun since proves that nothing is missing"
             assert await nodes.nodes[victim].joined(20)
@@ -70,9 +69,9 @@ def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost(tmp_path: Path) 
     run(test())
 
 
-def test_a_wiped_voter_elects_nobody_not_even_after_a_restart(tmp_path: Path) -> None:
+def test_a_wiped_voter_elects_nobody_not_even_after_a_restart() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             leader, victim, other = await followers(nodes)
             await nodes.nodes[leader].create_topic(CreateTopic("t"))
             await wipe(nodes, victim)
@@ -91,12 +90,12 @@ def test_a_wiped_voter_elects_nobody_not_even_after_a_restart(tmp_path: Path) ->
     run(test())
 
 
-def test_only_the_start_that_makes_the_directory_founds(tmp_path: Path) -> None:
+def test_only_the_start_that_makes_the_directory_founds() -> None:
     """An only node is its own majority: with its directory all is gone, unless it is told that this is a new cluster."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
-            identity = json.loads((tmp_path / "node-0" / "identity.json").read_text())
+        async with cluster_of(1) as nodes:
+            identity = json.loads(read_whole(nodes.disks[0], f"{DIRECTORY}/identity.json") or b"")
             assert identity["bootstrap"]
             await nodes.stop(0)
             node = await nodes.start(0)  # again, without being told

@@ -5,7 +5,6 @@ C7 in `tests/node/test_modes.py`, C11 in `tests/node/test_multi.py`.
 """
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -221,12 +220,12 @@ def test_c13_but_on_an_empty_log_there_is_nothing_that_it_would_commit() -> None
     assert cluster.replica(1).log_end == 0, "the first record of a topic has offset 0"
 
 
-def test_c14_whoever_believes_to_lead_among_clients_the_logs_leader_judges(tmp_path: Path) -> None:
+def test_c14_whoever_believes_to_lead_among_clients_the_logs_leader_judges() -> None:
     """Two clients, each of which takes itself for the only writer, expect the same offset: the log's leader takes one."""
 
     async def test() -> None:
         async with (
-            cluster_of(tmp_path, 2) as nodes,
+            cluster_of(2) as nodes,
             connect(nodes.members[0].native) as one,
             connect(nodes.members[1].native) as other,
         ):

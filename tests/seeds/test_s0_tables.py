@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Delete, Put, TableGet, TableWrite
 from tests.node.in_process import Nodes, cluster_of, eventually, run
-from tests.seeds.test_s4_node import WatchedDisk
 
 pytestmark = pytest.mark.cluster
 
@@ -23,9 +21,9 @@ def _default_shards(nodes: Nodes) -> list[int]:
     return [shard.shard_id for shard in nodes.nodes[0].topic("default").shards]
 
 
-def test_s0_18_s0_21_put_get_and_delete_are_carried_out_by_the_leader_only(tmp_path: Path) -> None:
+def test_s0_18_s0_21_put_get_and_delete_are_carried_out_by_the_leader_only() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             await eventually(lambda: any(topic.name == "default" for topic in nodes.nodes[0].metadata.topics))
             shard_id = _default_shards(nodes)[0]
             leader = (await nodes.leader(shard_id)).services.node_id
@@ -54,9 +52,9 @@ def test_s0_18_s0_21_put_get_and_delete_are_carried_out_by_the_leader_only(tmp_p
     run(test())
 
 
-def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before(tmp_path: Path) -> None:
+def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             await db.create_table("watched", shards=1, replicas=3)
             table = db.table("watched")
             async with table.watch() as changes:
@@ -83,17 +81,14 @@ def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before(tmp_path: Pa
 
 
 @asynccontextmanager
-async def slow_table(tmp_path: Path) -> AsyncIterator[tuple[Nodes, ShardHost, WatchedDisk]]:
-    """A node that leads a table with one row, `k` = `old`, and whose disk syncs when a test lets it."""
-    disk = WatchedDisk()
-    async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+async def slow_table() -> AsyncIterator[tuple[Nodes, ShardHost]]:
+    """A node that leads a table with one row, `k` = `old`; from now on its disk takes half a second for a write."""
+    async with cluster_of(1) as nodes:
         topic = await nodes.nodes[0].create_topic(CreateTopic("t", kind=Kind.TABLE))
         host = await nodes.leader(topic.shards[0].shard_id)
         await nodes.nodes[0].table_write(TableWrite(host.shard_id, (Put(b"k", b"old"),)))
-        try:
-            yield nodes, host, disk
-        finally:
-            disk.may_sync.set()
+        nodes.slow_s[0] = 0.5
+        yield nodes, host
 
 
 def stored(host: ShardHost, key: bytes = b"k") -> bytes | None:
@@ -102,11 +97,10 @@ def stored(host: ShardHost, key: bytes = b"k") -> bytes | None:
     return None if row is None else row.value
 
 
-def test_s0_19_between_append_and_commit_a_get_returns_the_old_value(tmp_path: Path) -> None:
+def test_s0_19_between_append_and_commit_a_get_returns_the_old_value() -> None:
     async def test() -> None:
-        async with slow_table(tmp_path) as (nodes, host, disk):
+        async with slow_table() as (nodes, host):
             node, shard_id = nodes.nodes[0], host.shard_id
-            disk.may_sync.clear()
             end = host.log.log_end
             putting = asyncio.ensure_future(node.table_write(TableWrite(shard_id, (Put(b"k", b"new"),))))
             await eventually(lambda: host.log.log_end > end)
@@ -115,7 +109,6 @@ def test_s0_19_between_append_and_commit_a_get_returns_the_old_value(tmp_path: P
                 assert row is not None
                 assert row.value == b"old", consistency
             assert not putting.done()
-            disk.may_sync.set()
             await putting
             row = (await node.table_get(TableGet(shard_id, (b"k",)))).rows[0]
             assert row is not None
@@ -124,13 +117,12 @@ def test_s0_19_between_append_and_commit_a_get_returns_the_old_value(tmp_path: P
     run(test())
 
 
-def test_s0_20_s0_32_a_commit_is_applied_then_answered_then_notified(tmp_path: Path) -> None:
+def test_s0_20_s0_32_a_commit_is_applied_then_answered_then_notified() -> None:
     """At the moment when the client is answered the table has the value, and no watcher has heard of it."""
 
     async def test() -> None:
-        async with slow_table(tmp_path) as (_, host, disk):
+        async with slow_table() as (_, host):
             told: list[tuple[str, bytes | None]] = []
-            disk.may_sync.clear()
             end = host.log.log_end
             assert host.clients.follow(1, end, "committed", lambda: told.append(("notified", stored(host))))
             host.clients.table_write(
@@ -140,22 +132,18 @@ def test_s0_20_s0_32_a_commit_is_applied_then_answered_then_notified(tmp_path: P
             await eventually(lambda: host.log.log_end > end)
             await asyncio.sleep(0.02)
             assert told == [], "nothing before the commit"
-            disk.may_sync.set()
             await eventually(lambda: len(told) == 2)
             assert told == [(f"answered {end}", b"new"), ("notified", b"new")]
 
     run(test())
 
 
-def test_s1_20_what_is_committed_is_applied_in_order_then_requests_are_completed_with_their_results(
-    tmp_path: Path,
-) -> None:
+def test_s1_20_what_is_committed_is_applied_in_order_then_requests_are_completed_with_their_results() -> None:
     """Five puts of one key, committed at once: all are applied by the first answer; answers come in the log's order."""
 
     async def test() -> None:
-        async with slow_table(tmp_path) as (_, host, disk):
+        async with slow_table() as (_, host):
             answers: list[tuple[int, Any, bytes | None]] = []
-            disk.may_sync.clear()
             end = host.log.log_end
 
             def put(number: int) -> None:
@@ -168,7 +156,6 @@ def test_s1_20_what_is_committed_is_applied_in_order_then_requests_are_completed
                 put(number)
             await eventually(lambda: host.log.log_end == end + 5)
             assert (answers, stored(host)) == ([], b"old")
-            disk.may_sync.set()
             await eventually(lambda: len(answers) == 5)
             assert [number for number, _, _ in answers] == list(range(5))
             assert [result.offset for _, result, _ in answers] == list(range(end, end + 5))

@@ -6,7 +6,6 @@ The key-value store that the document builds on it (S2.4-S2.8, S2.10, S2.11) is 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,11 +89,11 @@ async def outcomes(*appends: Awaitable[AppendResult]) -> list[int | str]:
     ]
 
 
-def play(tmp_path: Path, scenario: Any, count: int = 1) -> None:
+def play(scenario: Any, count: int = 1) -> None:
     """Run a coroutine function against a shard of a fresh cluster."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, count) as nodes:
+        async with cluster_of(count) as nodes:
             await scenario(await shard_of(nodes))
 
     run(test())
@@ -114,9 +113,9 @@ def test_s2_01_the_keyspace_is_split_every_key_belongs_to_exactly_one_shard(
     assert all(len(part) >= 50 for part in parts), "every shard has its part of the keys"
 
 
-def test_s2_01_a_tables_row_is_in_one_shard_and_found_there(tmp_path: Path) -> None:
+def test_s2_01_a_tables_row_is_in_one_shard_and_found_there() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, connect(nodes.members[0].native) as db:
+        async with cluster_of(1) as nodes, connect(nodes.members[0].native) as db:
             table = await db.create_table("k", shards=4)
             keys = [b"key-%d" % number for number in range(40)]
             for key in keys:
@@ -137,7 +136,7 @@ def test_s2_01_a_tables_row_is_in_one_shard_and_found_there(tmp_path: Path) -> N
     run(test())
 
 
-def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place(tmp_path: Path) -> None:
+def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place() -> None:
     """S2.9, S2.12, S2.13: the expectation is the first record's, those after it follow, the whole batch or nothing."""
 
     async def scenario(shard: Shard) -> None:
@@ -146,10 +145,10 @@ def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place(tmp_path: P
         assert await shard.append(b"D", b"E", b"F", at=3) == (3, 6, 1, 0, False)
         assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
-def test_s2_12_s2_15_another_expectation_has_no_effect_at_all(tmp_path: Path) -> None:
+def test_s2_12_s2_15_another_expectation_has_no_effect_at_all() -> None:
     """Too low (somebody else was first) and too high (stale metadata) are refused and leave nothing."""
 
     async def scenario(shard: Shard) -> None:
@@ -162,10 +161,10 @@ def test_s2_12_s2_15_another_expectation_has_no_effect_at_all(tmp_path: Path) ->
         assert host.log.producers.last_batch(7) is None, "a refused append leaves no sequence behind"
         assert (await shard.append(b"D", at=3, producer=(7, 0))).base_offset == 3
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
-def test_s2_12_the_end_of_the_log_decides_not_what_is_committed(tmp_path: Path) -> None:
+def test_s2_12_the_end_of_the_log_decides_not_what_is_committed() -> None:
     """Appends that were asked for in one turn are judged one after the other, before any of them is committed."""
 
     async def scenario(shard: Shard) -> None:
@@ -180,10 +179,10 @@ def test_s2_12_the_end_of_the_log_decides_not_what_is_committed(tmp_path: Path) 
         assert landed == [0, "offset_mismatch", 1, 2, "offset_mismatch", 3]
         assert await shard.values() == [b"A", b"C", b"D", b"F"]
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
-def test_s2_02_s2_05_of_two_leaders_at_the_same_end_one_wins(tmp_path: Path) -> None:
+def test_s2_02_s2_05_of_two_leaders_at_the_same_end_one_wins() -> None:
     """Correctness does not need that there is one writer; the loser's batch is nowhere, not even in part."""
 
     async def scenario(shard: Shard) -> None:
@@ -200,13 +199,11 @@ def test_s2_02_s2_05_of_two_leaders_at_the_same_end_one_wins(tmp_path: Path) -> 
             end += 3
         assert await shard.values() == winners
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known producer", "new producer"])
-def test_s2_13_a_chain_leaves_a_prefix_and_its_retry_is_refused_with_the_actual_end(
-    tmp_path: Path, known: bool
-) -> None:
+def test_s2_13_a_chain_leaves_a_prefix_and_its_retry_is_refused_with_the_actual_end(known: bool) -> None:
     """[A,B,C], then the chain D, E, F with somebody's X in between: ABCDX or ABCX; E and F never follow silently.
 
     F even expects what is the end by then: that its producer's batch before it was refused is what stops it.
@@ -237,10 +234,10 @@ def test_s2_13_a_chain_leaves_a_prefix_and_its_retry_is_refused_with_the_actual_
             "the refused batch under a new expectation, and then its successors"
         )
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
-def test_s2_13_batches_without_a_producer_are_judged_each_on_its_own(tmp_path: Path) -> None:
+def test_s2_13_batches_without_a_producer_are_judged_each_on_its_own() -> None:
     """A chain needs either a producer's sequences or, as S2.8 has it, one batch in flight at a time."""
 
     async def scenario(shard: Shard) -> None:
@@ -251,10 +248,10 @@ def test_s2_13_batches_without_a_producer_are_judged_each_on_its_own(tmp_path: P
         )
         assert broken == [5, "offset_mismatch", 6]
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
-def test_s2_14_a_retry_never_duplicates(tmp_path: Path) -> None:
+def test_s2_14_a_retry_never_duplicates() -> None:
     """With a producer it is answered with where it landed, whatever came since; without one it is refused."""
 
     async def scenario(shard: Shard) -> None:
@@ -267,10 +264,10 @@ def test_s2_14_a_retry_never_duplicates(tmp_path: Path) -> None:
         assert await shard.refused(b"B", b"C", at=1) == 4
         assert await shard.values() == [b"A", b"B", b"C", b"D"]
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
-def test_s2_18_without_an_expectation_nothing_is_judged(tmp_path: Path) -> None:
+def test_s2_18_without_an_expectation_nothing_is_judged() -> None:
     """Unconditional and conditional appends share a log; the former always land at the end (S2.18, the seed's gap)."""
 
     async def scenario(shard: Shard) -> None:
@@ -281,7 +278,7 @@ def test_s2_18_without_an_expectation_nothing_is_judged(tmp_path: Path) -> None:
         assert (await shard.append(b"E")).base_offset == 3
         assert await shard.values() == [b"A", b"C", b"D", b"E"]
 
-    play(tmp_path, scenario)
+    play(scenario)
 
 
 async def without_followers(nodes: Nodes, shard: Shard) -> int:
@@ -292,7 +289,7 @@ async def without_followers(nodes: Nodes, shard: Shard) -> int:
     return leader
 
 
-def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed(tmp_path: Path) -> None:
+def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed() -> None:
     """S2.14, S2.15, S2.17: success, the success of a retry and a refusal alike. Then leadership ends: nobody was told a
     "no" that came of an append which may vanish.
     """
@@ -344,11 +341,11 @@ def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed(tmp_path
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(one) for one in found] == [NotLeaderError, NotLeaderError]
 
-    play(tmp_path / "committed", scenario, 3)
-    play(tmp_path / "deposed", deposed, 3)
+    play(scenario, 3)
+    play(deposed, 3)
 
 
-def test_s2_16_a_chain_that_a_fail_over_cut_is_refused_where_it_was_cut(tmp_path: Path) -> None:
+def test_s2_16_a_chain_that_a_fail_over_cut_is_refused_where_it_was_cut() -> None:
     """[A,B,C] and the chain D, E, F; the leader dies when only D is committed. The retry of D is answered with its place,
     E and F meet a log that went on without them: refused with the actual end, from which to bootstrap (S2.11-S2.16).
     """
@@ -390,10 +387,10 @@ def test_s2_16_a_chain_that_a_fail_over_cut_is_refused_where_it_was_cut(tmp_path
         assert hosts[shard.shard_id].log.log_end == actual + 2
         assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
 
-    play(tmp_path, scenario, 3)
+    play(scenario, 3)
 
 
-def test_s2_14_the_place_of_a_conditional_append_outlives_its_leader(tmp_path: Path) -> None:
+def test_s2_14_the_place_of_a_conditional_append_outlives_its_leader() -> None:
     async def scenario(shard: Shard) -> None:
         nodes = shard.nodes
         original = await shard.append(b"A", b"B", at=0, producer=(7, 0))
@@ -405,4 +402,4 @@ def test_s2_14_the_place_of_a_conditional_append_outlives_its_leader(tmp_path: P
         assert again.term > original.term
         assert await shard.values() == [b"A", b"B"]
 
-    play(tmp_path, scenario, 3)
+    play(scenario, 3)

@@ -30,13 +30,13 @@ from antiphon.replication.messages import (
 )
 from antiphon.wire.metadata import ShardMeta, ShardStatus
 from antiphon.wire.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
-from tests.node.in_process import Nodes, cluster_of, eventually, run
-from tests.node.processes import NativeClient
+from tests.node import real_nodes
+from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, run
 
 FAST = {"live.lag.max": "0", "live.lag.ms": "200"}
 
 
-def meta_of(nodes: Nodes, shard_id: int) -> ShardMeta:
+def meta_of(nodes: SomeNodes, shard_id: int) -> ShardMeta:
     """As the node with the newest metadata sees it."""
     newest = max(nodes.nodes.values(), key=lambda node: node.view.version)
     found = newest.view.shard(shard_id)
@@ -44,12 +44,12 @@ def meta_of(nodes: Nodes, shard_id: int) -> ShardMeta:
     return found[1]
 
 
-def is_online(nodes: Nodes, shard_id: int, live: int) -> bool:
+def is_online(nodes: SomeNodes, shard_id: int, live: int) -> bool:
     meta = meta_of(nodes, shard_id)
     return meta.status is ShardStatus.ONLINE and len(meta.live) == live and meta.leader in nodes.nodes
 
 
-async def topic_of(nodes: Nodes, config: dict[str, str] | None = None) -> int:
+async def topic_of(nodes: SomeNodes, config: dict[str, str] | None = None) -> int:
     request = CreateTopic("t", replicas=3, profile="fluvio", config={**FAST, **(config or {})})
     node = next(iter(nodes.nodes.values()))
     shard_id = (await node.create_topic(request)).shards[0].shard_id
@@ -69,14 +69,14 @@ async def texts(nodes: Nodes, shard_id: int, isolation: str = "committed") -> li
         at = read_header(found.batches[-1]).next_offset
 
 
-def followers(nodes: Nodes, shard_id: int) -> list[int]:
+def followers(nodes: SomeNodes, shard_id: int) -> list[int]:
     meta = meta_of(nodes, shard_id)
     return [node for node in meta.ensemble if node != meta.leader and node in nodes.nodes]
 
 
-def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_all_of_them(tmp_path: Path) -> None:
+def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_all_of_them() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes)
             meta = meta_of(nodes, shard_id)
             assert (sorted(meta.live), meta.fence) == ([0, 1, 2], "live")
@@ -86,7 +86,7 @@ def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_all_of_
     run(test())
 
 
-async def shown_live(nodes: Nodes) -> list[int]:
+async def shown_live(nodes: real_nodes.Nodes) -> list[int]:
     """The live replica set of the topic `t` as `antiphon shard list` prints it."""
     servers = ",".join(nodes.members[node].native for node in nodes.nodes)
     words = ("-m", "antiphon.cli.main", "shard", "list", "--topic", "t", "--servers", servers, "--json")
@@ -97,8 +97,10 @@ async def shown_live(nodes: Nodes) -> list[int]:
 
 
 def test_s3_06_the_live_replicas_are_shown_on_the_command_line(tmp_path: Path) -> None:
+    """On real sockets: the command is a process of its own."""
+
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with real_nodes.cluster_of(tmp_path, 3) as nodes:
             shard_id = await topic_of(nodes)
             assert await shown_live(nodes) == [0, 1, 2]
             away = followers(nodes, shard_id)[0]
@@ -106,12 +108,12 @@ def test_s3_06_the_live_replicas_are_shown_on_the_command_line(tmp_path: Path) -
             await eventually(lambda: away not in meta_of(nodes, shard_id).live)
             assert await shown_live(nodes) == sorted(nodes.nodes)
 
-    run(test())
+    real_nodes.run(test())
 
 
-def test_s3_17_s3_29_who_is_away_is_not_live_and_is_again_when_it_has_caught_up(tmp_path: Path) -> None:
+def test_s3_17_s3_29_who_is_away_is_not_live_and_is_again_when_it_has_caught_up() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes)
             away = followers(nodes, shard_id)[0]
             await nodes.stop(away)
@@ -126,9 +128,9 @@ def test_s3_17_s3_29_who_is_away_is_not_live_and_is_again_when_it_has_caught_up(
     run(test())
 
 
-def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it(tmp_path: Path) -> None:
+def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes)
             values = [b"%d" % number for number in range(5)]
             for value in values:
@@ -149,11 +151,9 @@ def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it(tmp_pat
     run(test())
 
 
-def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_uncommitted(
-    tmp_path: Path,
-) -> None:
+def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_uncommitted() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes, {"min.live": "3"})
             await nodes.append(shard_id, b"sure")
             await nodes.stop(followers(nodes, shard_id)[0])
@@ -195,11 +195,11 @@ async def lose_all_live(nodes: Nodes, shard_id: int, away: list[int]) -> int:
     return last
 
 
-def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_and_who_had_more_follows(
-    tmp_path: Path,
-) -> None:
+def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_and_who_had_more_follows() -> (
+    None
+):
     async def test() -> None:
-        async with cluster_of(tmp_path, 5) as nodes:
+        async with cluster_of(5) as nodes:
             shard_id = await topic_of(nodes)
             await nodes.append(shard_id, b"all have this")
             away = followers(nodes, shard_id)
@@ -252,24 +252,18 @@ Histories = dict[int, list[Seen]]
 
 async def look(address: str, shard_id: int, seen: list[Seen]) -> None:
     """Wait for each change of a node's metadata through its native door, and note what it says of the shard."""
-    loop = asyncio.get_running_loop()
-    client = await loop.run_in_executor(None, NativeClient, address)
     version = -1
-    try:
-        while True:
-            asked = GetMetadata(version, 500)
-            reply = await loop.run_in_executor(None, client.ask, asked)
-            assert isinstance(reply, MetadataReply)
-            version = reply.cluster.version
-            metas = [meta for topic in reply.cluster.topics for meta in topic.shards]
-            meta = next(one for one in metas if one.shard_id == shard_id)
-            now = Seen(meta.status, meta.leader, meta.term, tuple(sorted(meta.live)))
-            if not seen or seen[-1] != now:
-                seen.append(now)
-    except (AntiphonError, OSError, ConnectionError):
-        return  # the node was stopped
-    finally:
-        client.__exit__()
+    with suppress(AntiphonError):  # the node was stopped
+        async with connected(address) as client:
+            while True:
+                reply, _ = await client.request(GetMetadata(version, 500))
+                assert isinstance(reply, MetadataReply)
+                version = reply.cluster.version
+                metas = [meta for topic in reply.cluster.topics for meta in topic.shards]
+                meta = next(one for one in metas if one.shard_id == shard_id)
+                now = Seen(meta.status, meta.leader, meta.term, tuple(sorted(meta.live)))
+                if not seen or seen[-1] != now:
+                    seen.append(now)
 
 
 @asynccontextmanager
@@ -337,10 +331,10 @@ def intercept(
 
 
 def test_s3_08_s3_10_s3_13_s3_14_clients_of_every_node_see_the_statuses_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes)
             old = meta_of(nodes, shard_id)
             left = followers(nodes, shard_id)
@@ -371,10 +365,10 @@ def test_s3_08_s3_10_s3_13_s3_14_clients_of_every_node_see_the_statuses_in_order
 
 
 def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes, {"live.lag.ms": "30000", "live.lag.max": "1000"})
             old = meta_of(nodes, shard_id)
             far, near = followers(nodes, shard_id)
@@ -404,12 +398,12 @@ def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
 
 
 def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(elections, "PROMOTE_MS", 300)
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await topic_of(nodes)
             old = meta_of(nodes, shard_id)
             left = followers(nodes, shard_id)
@@ -443,13 +437,11 @@ def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew
     run(test())
 
 
-def test_s3_04_a_follower_dials_its_leader_notices_a_broken_connection_and_dials_again(
-    tmp_path: Path,
-) -> None:
+def test_s3_04_a_follower_dials_its_leader_notices_a_broken_connection_and_dials_again() -> None:
     """Its check of the leader's health is the connection itself; see docs/divergence.md."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3, dial="follower") as nodes:
+        async with cluster_of(3, dial="follower") as nodes:
             shard_id = await topic_of(nodes, {"live.lag.ms": "5000"})
             await nodes.append(shard_id, b"a")
             leader = nodes.nodes[meta_of(nodes, shard_id).leader]

@@ -1,9 +1,8 @@
-"""What S4 says of threads, the log and the relay, and S0 and S3 of promotion, on nodes that run for real in this process."""
+"""What S4 says of threads, the log and the relay, and S0 and S3 of promotion, on whole nodes."""
 
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from antiphon.records.decode import decode_records
 from antiphon.replication.messages import Ack, AnyMessage, Append
 from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node import real_nodes
+from tests.node.in_process import SomeNodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +64,7 @@ def batch(value: bytes) -> bytes:
 
 
 async def new_shard(
-    nodes: Nodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", segment_bytes: int = 1 << 20
+    nodes: SomeNodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", segment_bytes: int = 1 << 20
 ) -> int:
     config = {"segment.bytes": str(segment_bytes)}
     made = await nodes.nodes[0].create_topic(CreateTopic("t", kind=kind, profile=profile, config=config))
@@ -74,9 +74,11 @@ async def new_shard(
 def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_synced_together(
     tmp_path: Path,
 ) -> None:
+    """On a real disk: it is about threads."""
+
     async def test() -> None:
         disk = WatchedDisk()
-        async with cluster_of(tmp_path, 1, {0: disk}) as nodes:
+        async with real_nodes.cluster_of(tmp_path, 1, {0: disk}) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_shard(nodes)
             await nodes.append(shard_id, b"first")
@@ -101,12 +103,12 @@ def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_s
             assert max(buffers for what, buffers, _ in disk.calls if what == "write") >= 50
             assert threading.get_ident() not in {thread for _, _, thread in disk.calls}
 
-    run(test())
+    real_nodes.run(test())
 
 
-def test_s4_16_the_log_is_read_again_after_a_restart(tmp_path: Path) -> None:
+def test_s4_16_the_log_is_read_again_after_a_restart() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
+        async with cluster_of(1) as nodes:
             shard_id = await new_shard(nodes, Kind.TABLE)
             write = TableWrite(shard_id, (Put(b"k", b"v"),))
             await nodes.leader(shard_id)
@@ -121,9 +123,9 @@ def test_s4_16_the_log_is_read_again_after_a_restart(tmp_path: Path) -> None:
     run(test())
 
 
-def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows(tmp_path: Path) -> None:
+def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, segment_bytes=4096)
             for number in range(20):
                 await nodes.append(shard_id, b"%d" % number + bytes(300))
@@ -149,10 +151,10 @@ def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows(tmp_
 
 
 def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 2, dial="follower") as nodes:
+        async with cluster_of(2, dial="follower") as nodes:
             shard_id = await new_shard(nodes)
             host = await nodes.leader(shard_id)
             leader = nodes.nodes[host.services.node_id]
@@ -184,11 +186,11 @@ def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_oth
     run(test())
 
 
-def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included(tmp_path: Path) -> None:
+def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included() -> None:
     """It names the leader, or, with `on.not.leader=forward`, has it answer: tests/node/test_in_flight.py shows that."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, profile="tarantool")
             end = await nodes.append(shard_id, b"x")
             host = await nodes.leader(shard_id)
@@ -209,9 +211,9 @@ def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included(tmp_path
     run(test())
 
 
-def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick(tmp_path: Path) -> None:
+def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
+        async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, Kind.TABLE)
             host = await nodes.leader(shard_id)
             leader = nodes.nodes[host.services.node_id]
@@ -232,9 +234,9 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick(tmp
                 return read(offset, *arguments, **named)  # type: ignore[arg-type]
 
             follower.log.read = watched  # type: ignore[method-assign,assignment]
-            began = time.monotonic()
+            began = leader.loop.time()
             await nodes.nodes[0].elect_leader(shard_id, wanted.node_id)
-            took_s = time.monotonic() - began
+            took_s = leader.loop.time() - began
             assert follower.is_serving
             assert took_s < 1.0, "usually some ten milliseconds"
             assert min(read_from, default=end) >= end, (

@@ -5,7 +5,6 @@ one entry of the shard's log, so it is logged, replicated, committed and cut off
 """
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -35,11 +34,9 @@ async def topic_of(nodes: Nodes, db: antiphon.aio.AsyncClient) -> ShardHost:
     return await nodes.leader(nodes.nodes[0].topic("t").shards[0].shard_id)
 
 
-def test_s4_6_one_call_carries_a_bundle_of_transactions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s4_6_one_call_carries_a_bundle_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             host = await topic_of(nodes, db)
             await db.topic("t").append("first")
             carried: list[int] = []
@@ -60,9 +57,9 @@ def test_s4_6_one_call_carries_a_bundle_of_transactions(
     run(test())
 
 
-def test_s4_7_at_quorum_transactions_commit_together_and_the_rest_get_them_later(tmp_path: Path) -> None:
+def test_s4_7_at_quorum_transactions_commit_together_and_the_rest_get_them_later() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             host = await topic_of(nodes, db)
             laggard = (host.services.node_id + 1) % 3
             await nodes.stop(laggard)
@@ -78,9 +75,9 @@ def test_s4_7_at_quorum_transactions_commit_together_and_the_rest_get_them_later
     run(test())
 
 
-def test_s4_8_a_transaction_is_logged_while_earlier_ones_are_not_committed(tmp_path: Path) -> None:
+def test_s4_8_a_transaction_is_logged_while_earlier_ones_are_not_committed() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             host = await topic_of(nodes, db)
             leader = host.services.node_id
             others = [number for number in range(3) if number != leader]
@@ -102,9 +99,9 @@ def test_s4_8_a_transaction_is_logged_while_earlier_ones_are_not_committed(tmp_p
     run(test())
 
 
-def test_s4_9_an_entry_is_a_change_with_its_index_and_term(tmp_path: Path) -> None:
+def test_s4_9_an_entry_is_a_change_with_its_index_and_term() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             host = await topic_of(nodes, db)
             topic = db.topic("t")
             await topic.append_batch(["a", "b", "c"], shard=0)
@@ -120,11 +117,11 @@ def test_s4_9_an_entry_is_a_change_with_its_index_and_term(tmp_path: Path) -> No
     run(test())
 
 
-def test_s4_a_table_s_transaction_is_carried_out_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_s4_a_table_s_transaction_is_carried_out_whole_or_not_at_all() -> None:
     """Transfers between accounts, with conditions, by several writers: readers of the log never see half of one."""
 
     async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             table = await db.create_table("accounts", shards=1, replicas=3)
             await asyncio.gather(*(table.put(f"a{number}", "100") for number in range(4)))
             refused: set[object] = set()
@@ -160,9 +157,9 @@ def test_s4_a_table_s_transaction_is_carried_out_whole_or_not_at_all(tmp_path: P
     run(test())
 
 
-def test_s4_a_transaction_is_of_one_shard_and_says_what_was_refused(tmp_path: Path) -> None:
+def test_s4_a_transaction_is_of_one_shard_and_says_what_was_refused() -> None:
     async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             table = await db.create_table("t", shards=4)
             t = table.transaction()
             for number in range(8):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.node.in_process import Nodes, eventually
+from tests.node.real_nodes import Nodes, eventually
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from antiphon.spark.jobs.audit_report import AuditReport
 from antiphon.spark.option_values import parse_servers
 from antiphon.wire.metadata import ClusterMeta
 from antiphon.wire.requests import TrimShard
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 from tests.spark.audit_replicas import audit_without_spark
 
 pytestmark = pytest.mark.cluster

@@ -13,7 +13,7 @@ from antiphon.spark.connection import Cluster
 from antiphon.spark.job import Job
 from antiphon.spark.rows import RowData
 from antiphon.spark.shard_writers import TableWriters
-from tests.node.in_process import Nodes, cluster_of, run
+from tests.node.real_nodes import Nodes, cluster_of, run
 from tests.node.test_split import whole_log
 
 pytestmark = pytest.mark.cluster

@@ -13,7 +13,7 @@ import antiphon.aio
 from antiphon.errors import InvalidRequestError, KeyNotFoundError
 from antiphon.spark import snapshot
 from antiphon.spark.source import AntiphonDataSource
-from tests.node.in_process import Nodes, cluster_of, run
+from tests.node.real_nodes import Nodes, cluster_of, run
 
 pytestmark = pytest.mark.cluster
 

@@ -1,0 +1,100 @@
+"""Nodes in this process on a real event loop, with real sockets, files and threads, for the tests that are about those.
+
+All others run in virtual time on simulated machines (`tests/node/in_process.py`), quicker and the same each time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from antiphon.log.disk import Disk
+from antiphon.node.config import Member, NodeConfig, Ports, Timings
+from antiphon.node.node import Node
+from antiphon.node.shard_host import ShardHost
+from tests.node.in_process import append_to, eventually, leader_of
+from tests.node.processes import bind, port_of
+
+__all__ = ["Nodes", "cluster_of", "eventually", "run"]
+
+
+class Nodes:
+    """The nodes of one cluster, by id; `stop` and `start` one at will."""
+
+    def __init__(self, directory: Path, count: int, disks: dict[int, Disk], dial: str = "each") -> None:
+        self.directory = directory
+        self.disks = disks
+        self.dial = dial
+        self.nodes: dict[int, Node] = {}
+        self._sockets = [bind() for _ in range(count)]
+        self._ports = [port_of(listener) for listener in self._sockets]
+        self.members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self._ports)]
+
+    def config(self, node_id: int, *, first: bool = False) -> NodeConfig:
+        """The configuration of a node; the `first` start founds the cluster."""
+        return NodeConfig(
+            cluster_id="test",
+            node_id=node_id,
+            nodes=self.members,
+            dir=self.directory / f"node-{node_id}",
+            bootstrap=first,
+            dial=self.dial,
+            ports=Ports(self._ports[node_id], -1, -1, -1),
+            timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
+        )
+
+    async def start(self, node_id: int, *, first: bool = False) -> Node:
+        """Start a node and wait until it has joined."""
+        sockets = {"native": self._sockets[node_id]} if first else None
+        node = Node(self.config(node_id, first=first), sockets, self.disks.get(node_id))
+        self.nodes[node_id] = node
+        await node.start()
+        return node
+
+    async def start_all(self) -> None:
+        """Start all and wait until they are a cluster."""
+        for node_id in range(len(self._ports)):
+            await self.start(node_id, first=True)
+        for node in self.nodes.values():
+            assert await node.joined(20)
+
+    async def stop(self, node_id: int) -> None:
+        """Stop a node cleanly."""
+        await self.nodes.pop(node_id).stop()
+
+    async def close(self) -> None:
+        """Stop all."""
+        for node_id in list(self.nodes):
+            await self.stop(node_id)
+        for listener in self._sockets:
+            listener.close()
+
+    async def leader(self, shard_id: int) -> ShardHost:
+        """The replica that serves the shard."""
+        return await leader_of(self, shard_id)
+
+    async def append(self, shard_id: int, value: bytes) -> int:
+        """Append one record through whoever leads; returns the offset after it."""
+        return await append_to(self, shard_id, value)
+
+
+@asynccontextmanager
+async def cluster_of(
+    directory: Path, count: int, disks: dict[int, Disk] | None = None, dial: str = "each"
+) -> AsyncIterator[Nodes]:
+    """A running cluster of `count` nodes in this process."""
+    nodes = Nodes(directory, count, disks or {}, dial)
+    try:
+        await nodes.start_all()
+        yield nodes
+    finally:
+        await nodes.close()
+
+
+def run(test: Awaitable[None]) -> None:
+    """Run a test's coroutine."""
+
+    async def main() -> None:
+        await asyncio.wait_for(test, 50)
+
+    asyncio.run(main())
