@@ -1,14 +1,16 @@
 """After all faults have stopped: has everything come to rest, and is what lies on the disks what was committed?"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.client.moves import is_on_its_way
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.changes import effects_of
+from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_in_multi
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from antiphon.node.multi_host import MultiHost
     from antiphon.node.shard_host import ShardHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
@@ -54,7 +56,7 @@ def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Mac
 def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, ShardHost]]") -> str:
     hosts = [host for _, host in found]
     if any(host.every_replica_writes for host in hosts):
-        return ""
+        return what_is_open_in_multi(shard_id, cast("list[tuple[Machine, MultiHost]]", found))
     for machine, host in found:
         if host.failed is not None:
             return f"the replica of shard {shard_id} on node {machine.node_id} has stopped: {host.failed}"
@@ -75,15 +77,20 @@ def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, ShardHost]]") ->
 
 def check_everything(cluster: "SimulatedCluster") -> None:
     """Raise ViolationError unless disks and stores hold what is committed."""
+    multi: dict[int, list[tuple[Machine, MultiHost]]] = {}
     for machine in cluster.machines:
         node = machine.node
         if node is None:
             continue
         for shard_id, host in sorted(node.hosts.items()):
-            if not host.every_replica_writes and host.failed is None:
+            if host.every_replica_writes:
+                multi.setdefault(shard_id, []).append((machine, cast("MultiHost", host)))
+            elif host.failed is None:
                 _check_log(cluster, machine, host)
                 if host.table is not None and shard_id in cluster.watch.truths:
                     _check_table(cluster, machine, host)
+    for shard_id, found in sorted(multi.items()):
+        check_multi(cluster, shard_id, found)
 
 
 def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
+from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
@@ -28,4 +29,6 @@ def native_workloads(
         found.append(WatchWorkload(cluster, table))
     if options.followers:
         found.append(FollowerWorkload(cluster, topic))
+    if options.multi_tables:
+        found.append(MultiTableWorkload(cluster))
     return found

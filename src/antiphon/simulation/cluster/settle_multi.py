@@ -1,0 +1,106 @@
+"""`settle` for shards that every replica writes: all replicas have all entries of all origins, and equal tables."""
+
+from typing import TYPE_CHECKING, cast
+
+from antiphon.node.multi_batches import identity
+from antiphon.node.multi_table import MergedShard
+from antiphon.records.batch import read_header
+from antiphon.records.changes import VERSION, effects_of
+from antiphon.simulation.violation import require
+from antiphon.table.merge import Cell
+
+if TYPE_CHECKING:
+    from antiphon.node.multi_host import MultiHost
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.cluster.machine import Machine
+
+Identity = tuple[int, int]
+"""Origin and LSN."""
+
+
+def what_is_open_in_multi(shard_id: int, found: "list[tuple[Machine, MultiHost]]") -> str:
+    """The first thing that keeps the replicas of a shard from being the same; empty where there is none."""
+    clocks = {}
+    for machine, host in found:
+        who = f"the replica of shard {shard_id} on node {machine.node_id}"
+        multi = host.multi
+        if host.failed is not None:
+            return f"{who} has stopped: {host.failed}"
+        if multi.damaged or multi.splits:
+            return f"{who} is damaged ({multi.damaged}) or found other histories: {multi.splits}"
+        if multi.durable_end != multi.log_end:
+            return f"{who} has {multi.log_end} entries, {multi.durable_end} of them durable"
+        if host.table is not None and host.table.state.applied_offset != multi.log_end:
+            return f"{who} has {multi.log_end} entries, and its table is at {host.table.state.applied_offset}"
+        clocks[machine.node_id] = multi.vclock[1:]
+    if len(set(clocks.values())) > 1:
+        return f"the replicas of shard {shard_id} have the vector clocks {clocks}"
+    return ""
+
+
+def entries_of(cluster: "SimulatedCluster", machine: "Machine", host: "MultiHost") -> dict[Identity, bytes]:
+    """What is durable on a replica's disk, by origin and LSN."""
+    found: dict[Identity, bytes] = {}
+    last: dict[int, int] = {}
+    for batch in cluster.watch.durable_batches(machine, host):
+        header = read_header(batch)
+        origin, lsn = identity(header)
+        require(
+            lsn == last.get(origin, lsn - 1) + 1,
+            "lsn-order",
+            host.shard_id,
+            f"on node {machine.node_id} entry {lsn} of origin {origin} comes after {last.get(origin)}",
+        )
+        last[origin] = lsn
+        found[origin, lsn] = bytes(batch)
+    return found
+
+
+def check_multi(cluster: "SimulatedCluster", shard_id: int, found: "list[tuple[Machine, MultiHost]]") -> None:
+    """Raise ViolationError unless all replicas have the same entries, and a table is what they come to."""
+    known: dict[Identity, tuple[int, int]] = {}
+    first: set[Identity] | None = None
+    for machine, host in found:
+        entries = entries_of(cluster, machine, host)
+        for name, batch in entries.items():
+            facts = (read_header(batch).crc, len(batch))
+            require(
+                known.setdefault(name, facts) == facts,
+                "identity",
+                shard_id,
+                f"entry {name[1]} of origin {name[0]} is another one on node {machine.node_id} than elsewhere",
+            )
+        if host.log.log_start == 0:
+            first = set(entries) if first is None else first
+            require(
+                first == set(entries),
+                "convergence",
+                shard_id,
+                f"node {machine.node_id} differs from node {found[0][0].node_id} in {sorted(first ^ set(entries))[:5]}",
+            )
+        if host.table is not None:
+            _check_rows(machine, host, entries)
+
+
+def folded(host: "MultiHost", entries: dict[Identity, bytes]) -> dict[bytes, Cell]:
+    """What the entries come to by the table's rule, in an order of their own: it must not matter."""
+    merge = cast(MergedShard, host.table).merged.rule.merge
+    cells: dict[bytes, Cell] = {}
+    for name in sorted(entries):
+        for key, value, packed in effects_of(entries[name]):
+            cell = Cell(value, VERSION.unpack(packed))
+            cells[key] = merge(cells[key], cell) if key in cells else cell
+    return cells
+
+
+def _check_rows(machine: "Machine", host: "MultiHost", entries: dict[Identity, bytes]) -> None:
+    cells = folded(host, entries)
+    wanted = {key: (cell.value, cell.version[0]) for key, cell in cells.items() if cell.value is not None}
+    rows, more = host.require_table().state.scan(b"", b"", 1_000_000)
+    found = {row.key: (row.value, row.version.id) for row in rows}
+    require(
+        found == wanted and not more,
+        "convergence",
+        host.shard_id,
+        f"the table on node {machine.node_id} has {found}, its entries come to {wanted}",
+    )

@@ -1,0 +1,172 @@
+"""Writes to a table that every replica writes, at whichever node: each acknowledged one stays, or lost by the table's rule.
+
+A client asks one node and reads there: what a node acknowledged it knows from then on, so a later read there finds it, or
+what won over it. That all replicas come to the same table is checked when everything has settled (`settle_multi`).
+"""
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from antiphon.client.connection import Connection, open_connection
+from antiphon.errors import AntiphonError
+from antiphon.records.changes import VERSION, effects_of
+from antiphon.simulation.cluster.machine import NATIVE_PORT
+from antiphon.simulation.cluster.settle_multi import entries_of
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.violation import require
+from antiphon.table.merge import Cell
+from antiphon.wire.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+CLIENTS: Final = 3
+KEYS: Final = (b"apple", b"pear")  # few, so that nodes write to one at a time
+
+
+class Acknowledged(NamedTuple):
+    """A put that a node acknowledged, or a row that it showed: version id, and when."""
+
+    node: int
+    key: bytes
+    value: bytes | None
+    version: int
+    at_s: float
+
+
+class MultiTableWorkload(Workload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "carts") -> None:
+        super().__init__(cluster, name)
+        self.shard_id = -1
+        self.puts: list[Acknowledged] = []
+        self.reads: list[Acknowledged] = []
+        self.deletes: dict[bytes, int] = {}
+        self._sent: set[bytes] = set()
+        self.outcomes = {"multi-ok": 0, "multi-unknown": 0, "multi-read": 0}
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`."""
+        replicas = self.cluster.options.replicas
+        await insist(
+            lambda: db.create_table(
+                self.name, shards=1, replicas=replicas, profile="oxia", config={"writers": "multi"}
+            )
+        )
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
+        self.shard_id = found.shards[0].shard_id
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(CLIENTS):
+            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+
+    async def _work(self, process: "Process", number: int) -> None:
+        draw, serial = process.random, 0
+        connection: Connection | None = None
+        node = 0
+        while not self.stopped:
+            serial += 1
+            try:
+                if connection is None or connection.lost is not None or draw.random() < 0.1:
+                    if connection is not None:
+                        await connection.close()
+                    connection, node = None, draw.randrange(self.cluster.options.nodes)
+                    connection = await open_connection(f"node-{node}:{NATIVE_PORT}", "simulated", None)
+                await self._one(
+                    connection, node, draw.choice(KEYS), b"%d-%d" % (number, serial), draw.random()
+                )
+            except AntiphonError as error:
+                self.outcomes["multi-unknown"] += 1
+                self.cluster.tell("multi-failed", node, error.code)
+            await self.think(process)
+        if connection is not None:
+            await connection.close()
+
+    async def _one(self, connection: Connection, node: int, key: bytes, value: bytes, kind: float) -> None:
+        if kind < 0.3:
+            began = self.now
+            reply: Any = (await connection.request(TableGet(self.shard_id, (key,), "local")))[0]
+            row = reply.rows[0]
+            self.outcomes["multi-read"] += 1
+            found, version = (None, -1) if row is None else (bytes(row.value), row.version.id)
+            self.reads.append(Acknowledged(node, key, found, version, began))
+            return
+        op: TableOp = Put(key, value) if kind < 0.85 else Delete(key)
+        self._sent.add(value)
+        request = TableWrite(self.shard_id, (op,), timeout_ms=int(PATIENCE_S * 1000))
+        reply = (await connection.request(request))[0]
+        (result,) = reply.results
+        self.cluster.tell("multi-write", node, key, value, kind, result)
+        if result.status != OpStatus.OK:
+            return
+        self.outcomes["multi-ok"] += 1
+        if isinstance(op, Put):
+            self.puts.append(Acknowledged(node, key, value, result.version.id, self.now))
+        else:
+            self.deletes[key] = self.deletes.get(key, 0) + 1
+
+    # -- the judge ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `Workload`. Where a disk lost what was durable, what stood on it alone may be gone (S4.28)."""
+        for machine in self.cluster.machines:
+            host: Any = None if machine.node is None else machine.node.hosts.get(self.shard_id)
+            if host is not None and not self.cluster.watch.hurt and host.log.log_start == 0:
+                cells: dict[bytes, dict[int, list[Cell]]] = {}
+                for batch in entries_of(self.cluster, machine, host).values():
+                    for key, value, packed in effects_of(batch):
+                        cell = Cell(value, VERSION.unpack(packed))
+                        cells.setdefault(key, {}).setdefault(cell.version[0], []).append(cell)
+                self._check_acknowledged(machine.node_id, cells)
+                self._check_reads(cells)
+
+    def _check_acknowledged(self, node: int, cells: dict[bytes, dict[int, list[Cell]]]) -> None:
+        for put in self.puts:
+            found = cells.get(put.key, {}).get(put.version, [])
+            require(
+                any(cell.value == put.value for cell in found),
+                "acknowledged-kept",
+                self.shard_id,
+                f"{put} was acknowledged, and the log of node {node} has {found} under that version",
+            )
+        for key, of_version in cells.items():
+            every = [cell for found in of_version.values() for cell in found]
+            removed = sum(cell.value is None for cell in every)
+            require(
+                removed >= self.deletes.get(key, 0),
+                "acknowledged-kept",
+                self.shard_id,
+                f"{self.deletes.get(key)} removals of {key!r} were acknowledged, node {node} has {removed}",
+            )
+            for cell in every:
+                require(
+                    cell.value is None or cell.value in self._sent,
+                    "nobodys-record",
+                    self.shard_id,
+                    f"nobody has put {cell.value!r}",
+                )
+
+    def _check_reads(self, cells: dict[bytes, dict[int, list[Cell]]]) -> None:
+        """A node's answer is something that was written, and nothing older than what the node had acknowledged before."""
+        for read in self.reads:
+            of_key = cells.get(read.key, {})
+            before = [
+                put
+                for put in self.puts
+                if put.node == read.node and put.key == read.key and put.at_s < read.at_s
+            ]
+            known = max((of_key[put.version][0].stamp for put in before), default=None)
+            if read.value is None:
+                shown = [cell for found in of_key.values() for cell in found if cell.value is None]
+            else:
+                shown = [cell for cell in of_key.get(read.version, []) if cell.value == read.value]
+            require(
+                (read.value is None and known is None)
+                or any(known is None or cell.stamp >= known for cell in shown),
+                "reads-own-writes",
+                self.shard_id,
+                f"node {read.node} showed {read}, though it had acknowledged {before[-1:]} before",
+            )
