@@ -304,3 +304,30 @@ def test_a_node_that_starts_alone_says_that_it_reaches_nobody(tmp_path: Path) ->
         assert "reaches no coordinator" in done.stderr
     finally:
         shell.ok("down", "--dir", str(tmp_path / "c"))
+
+
+def test_a_cluster_goes_on_without_a_node_whose_folder_cannot_be_written(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "antiphon.cli.main", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    directory = str(tmp_path / "c")
+    ports = ("--kafka-port", "0", "--native-port", "0", "--http-port", "0")
+    assert run("up", "--detach", "--dir", directory, *ports).returncode == 0
+    try:
+        assert run("down", "--dir", directory).returncode == 0
+        broken = tmp_path / "c" / "node-2"
+        (broken / "node.toml").unlink()
+        (broken / "node.toml.new").mkdir()  # stands for a disk that takes nothing
+        up = run("up", "--detach", "--dir", directory)
+        assert up.returncode == 0, up.stderr
+        assert "node 2 did not start: cannot write" in up.stderr
+        assert "Traceback" not in up.stderr
+        status = json.loads(run("status", "--dir", directory, "--json").stdout)
+        assert status
+        alone = run("node", "start", "--dir", str(broken))
+        assert alone.returncode == 1
+        (broken / "node.toml.new").rmdir()
+        assert run("node", "start", "--dir", str(broken)).returncode == 0
+    finally:
+        run("down", "--dir", directory)

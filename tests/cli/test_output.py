@@ -1,9 +1,14 @@
 """What a command says when it fails."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import typer
 
 from antiphon.cli.output import reports_errors
+from antiphon.node.config import replace_text
 
 
 @reports_errors
@@ -27,3 +32,36 @@ def test_a_missing_library_names_the_extra_that_brings_it(
 def test_a_missing_module_of_our_own_is_a_bug() -> None:
     with pytest.raises(ModuleNotFoundError):
         _needs("antiphon.gone")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_one_line_that_says_what_to_do(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @reports_errors
+    def write() -> None:
+        raise OSError(number, os.strerror(number), "/data/node.toml")
+
+    with pytest.raises(typer.Exit) as stopped:
+        write()
+    assert stopped.value.exit_code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"antiphon: cannot write /data/node.toml: {os.strerror(number)}; ")
+    assert said.endswith(" and start again\n")
+    assert said.count("\n") == 1
+
+
+def test_a_file_that_says_the_same_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path, _text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = tmp_path / "node.toml"
+    replace_text(file, "a = 1\n")
+    monkeypatch.setattr(Path, "write_text", full)
+    replace_text(file, "a = 1\n")
+    with pytest.raises(OSError, match=r"node\.toml"):
+        replace_text(file, "a = 2\n")
+    assert file.read_text() == "a = 1\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["node.toml"]

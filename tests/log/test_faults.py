@@ -12,7 +12,9 @@ from antiphon.log.config import LogConfig
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.wal_thread import WalThread
+from antiphon.records.builder import build_members
 from antiphon.records.entry_id import EntryId
+from antiphon.records.members import Members
 from tests.log.helpers import Runner, batch_at, joined
 
 DIRECTORY = "/shard"
@@ -276,3 +278,41 @@ def test_an_unreadable_snapshot_only_costs_time() -> None:
     assert log.recovery.scanned_bytes == log.size_bytes
     assert (log.log_end, log.damaged) == (12, None)
     assert log.terms.items() == [(1, 0), (2, 4), (3, 8)]
+
+
+@pytest.mark.parametrize("members", [False, True])
+def test_a_flipped_version_of_a_snapshot_only_costs_time(members: bool) -> None:
+    """The log can do without, and a flip makes no newer format."""
+    for bit in range(8 * 8, 12 * 8):
+        disk, log, runner = new_log(LogConfig())
+        if members:
+            runner.run(log.stage_append([build_members(Members((1, 2, 3)), 1, 0, 1000)]))
+        runner.run(log.stage_append([batch_at(log.log_end)]), log.checkpoint())
+        (name,) = (name for name in disk.listdir(DIRECTORY) if name.endswith(".snapshot"))
+        disk.flip_bit(f"{DIRECTORY}/{name}", bit)
+        found = ShardLog.open(disk, DIRECTORY, LogConfig())
+        assert (found.log_end, found.damaged) == (log.log_end, None)
+        assert found.members.current == log.members.current
+
+
+@pytest.mark.parametrize("flush", ["always", "interval"])
+def test_what_a_failed_fsync_left_in_the_page_cache_counts_only_once_it_was_written_again(flush: str) -> None:
+    """After a failed fsync the kernel takes the pages for clean: the next one succeeds and writes nothing."""
+    config = SMALL._replace(flush=flush)
+    for seed in range(40):
+        disk = SimulatedDisk(Random(seed))
+        log, runner = ShardLog.open(disk, DIRECTORY, config), Runner(disk)
+        runner.run(log.hard_state.stage(1, None), log.stage_append([batch_at(0)]))
+        runner.committer.sync_dirty()
+        disk.fail_kind, disk.fail_after = "fdatasync", disk.calls
+        runner.submit(log.stage_append([batch_at(1, size=300), batch_at(2, size=300)]))
+        runner.commit()
+        runner.committer.sync_dirty()
+        assert log.storage_error is not None
+        disk = disk.kill()
+        found = ShardLog.open(disk, DIRECTORY, config)
+        assert found.damaged is None
+        after = ShardLog.open(disk.crash(), DIRECTORY, config)
+        assert after.damaged is None, seed
+        assert after.log_end >= found.log_end, seed
+        assert after.log_end >= 1

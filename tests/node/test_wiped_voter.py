@@ -105,3 +105,24 @@ def test_only_the_start_that_makes_the_directory_founds() -> None:
             assert voter(node).status().state == "damaged"
 
     run(test())
+
+
+def test_a_voter_with_a_rotten_old_segment_starts_and_is_repaired() -> None:
+    """A snapshot stands for what is rotten, so only the fold of the metadata reads it."""
+
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            leader, victim, _ = await followers(nodes)
+            await nodes.nodes[leader].create_topic(CreateTopic("t"))
+            await nodes.stop(victim)
+            disk, directory = nodes.shard_path(victim, CLUSTER_SHARD_ID)
+            path = f"{directory}/{0:020d}.log"
+            disk.flip_bit(path, 8 * (disk.open(path).size() // 2) + 2)
+            node = await nodes.start(victim)
+            host = voter(node)
+            assert host.status().state == "damaged"
+            await eventually(lambda: host.log.damaged is None)
+            assert host.status().state == "ok"
+            await eventually(lambda: "t" in node.view.topics)
+
+    run(test())

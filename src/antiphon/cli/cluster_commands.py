@@ -22,7 +22,7 @@ from antiphon.cli.cluster_files import (
     running_pid,
     save_cluster,
 )
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 
 DEFAULT_DIR = Path("antiphon-data")
@@ -121,20 +121,22 @@ def _start_all(
     bound = supervisor.bind_ports(cluster, bases)
     pids: dict[int, int] = {}
     pipes: dict[int, int] = {}
+    failed: dict[int, str] = {}
     try:
         save_cluster(directory, cluster)
-        configs = {node.id: node_config(cluster, node) for node in cluster.nodes}
-        for node in cluster.nodes:
-            Path(node.dir).mkdir(parents=True, exist_ok=True)
-            write_config(configs[node.id], Path(node.dir))
         warm_up()
         for node, sockets in zip(cluster.nodes, bound, strict=True):
+            config = node_config(cluster, node)
             others = [other for other in bound if other is not sockets]
-            config = configs[node.id]
-            pids[node.id], pipes[node.id] = supervisor.fork_node(
-                Path(node.dir), partial(run, config, sockets), others
-            )
-        alone = supervisor.wait_ready(pipes, asked=asked)
+            try:
+                write_config(config, Path(node.dir))
+                pids[node.id], pipes[node.id] = supervisor.fork_node(
+                    Path(node.dir), partial(run, config, sockets), others
+                )
+            except OSError as error:
+                failed[node.id] = unwritable(error, node.dir)
+        alone = supervisor.wait_ready(pipes, asked=asked, failed=failed)
+        _judge_failed(directory, cluster, failed)
         if alone:
             raise UnavailableError(
                 f"nodes {alone} found no coordinator; node.log in the nodes' folders in {directory} says why"
@@ -148,6 +150,19 @@ def _start_all(
     finally:
         supervisor.close_sockets(bound)
     return pids
+
+
+def _judge_failed(directory: Path, cluster: LocalClusterFile, failed: dict[int, str]) -> None:
+    """A cluster that has run before goes on without nodes that cannot start; a new one needs all of them."""
+    for node_id, why in failed.items():
+        if not cluster.founded or len(failed) == len(cluster.nodes):
+            raise UnavailableError(f"node {node_id} did not start: {why}")
+        folder = directory / f"node-{node_id}"
+        typer.echo(
+            f"antiphon: node {node_id} did not start: {' '.join(why.split())}; the others go on, "
+            f"`antiphon node start --dir {folder}` brings it back",
+            err=True,
+        )
 
 
 def _announce(

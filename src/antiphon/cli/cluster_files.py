@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import AntiphonError, ForeignDirectoryError, InvalidRequestError, NewerFormatError
+from antiphon.node.config import replace_text
 
 FORMAT: Final = 1
 CLUSTER_FILE: Final = "cluster.json"
@@ -90,9 +91,7 @@ def load_cluster(directory: Path) -> LocalClusterFile | None:
 def save_cluster(directory: Path, cluster: LocalClusterFile) -> None:
     """Write `cluster.json` so that a crash leaves the old one or the new one."""
     directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / (CLUSTER_FILE + ".new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster)) + b"\n")
-    temporary.replace(directory / CLUSTER_FILE)
+    replace_text(directory / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster)).decode() + "\n")
 
 
 def find_cluster(directory: Path) -> LocalClusterFile:
@@ -107,7 +106,7 @@ def find_cluster(directory: Path) -> LocalClusterFile:
 
 def write_pid(node_dir: Path, pid: int) -> None:
     """Note which process serves a node's folder."""
-    (node_dir / PID_FILE).write_text(f"{pid} {_started_at(pid)}\n")
+    replace_text(node_dir / PID_FILE, f"{pid} {_started_at(pid)}\n")
 
 
 def running_pid(node_dir: Path) -> int | None:

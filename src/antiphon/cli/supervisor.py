@@ -104,7 +104,12 @@ def fork_node(
     pid = os.fork()
     if pid:
         os.close(writer)
-        write_pid(node_dir, pid)
+        try:
+            write_pid(node_dir, pid)
+        except OSError:  # nobody could stop it later
+            os.close(reader)
+            _signal(pid, signal.SIGKILL)
+            raise
         return pid, reader
     status = 1
     try:
@@ -149,9 +154,14 @@ def _quiet_stdio(node_dir: Path) -> None:
 
 
 def wait_ready(
-    pipes: dict[int, int], timeout_s: float = READY_TIMEOUT_S, asked: Sequence[int] = ()
+    pipes: dict[int, int],
+    timeout_s: float = READY_TIMEOUT_S,
+    asked: Sequence[int] = (),
+    failed: dict[int, str] | None = None,
 ) -> list[int]:
     """Wait until every node (id -> pipe) serves; raises UnavailableError with what a failed one said.
+
+    With `failed` that is put there instead, and the others are waited for.
 
     Returns the nodes that run but have found no coordinator so far: they go on trying.
 
@@ -179,9 +189,10 @@ def wait_ready(
             if said == ALONE:
                 alone.append(node_id)
             elif said != READY:
-                raise UnavailableError(
-                    f"node {node_id} did not start: {said.decode(errors='replace') or 'it ended'}"
-                )
+                why = said.decode(errors="replace") or "it ended"
+                if failed is None:
+                    raise UnavailableError(f"node {node_id} did not start: {why}")
+                failed[node_id] = why
     return sorted(alone)
 
 

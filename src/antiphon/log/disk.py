@@ -197,8 +197,9 @@ class RealLock:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, note, 0)
+            with contextlib.suppress(OSError):  # a full disk: the lock holds without saying whose it is
+                os.ftruncate(self._fd, 0)
+                os.pwrite(self._fd, note, 0)
         except BlockingIOError as error:
             found = os.pread(self._fd, _NOTE_BYTES_MAX, 0)
             self.release()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from antiphon.errors import CorruptBatchError
-from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.disk import Disk, File, read_whole, replace_file
 from antiphon.log.hard_state import HardState
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
 from antiphon.log.inventory import Held, Holding
@@ -47,6 +47,7 @@ from antiphon.records.members import MembersIndex
 
 DAMAGE_MAGIC: Final = b"ANTIPHDM"
 DAMAGE_VERSION: Final = 1
+REWRITE_BYTES: Final = 4 * 1024 * 1024
 FORGOTTEN: Final = -1
 JOINING: Final = -2
 
@@ -203,6 +204,16 @@ def _loss(
         )
         return DamageReport(end.offset, path, 0, reason)
     return None
+
+
+def write_again(file: File, start: int, end: int) -> None:
+    """Write bytes of a file over themselves, so that the next sync is a real one, whatever became of an earlier one.
+
+    A process before this one may have failed to sync them. The kernel then takes the pages for clean, though they are
+    nowhere but in memory, and a sync of them succeeds without doing anything.
+    """
+    for at in range(start, end, REWRITE_BYTES):
+        file.pwritev([file.pread(min(REWRITE_BYTES, end - at), at)], at)
 
 
 class _Recovery:
@@ -376,6 +387,8 @@ class _Recovery:
         dirty = bool(scan.missing_entries) or scan.problem is not None
         if dirty:
             data.truncate(segment.size_bytes)
+        if scan.missing_entries:
+            write_again(data, scan.unproven_from, segment.size_bytes)
         if dirty or self.terms.log_end != self.snapshot_offset:
             data.fdatasync()  # before the index: an entry says that its batch is durable
         if not dirty and index.size() == entry_position(segment.count):

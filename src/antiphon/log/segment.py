@@ -89,6 +89,9 @@ class SegmentScan:
         self.problem_is_damage = False
         self.file_bytes = 0
         self.entries_from = segment.count
+        self.unproven_from = (
+            segment.size_bytes
+        )  # where the batches begin that no index entry says were synced
         self.missing_entries: list[bytes] = []
         self._last_term = last_term
         self._file = disk.open(segment.data_path)
@@ -153,7 +156,7 @@ class SegmentScan:
             self._stop("the batch is not the one that the index describes")
             return
         if not indexed and not self.missing_entries:
-            self.entries_from = segment.count
+            self.entries_from, self.unproven_from = segment.count, segment.size_bytes
         if not indexed or self.missing_entries:
             self.missing_entries.append(packed)
         self._last_term = header.leader_epoch

@@ -4,6 +4,7 @@ Only what an operator may decide stands here; what depends on the machine (tick,
 that were chosen together and are checked together: a node that misses a few heartbeats is slow, not dead.
 """
 
+import contextlib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -193,9 +194,25 @@ def save_config(config: NodeConfig, directory: Path) -> None:
             lines += ["", f"[{key}]", *(f"{name} = {_toml(inner)}" for name, inner in value.items())]
     for member in plain["nodes"]:
         lines += ["", "[[nodes]]", *(f"{name} = {_toml(inner)}" for name, inner in member.items())]
-    temporary = directory / (CONFIG_FILE + ".new")
-    temporary.write_text("\n".join(lines) + "\n")
-    temporary.replace(directory / CONFIG_FILE)
+    replace_text(directory / CONFIG_FILE, "\n".join(lines) + "\n")
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Replace a text file as a whole. One that says the same already is left, so that a full disk does not matter.
+
+    Raises OSError with the file's name.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if file.read_text() == text:
+            return
+    temporary = file.with_name(file.name + ".new")
+    try:
+        temporary.write_text(text)
+        temporary.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def _toml(value: bool | int | str) -> str:

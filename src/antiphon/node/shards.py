@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import AntiphonError, DamagedLogError, InvalidRequestError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, make_directory
@@ -337,7 +337,7 @@ class Shards:
         """Open this voter's replica of `__cluster`."""
         node = self._node
         timings = node.config.timings
-        log = self._open_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES), promises=True)
+        log = self._open_whole_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
         if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
             log.mark_forgotten()
             self._log.error(
@@ -381,6 +381,15 @@ class Shards:
             self._log.error("log_damaged", shard=shard_id, at=log.damaged.offset, reason=log.damaged.reason)
         elif log.recovery.torn_bytes:
             self._log.warning("torn_tail_cut", shard=shard_id, bytes=log.recovery.torn_bytes)
+        return log
+
+    def _open_whole_log(self, shard_id: int, config: LogConfig) -> ShardLog:
+        """The same, of a log that is about to be read from its start: rot in its old segments is found now, not then."""
+        log = self._open_log(shard_id, config, promises=True)
+        try:
+            log.verify()
+        except DamagedLogError:  # it is marked by now, so everything is read
+            log = self._open_log(shard_id, config, promises=True)
         return log
 
     # -- messages -----------------------------------------------------------------------------------------------

@@ -2,26 +2,16 @@
 
 from typing import Final
 
-from antiphon.log import layout
+from antiphon.log import layout, recovery
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.hard_state import HardState
+from antiphon.log.shard_log import ShardLog
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, LONG_CUTS
 
-DISK_PLANTS: Final = (
-    ClusterPlant(
-        "node-acknowledges-before-sync",
-        "the WAL worker reports a group as done when it is written, and syncs it with the next flush",
-        (
-            Edit(
-                GroupCommitter,
-                "_sync",
-                'if file is not None and queue.flush == "always":',
-                'if file is not None and queue.flush == "never":',
-            ),
-        ),
-        options=CALM,
-    ),
+_Recovery = vars(recovery)["_Recovery"]
+
+_PROMISES: Final = (
     ClusterPlant(
         "node-promises-unsynced",
         "term and vote are written without a sync",
@@ -38,7 +28,7 @@ DISK_PLANTS: Final = (
     ),
     ClusterPlant(
         "node-writes-no-vote",
-        "the term is written and the vote is kept in memory only",
+        "the term is written, and the vote is kept in memory only",
         (
             Edit(
                 HardState,
@@ -50,10 +40,57 @@ DISK_PLANTS: Final = (
         profile="raft",
         options=CALM,
     ),
+)
+
+_WRITES: Final = (
+    ClusterPlant(
+        "node-acknowledges-before-sync",
+        "the WAL worker reports a group as done when it is written, and syncs it with the next flush",
+        (
+            Edit(
+                GroupCommitter,
+                "_sync",
+                'if file is not None and queue.flush == "always":',
+                'if file is not None and queue.flush == "never":',
+            ),
+        ),
+        options=CALM,
+    ),
     ClusterPlant(
         "node-segment-without-name",
         "a new segment's name is not synced in its directory",
         (Edit(layout, "create_segment", "    disk.fsync_dir(directory)\n", ""),),
         options=CALM,
     ),
+    ClusterPlant(
+        "node-index-before-data",
+        "index entries are written before the data that they describe is synced",
+        (
+            Edit(
+                GroupCommitter,
+                "_round",
+                "    self._sync(runs, done)\n",
+                "    for _, run in runs:\n        self._write_index(run)\n    self._sync(runs, done)\n",
+            ),
+        ),
+        options=CRASHES,
+    ),
+    ClusterPlant(
+        "node-cut-keeps-producers",
+        "what a log's cut takes away stays known as its producers' last batches",
+        (Edit(ShardLog, "truncate", "if not self.producers.truncate(to_offset):", "if False:"),),
+        profile="raft",
+        options=LONG_CUTS,
+    ),
 )
+
+_STARTS: Final = (
+    ClusterPlant(
+        "node-recovery-forgets-producers",
+        "recovery reads the log's batches and does not learn their producers' sequences",
+        (Edit(_Recovery, "_take", "    self.producers.update(header)\n", ""),),
+        options={**CRASHES, "kill_weight": 6, "reset_weight": 4},
+    ),
+)
+
+DISK_PLANTS: Final = (*_PROMISES, *_WRITES, *_STARTS)

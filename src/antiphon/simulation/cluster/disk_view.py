@@ -10,7 +10,8 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.records.batch import HEADER_BYTES
 
 _PROMISE_AT: Final = 16  # magic, version and CRC come first
-_BEGINNING: Final = struct.Struct(">qi")  # of a batch: base offset, and its length after these fields
+_BEGINNING: Final = struct.Struct(">qiibIhi")
+"""Of a batch: base offset, length after these two fields, term, magic, CRC, attributes, its last offset less the first."""
 _LENGTH_FIELDS: Final = 12  # of a batch, not counted by its length
 
 
@@ -33,7 +34,8 @@ class DurableLog:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._positions: dict[str, dict[int, int]] = {}  # by file
+        self._positions: dict[str, dict[int, int]] = {}  # by file: base offset -> position
+        self._ends: dict[str, dict[int, int]] = {}  # by file: next offset -> base offset
         self._scanned: dict[str, int] = {}
 
     def batch(self, disk: SimulatedDisk, base_offset: int) -> bytes | None:
@@ -43,12 +45,37 @@ class DurableLog:
         if name is None or data is None:
             return None
         for _ in range(2):
-            found = self._look(name, data, base_offset)
-            if found is not None:
+            self._scan(name, data)
+            found = self._at(name, data, base_offset)
+            if found is not None or self._is_beyond(name, data, base_offset):
                 return found
-            self._positions.pop(name, None)  # perhaps the file was cut and written anew
-            self._scanned.pop(name, None)
+            self._forget(name)  # perhaps the file was cut and written anew
         return None
+
+    def has_end(self, disk: SimulatedDisk, end: int, term: int) -> bool:
+        """Is there a whole batch of `term` that ends at `end`? Those before it are not looked at."""
+        name = self._file_of(disk, end - 1)
+        data = None if name is None else disk.durable(os.path.join(self._path, name))
+        if name is None or data is None:
+            return False
+        for _ in range(2):
+            self._scan(name, data)
+            found = self._at(name, data, self._ends[name].get(end, -1))
+            if found is not None:
+                base, _, epoch, *_, delta = _BEGINNING.unpack_from(found)
+                if (base + delta + 1, epoch) == (end, term):
+                    return True
+            self._forget(name)
+        return False
+
+    def _is_beyond(self, name: str, data: bytearray, base_offset: int) -> bool:
+        """Is what was found in the file still there, and all of it before `base_offset`?"""
+        last = next(reversed(self._positions[name]), -1)
+        return last < base_offset and self._at(name, data, last) is not None
+
+    def _forget(self, name: str) -> None:
+        self._positions.pop(name, None)
+        self._scanned.pop(name, None)
 
     def _file_of(self, disk: SimulatedDisk, base_offset: int) -> str | None:
         best, best_base = None, -1
@@ -59,19 +86,25 @@ class DurableLog:
                     best, best_base = name, base
         return best
 
-    def _look(self, name: str, data: bytearray, base_offset: int) -> bytes | None:
-        positions = self._positions.setdefault(name, {})
+    def _scan(self, name: str, data: bytearray) -> None:
+        """Find the batches that were written since the last time."""
         at = self._scanned.get(name, 0)
-        while base_offset not in positions and at + HEADER_BYTES <= len(data):
-            found, length = _BEGINNING.unpack_from(data, at)
+        if not at:
+            self._positions[name], self._ends[name] = {}, {}
+        positions, ends = self._positions[name], self._ends[name]
+        while at + HEADER_BYTES <= len(data):
+            base, length, *_, delta = _BEGINNING.unpack_from(data, at)
             if length + _LENGTH_FIELDS < HEADER_BYTES:
                 break
-            positions[found] = at
+            positions[base] = at
+            ends[base + delta + 1] = base
             at += length + _LENGTH_FIELDS
         self._scanned[name] = at
-        place = positions.get(base_offset)
+
+    def _at(self, name: str, data: bytearray, base_offset: int) -> bytes | None:
+        place = self._positions[name].get(base_offset)
         if place is None or place + HEADER_BYTES > len(data):
             return None
-        found, length = _BEGINNING.unpack_from(data, place)
+        found, length, *_ = _BEGINNING.unpack_from(data, place)
         end = place + length + _LENGTH_FIELDS
         return bytes(data[place:end]) if found == base_offset and end <= len(data) else None

@@ -2,12 +2,15 @@
 
 from typing import Final
 
-from antiphon.node.log_writer import LogWriter
+from antiphon.node import table_shard
+from antiphon.node.shard_clients import ShardClients
 from antiphon.node.shard_host import ShardHost
+from antiphon.node.shards import Shards
+from antiphon.replication.follower import FollowerSide
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CUTS
+from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, LONG_CUTS, MOVES, RESETS, TROUBLE
 
-HOST_PLANTS: Final = (
+_ACTIONS: Final = (
     ClusterPlant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
@@ -15,15 +18,131 @@ HOST_PLANTS: Final = (
         options=CALM,
     ),
     ClusterPlant(
-        "node-promise-overtakes-append",
-        "a promise goes to the disk ahead of appends that wait for the turn's end",
-        (Edit(LogWriter, "write", "self.flush()", "pass"),),
-        options=CUTS,
+        "node-acknowledges-unpromised-term",
+        "a follower acknowledges entries of a term that its disk has not got yet",
+        (Edit(FollowerSide, "acknowledge", "not log.is_term_durable or ", ""),),
+        profile="raft",
+        options=LONG_CUTS,
+    ),
+    ClusterPlant(
+        "node-answers-inside-the-step",
+        "clients are answered while the replica's actions are carried out, and append in between",
+        (
+            Edit(
+                ShardHost,
+                "_commit",
+                "self._steps.later(self.clients.committed, high_watermark)",
+                "self.clients.committed(high_watermark)",
+            ),
+            Edit(
+                ShardHost,
+                "stage",
+                "        if steps.is_acting:\n            unreachable(BUSY)\n",
+                "",
+            ),
+        ),
+        profile="tarantool",
+        options={**MOVES, "bulk_writers": 3, "store_flush_every": 500, "fault_ms": 3_000},
+    ),
+)
+
+_ANSWERS: Final = (
+    ClusterPlant(
+        "node-answers-before-applying",
+        "clients are told that their writes are committed before the table has them",
+        (
+            Edit(
+                ShardHost,
+                "_commit",
+                "        self.table.committed(high_watermark)\n",
+                "        self._steps.later(self.table.committed, high_watermark)\n",
+            ),
+            Edit(
+                ShardHost,
+                "_commit",
+                "    self._steps.later(self.clients.committed, high_watermark)\n",
+                "    self._steps.news.appendleft((self.clients.committed, (high_watermark,)))\n",
+            ),
+        ),
+        options=CALM,
     ),
     ClusterPlant(
         "node-keeps-clients-when-deposed",
         "clients of a leader that is deposed wait on, and are answered by what the next leader commits",
         (Edit(ShardHost, "_role_changed", "self._steps.later(self._send_clients_away)", "pass"),),
+        profile="raft",
+        options={**TROUBLE, "appenders": 4},
+    ),
+    ClusterPlant(
+        "node-deposed-applies-what-it-judged",
+        "a deposed leader goes on applying what it has judged itself",
+        (Edit(ShardHost, "_role_changed", "self.table.stop_leading()", "pass"),),
         options=CUTS,
     ),
+    ClusterPlant(
+        "node-answers-repeats-at-once",
+        "a repeated append is answered as soon as the first one is found in the log, committed or not",
+        (
+            Edit(
+                ShardClients,
+                "_append",
+                "self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)",
+                "done(result)",
+            ),
+        ),
+        options=RESETS,
+    ),
+    ClusterPlant(
+        "node-refuses-at-once",
+        "a refused condition is answered at once, without asking whether this node still leads",
+        (
+            Edit(
+                table_shard,
+                "write_table",
+                "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
+                "done(written)",
+            ),
+        ),
+        options={**LONG_CUTS, "power_weight": 3, "conditional_ppm": 800_000, "putters": 6, "appenders": 0},
+    ),
 )
+
+_SPLITS: Final = (
+    ClusterPlant(
+        "node-writes-what-it-gave-away",
+        "a shard that was split takes writes to keys that are the other one's now",
+        (Edit(table_shard, "write_table", "if not owned.is_whole and not", "if False and not"),),
+        options={**MOVES, "putters": 4},
+    ),
+    ClusterPlant(
+        "node-reads-what-it-gave-away",
+        "a shard that was split answers gets of keys that are the other one's now",
+        (
+            Edit(
+                table_shard,
+                "get_rows",
+                "if (owned.first or owned.last != HASH_MAX) and not",
+                "if False and not",
+            ),
+        ),
+        options={**MOVES, "putters": 4},
+    ),
+)
+
+_STARTS: Final = (
+    ClusterPlant(
+        "node-log-end-is-committed",
+        "what is found in the log at a start is taken for committed",
+        (
+            Edit(
+                Shards,
+                "_open_host",
+                "high_watermark = log.hard_state.high_watermark",
+                "high_watermark = log.log_end",
+            ),
+        ),
+        options=TROUBLE,
+    ),
+)
+
+HOST_PLANTS: Final = (*_ACTIONS, *_ANSWERS, *_SPLITS, *_STARTS)

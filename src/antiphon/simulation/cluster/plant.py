@@ -7,7 +7,7 @@ once, so that a bug cannot silently become none when the code around it moves on
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -32,18 +32,21 @@ class Edit:
     find: str
     replace: str
 
-    def patch(self) -> Patch:
-        """The function with the mistake in it, as a patch; InvariantError where `find` is not there exactly once."""
-        found = vars(self.where).get(self.name)
-        invariant(found is not None, f"there is no {self.name} of its own in {self.where}")
-        function = _function_of(found)
-        source = textwrap.dedent(inspect.getsource(function))
-        count = source.count(self.find)
-        invariant(count == 1, f"{self.find!r} is {count} times in {self.where}.{self.name}, not once")
-        made: dict[str, Any] = {}
-        changed = compile(source.replace(self.find, self.replace), inspect.getfile(function), "exec")
-        exec(changed, function.__globals__, made)  # noqa: S102 - the project's own source, with a mistake
-        return self.where, self.name, made[self.name]
+
+def _edited(edits: Sequence[Edit]) -> Patch:
+    """One function with mistakes in it; InvariantError where one is not to be made exactly once."""
+    where, name = edits[0].where, edits[0].name
+    found = vars(where).get(name)
+    invariant(found is not None, f"there is no {name} of its own in {where}")
+    function = _function_of(found)
+    source = textwrap.dedent(inspect.getsource(function))
+    for edit in edits:
+        count = source.count(edit.find)
+        invariant(count == 1, f"{edit.find!r} is {count} times in {where}.{name}, not once")
+        source = source.replace(edit.find, edit.replace)
+    made: dict[str, Any] = {}
+    exec(compile(source, inspect.getfile(function), "exec"), function.__globals__, made)  # noqa: S102 - our own source
+    return where, name, made[name]
 
 
 def _function_of(found: Any) -> FunctionType:
@@ -77,11 +80,19 @@ class ClusterPlant:
         return draw_options(seed, self.profile, **self.options)
 
 
+def _patches(chosen: Sequence[Patch | Edit]) -> list[Patch]:
+    edits: dict[tuple[int, str], list[Edit]] = {}
+    for one in chosen:
+        if isinstance(one, Edit):
+            edits.setdefault((id(one.where), one.name), []).append(one)
+    return [*(one for one in chosen if not isinstance(one, Edit)), *map(_edited, edits.values())]
+
+
 @contextmanager
 def planted(plant: ClusterPlant | None) -> Iterator[None]:
     """Replace what the plant replaces, and put it back."""
     chosen = () if plant is None else plant.patches
-    patches = [one.patch() if isinstance(one, Edit) else one for one in chosen]
+    patches = _patches(chosen)
     originals = [(where, name, vars(where).get(name, _INHERITED)) for where, name, _ in patches]
     for where, name, _ in patches:
         invariant(hasattr(where, name), f"there is no {name} to be replaced in {where}")

@@ -36,7 +36,7 @@ CALM: Final[dict[str, Any]] = {
 
 CRASHES: Final[dict[str, Any]] = {
     **CALM,
-    "fault_ms": 5_000,
+    "fault_ms": 6_000,
     "fault_every_ms": 250,
     "kill_weight": 2,
     "power_weight": 4,
@@ -46,14 +46,33 @@ CRASHES: Final[dict[str, Any]] = {
 
 CUTS: Final[dict[str, Any]] = {
     **CALM,
-    "fault_ms": 6_000,
-    "fault_every_ms": 300,
-    "fault_lasts_ms": 1_500,
+    "fault_ms": 10_000,
+    "fault_every_ms": 700,
+    "fault_lasts_ms": 4_000,
     "pause_weight": 3,
     "cut_weight": 4,
     "one_way_weight": 2,
 }
-"""Nodes are cut off or stand still, and others take over."""
+"""Nodes are cut off or stand still for so long that others take over."""
+
+LONG_CUTS: Final[dict[str, Any]] = {
+    **CUTS,
+    "fault_ms": 15_000,
+    "fault_every_ms": 1_500,
+    "fault_lasts_ms": 6_000,
+    "delay_us": (1_000, 5_000),
+    "kill_weight": 1,
+}
+"""The same, for seconds at a time, with clients on both sides."""
+
+PAUSES: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 30_000,
+    "fault_every_ms": 4_000,
+    "fault_lasts_ms": 12_000,
+    "pause_weight": 1,
+}
+"""Nodes stand still until clients have given them up, and go on where they were."""
 
 RESETS: Final[dict[str, Any]] = {
     **CALM,
@@ -63,3 +82,23 @@ RESETS: Final[dict[str, Any]] = {
     "slow_weight": 1,
 }
 """Connections break, so that clients do not know what became of their requests."""
+
+TROUBLE: Final[dict[str, Any]] = {
+    **CUTS,
+    "fault_every_ms": 400,
+    "fault_lasts_ms": 2_000,
+    "kill_weight": 3,
+    "power_weight": 3,
+    "reset_weight": 3,
+    "slow_weight": 2,
+}
+"""Leaders come and go while requests are repeated."""
+
+MOVES: Final[dict[str, Any]] = {
+    **CALM,
+    "nodes": 4,
+    "fault_ms": 5_000,
+    "fault_every_ms": 120,
+    "operator_weight": 1,
+}
+"""An operator moves, splits, elects, creates and deletes."""

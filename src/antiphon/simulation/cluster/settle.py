@@ -87,6 +87,7 @@ def check_everything(cluster: "SimulatedCluster") -> None:
                 multi.setdefault(shard_id, []).append((machine, cast("MultiHost", host)))
             elif host.failed is None:
                 _check_log(cluster, machine, host)
+                _check_producers(cluster, machine, host)
                 if host.table is not None and shard_id in cluster.watch.truths:
                     _check_table(cluster, machine, host)
     for shard_id, found in sorted(multi.items()):
@@ -105,6 +106,25 @@ def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost
         host.shard_id,
         f"the log on node {machine.node_id} ends at {host.log.log_end}, committed is {truth.end}",
     )
+
+
+def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:
+    """The replica knows each producer's last batch in its log, so that a repeated one would be recognised."""
+    last = {}
+    for batch in cluster.watch.truth(host.shard_id).batches:
+        header = read_header(batch.data)
+        if header.producer_id >= 0:
+            last[header.producer_id] = (header.producer_epoch, header.base_sequence, header.base_offset)
+    for producer_id, wanted in last.items():
+        known = host.log.producers.last_batch(producer_id)
+        found = None if known is None else (known.epoch, known.first_sequence, known.base_offset)
+        require(
+            found == wanted,
+            "producers-known",
+            host.shard_id,
+            f"the last batch of producer {producer_id} is (epoch, sequence, offset) {wanted}; node {machine.node_id} takes "
+            f"{found} for it",
+        )
 
 
 def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[bytes, Any]]:

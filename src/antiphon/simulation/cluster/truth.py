@@ -25,6 +25,7 @@ class ShardTruth:
         self.shard_id = shard_id
         self.batches: list[Batch] = []
         self.end = 0
+        self.producers: dict[int, None] = {}  # who wrote any of it
         self._at: dict[int, int] = {}  # base offset -> place in `batches`
 
     def take(self, header: BatchHeader, batch: Buffer, who: str) -> bool:
@@ -53,6 +54,8 @@ class ShardTruth:
             Batch(header.base_offset, header.next_offset, header.leader_epoch, xxh3_64_intdigest(data), data)
         )
         self.end = header.next_offset
+        if header.producer_id >= 0:
+            self.producers[header.producer_id] = None
         return True
 
     def at(self, offset: int) -> Batch | None:

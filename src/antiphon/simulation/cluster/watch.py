@@ -4,16 +4,20 @@
 - `durable-majority`: what becomes committed lies on the disks of as many voters as the rule asks for, and would be found
   there after a power failure.
 - `durable-promise`: a term or vote that is spoken of is on the disk.
+- `durable-ack`: the end of a log that is acknowledged is on the disk.
 - `watermark`: nothing is settled beyond the log's end; settled offsets only rise while a process lives.
 - `one-leader`: no two replicas lead one shard in one term.
 - `leader-completeness`: who begins to serve as leader has all that was committed.
 - `applied-committed`: a table's store is never ahead of what is committed.
+- `applied-first`: a table's store has what clients are told is committed, before they are told.
+- `producers-known`: of a log that was cut, no producer's last batch is behind the end.
+- `no-loss`: no log is found damaged on a disk that lost nothing.
 - `no-crash`: no replica stops for a reason of its own.
 
 What the checks read they read from memory or past the disk's calls, so that looking changes nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, InternalError
@@ -24,9 +28,10 @@ from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteRep
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster.disk_view import DurableLog, promise_of
 from antiphon.simulation.cluster.truth import ShardTruth
-from antiphon.simulation.violation import require
+from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
+    from antiphon.log.operations import LogOp
     from antiphon.node.node import Node
     from antiphon.node.shard_host import ShardHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -39,10 +44,11 @@ PROMISES: Final = (NewTermReply, VoteReply, Ack)
 class _Seen:
     """What was seen last of one replica."""
 
-    __slots__ = ("checked", "host", "ready_term", "settled")
+    __slots__ = ("checked", "host", "ready_term", "replica", "settled")
 
     def __init__(self, host: "ShardHost") -> None:
         self.host = host
+        self.replica = host.replica
         self.settled = -1
         self.checked = host.log.log_start
         self.ready_term = 0
@@ -58,7 +64,11 @@ class Watch:
         self._durable: dict[tuple[int, int], DurableLog] = {}
         self._leaders: dict[tuple[int, int], int] = {}  # (shard, term) -> node
         self._stopped: set[tuple[int, int]] = set()
+        self._gathered: dict[
+            int, tuple[int, list[_Seen]]
+        ] = {}  # by node: how many hosts, and what was seen of them
         self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
+        self._broken: ViolationError | None = None  # seen in the middle of a step
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
 
@@ -68,13 +78,16 @@ class Watch:
 
         def listened(to: int, message: AnyMessage) -> None:
             if isinstance(message, PROMISES):
-                self._check_promise(machine, message, to)
+                self._judge(self._check_promise, machine, message, to)
+            if type(message) is Ack:
+                self._judge(self._check_ack, machine, node, message)
             speak(to, message)
 
         node.send_message = listened  # type: ignore[method-assign]
 
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
+        self._gathered.pop(machine.node_id, None)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
             del self._seen[key]
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
@@ -85,6 +98,25 @@ class Watch:
         if found is None:
             found = self.truths[shard_id] = ShardTruth(shard_id)
         return found
+
+    def _judge(self, check: Callable[..., None], *facts: Any) -> None:
+        """Check something in the middle of a step; what is found ends the run after it, whatever the node makes of it."""
+        try:
+            check(*facts)
+        except ViolationError as error:
+            self._broken = self._broken or error
+
+    def _check_ack(self, machine: "Machine", node: "Node", message: Ack) -> None:
+        host, (term, end) = node.hosts.get(message.shard), message.end
+        if host is None or machine.node_id in self.hurt or end <= host.log.log_start:
+            return
+        require(
+            host.log.config.flush != "always"
+            or self._durable_log(machine.node_id, message.shard).has_end(machine.disk, end, term),
+            "durable-ack",
+            message.shard,
+            f"node {machine.node_id} says {message!r}, and its disk has no batch of term {term} that ends at {end}",
+        )
 
     def _check_promise(self, machine: "Machine", message: Any, to: int) -> None:
         if isinstance(message, VoteReply) and (message.pre_vote or not message.granted):
@@ -107,21 +139,80 @@ class Watch:
     # -- after each step --------------------------------------------------------------------------------------------
 
     def look(self, machine: "Machine", node: "Node") -> None:
-        """A step of this node is over."""
-        for shard_id, host in node.hosts.items():
+        """A step of this node is over. This is called after each step: mostly it takes two comparisons a host."""
+        if self._broken is not None:
+            raise self._broken
+        for seen in self._hosts_of(machine, node):
+            host, replica = seen.host, seen.replica
             if host.failed is not None:
                 self._look_at_failed(machine, host)
                 continue
-            if host.every_replica_writes:
-                continue
-            seen = self._seen.get((machine.node_id, shard_id))
-            if seen is None or seen.host is not host:
-                seen = self._seen[machine.node_id, shard_id] = _Seen(host)
-            settled = host.replica.settled
+            settled = replica.settled
             if settled != seen.settled:
                 self._look_at_commit(machine, host, seen, settled)
-            if host.replica.role is Role.LEADER and seen.ready_term != host.term:
+            if replica.role is Role.LEADER and seen.ready_term != replica.term:
                 self._look_at_leader(machine, host, seen)
+
+    def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
+        """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
+        hosts = node.hosts
+        count, found = self._gathered.get(machine.node_id, (-1, []))
+        if count == len(hosts) and not any(seen.host.closed for seen in found):
+            return found
+        found = []
+        for shard_id, host in hosts.items():
+            if not host.every_replica_writes:
+                seen = self._seen.get((machine.node_id, shard_id))
+                if seen is None or seen.host is not host:
+                    seen = self._seen[machine.node_id, shard_id] = self._meet(machine, host)
+                found.append(seen)
+        self._gathered[machine.node_id] = (len(hosts), found)
+        return found
+
+    def _meet(self, machine: "Machine", host: "ShardHost") -> _Seen:
+        """A replica was opened: was there cause to take its log for damaged? From now on, listen to what clients hear."""
+        damaged = host.log.damaged
+        require(
+            damaged is None or damaged.joins or machine.node_id in self.hurt,
+            "no-loss",
+            host.shard_id,
+            f"node {machine.node_id} takes its log for damaged, and its disk lost nothing: {damaged}",
+        )
+        settled, committed = host.replica.settled, self.truth(host.shard_id).end
+        require(
+            settled <= committed or host.table is not None,  # a store is written in the step of the commit
+            "watermark",
+            host.shard_id,
+            f"node {machine.node_id} begins with {settled} as settled, committed is {committed}",
+        )
+        self._listen(machine, host)
+        return _Seen(host)
+
+    def _listen(self, machine: "Machine", host: "ShardHost") -> None:
+        """Look on when clients are told what is committed, and when the log is cut."""
+        tell, cut = host.clients.committed, host.log.truncate
+
+        def told(high_watermark: int) -> None:
+            self._judge(self._check_applied, machine, host, high_watermark)
+            tell(high_watermark)
+
+        def was_cut(to_offset: int) -> "LogOp":
+            op = cut(to_offset)
+            self._judge(self._check_cut, machine, host)
+            return op
+
+        if host.table is not None:
+            host.clients.committed = told  # type: ignore[method-assign]
+        host.log.truncate = was_cut  # type: ignore[method-assign]
+
+    def _check_applied(self, machine: "Machine", host: "ShardHost", high_watermark: int) -> None:
+        applied = host.require_table().state.applied_offset
+        require(
+            applied >= high_watermark,
+            "applied-first",
+            host.shard_id,
+            f"node {machine.node_id} tells clients of {high_watermark}, and its store is at {applied}",
+        )
 
     def _look_at_failed(self, machine: "Machine", host: "ShardHost") -> None:
         key = (machine.node_id, host.shard_id)
@@ -137,6 +228,17 @@ class Watch:
             host.shard_id,
             f"the replica on node {machine.node_id} stopped: {error}",
         )
+
+    def _check_cut(self, machine: "Machine", host: "ShardHost") -> None:
+        log_end = host.log.log_end
+        for producer_id in self.truth(host.shard_id).producers:
+            last = host.log.producers.last_batch(producer_id)
+            require(
+                last is None or last.next_offset <= log_end,
+                "producers-known",
+                host.shard_id,
+                f"the log on node {machine.node_id} was cut to {log_end}, and producer {producer_id} is known by {last}",
+            )
 
     def _look_at_commit(self, machine: "Machine", host: "ShardHost", seen: _Seen, settled: int) -> None:
         shard_id, log = host.shard_id, host.log

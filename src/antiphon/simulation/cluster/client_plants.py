@@ -1,0 +1,48 @@
+"""Bugs to plant in clients."""
+
+from typing import Final
+
+from antiphon.client.pipeline import ShardPipeline
+from antiphon.client.table_writer import TableWriter
+from antiphon.client.topic_writer import TopicWriter
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import RESETS
+
+CLIENT_PLANTS: Final = (
+    ClusterPlant(
+        "client-repeats-as-new",
+        "a client that repeats an append does so under a new producer id",
+        (
+            Edit(
+                ShardPipeline,
+                "_try_round",
+                "fresh = self._before_resend()",
+                "fresh = bool(self._before_resend() or self._sent)",
+            ),
+        ),
+        options=RESETS,
+    ),
+    ClusterPlant(
+        "client-sends-no-sequence",
+        "a client's appends carry no producer and no sequence",
+        (
+            Edit(TopicWriter, "_encode", "producer_id=self.producer_id", "producer_id=-1"),
+            Edit(TopicWriter, "_encode", "producer_epoch=0", "producer_epoch=-1"),
+            Edit(TopicWriter, "_encode", "base_sequence=request.sequence", "base_sequence=-1"),
+        ),
+        options=RESETS,
+    ),
+    ClusterPlant(
+        "client-renumbers-writes",
+        "a client that repeats a table's write gives it a new sequence",
+        (
+            Edit(
+                TableWriter,
+                "_before_resend",
+                "[request for request in self._sent if request.failure is not None]",
+                "list(self._sent)",
+            ),
+        ),
+        options={**RESETS, "putters": 4, "appenders": 0},
+    ),
+)
