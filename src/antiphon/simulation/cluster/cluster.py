@@ -119,10 +119,12 @@ class SimulatedCluster:
     def start_failed(self, machine: Machine, error: Exception) -> None:
         """A node did not start: a finding, unless its disk was made to refuse."""
         self.tell("start-failed", machine.node_id, repr(error))
-        if isinstance(error, InvariantError) or not isinstance(error, AntiphonError | OSError):
+        expected = isinstance(error, AntiphonError | OSError) and not isinstance(error, InvariantError)
+        if not expected or not machine.is_troubled:
             raise ViolationError(
                 "no-crash", -1, f"node {machine.node_id} did not start: {error!r}"
             ) from error
+        self.loop.call_later(0.0, machine.end_failed_start, machine.process)
 
     def close(self) -> None:
         """End all processes and forget what was to happen."""

@@ -7,7 +7,8 @@ from typing import Final
 from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.segment import DATA_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.records.batch import HEADER_BYTES
+from antiphon.records.batch import HEADER_BYTES, read_header
+from antiphon.records.entry_id import EMPTY, EntryId
 
 _PROMISE_AT: Final = 16  # magic, version and CRC come first
 _BEGINNING: Final = struct.Struct(">qiibIhi")
@@ -24,6 +25,22 @@ def promise_of(disk: SimulatedDisk, shard_path: str) -> tuple[int, int]:
         int.from_bytes(data[_PROMISE_AT : _PROMISE_AT + 8], "big", signed=True),
         int.from_bytes(data[_PROMISE_AT + 8 : _PROMISE_AT + 16], "big", signed=True),
     )
+
+
+def end_of_log(disk: SimulatedDisk, shard_path: str) -> EntryId:
+    """Id of the last whole batch in a replica's files; `EMPTY` where there is none."""
+    names = [name for name in disk.durable_names(shard_path) if name.endswith(DATA_SUFFIX)]
+    found = EMPTY
+    for name in names:
+        data, at = disk.durable(os.path.join(shard_path, name)) or bytearray(), 0
+        while at + HEADER_BYTES <= len(data):
+            _, length = _BEGINNING.unpack_from(data, at)
+            end = at + length + _LENGTH_FIELDS
+            if length + _LENGTH_FIELDS < HEADER_BYTES or end > len(data):
+                break
+            header = read_header(bytes(data[at:end]))
+            found, at = max(found, EntryId(header.leader_epoch, header.next_offset)), end
+    return found
 
 
 class DurableLog:

@@ -124,6 +124,11 @@ class Faults:
         self.cluster.tell("fault", fault.kind, tuple(dict.fromkeys(fault.nodes)), fault.lasts_ms)
         KINDS[fault.kind](self, fault, Random(fault.seed))
 
+    @property
+    def stopped(self) -> bool:
+        """Is the phase with faults over?"""
+        return self._stopped
+
     def machine(self, fault: Fault) -> "Machine":
         """Whom the fault concerns first."""
         return self.cluster.machines[fault.nodes[0]]

@@ -2,7 +2,7 @@
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports
@@ -12,10 +12,14 @@ from antiphon.simulation.runtime.process import EPOCH_NS, Process
 from antiphon.simulation.runtime.wal import SimulatedWal
 
 if TYPE_CHECKING:
+    from antiphon.log.simulated_faults import Duration, Fault
     from antiphon.simulation.cluster.cluster import SimulatedCluster
 
 NATIVE_PORT, KAFKA_PORT, HTTP_PORT = 7400, 9092, 8080
 DIRECTORY = "/data"
+CARE_S: Final = 2.0  # between two looks of an operator
+RESTARTS_MAX: Final = 5
+START_AGAIN_S: Final = 0.5  # after a start that failed
 
 
 class Machine:
@@ -30,11 +34,42 @@ class Machine:
         self.process: Process | None = None
         self.node: Node | None = None
         self.starts = 0
+        self.trouble: list[Fault] = []  # what the disk does wrong, over restarts too
+        self.may_stop = False  # has the disk given replicas a reason to stop?
+        self.flipped: list[tuple[str, int]] = []  # bits, by file
+        self._capacity_bytes: int | None = None
+        self._duration_s: Duration | None = None
+        self._arm()
         self.slow_s = 0.0  # what each group of writes takes longer
         self.founding = True  # has the node never been started?
 
     def _now_s(self) -> float:
         return EPOCH_NS / 1e9 + self.cluster.loop.now
+
+    # -- its disk -----------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """What is wrong with the disk is so for the next process too."""
+        self.disk.faults = self.trouble
+        self.disk.capacity_bytes = self._capacity_bytes
+        self.disk.duration_s = self._duration_s
+
+    def set_capacity(self, capacity_bytes: int | None) -> None:
+        """The disk takes no more than this; None: as much as comes."""
+        self._capacity_bytes = capacity_bytes
+        self._arm()
+
+    def set_duration(self, duration_s: "Duration | None") -> None:
+        """How long calls to the disk take; None: not worth counting."""
+        self._duration_s = duration_s
+        self._arm()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Is anything wrong with the disk now?"""
+        return bool(self.trouble) or self._capacity_bytes is not None
+
+    # -- its process --------------------------------------------------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
@@ -96,7 +131,7 @@ class Machine:
         return MemoryEngine(self.disk, Random(process.random.getrandbits(64)), (max(1, every // 4), every))
 
     def _took_s(self) -> float:
-        return self.slow_s
+        return self.slow_s + self.disk.take_spent_s()
 
     def kill(self) -> None:
         """End the process as kill -9 does: everything that was written is there for the next one."""
@@ -104,6 +139,7 @@ class Machine:
             self.cluster.tell("kill", self.node_id)
             self.process.kill()
             self.disk = self.disk.kill()
+            self._arm()
             self._gone()
 
     def power_off(self) -> None:
@@ -113,6 +149,7 @@ class Machine:
             self.cluster.network.down.add(self.host)
             self.process.kill(silently=True)
             self.disk = self.disk.crash()
+            self._arm()
             self._gone()
 
     def _gone(self) -> None:
@@ -126,6 +163,16 @@ class Machine:
         if self.process is process:
             self.power_off()
 
+    def end_failed_start(self, process: Process | None) -> None:
+        """The process that could not start ends; who keeps the node running tries again after a while."""
+        if self.process is process and self.is_up:
+            self.kill()
+            self.cluster.loop.call_later(START_AGAIN_S, self._start_again, process)
+
+    def _start_again(self, process: Process | None) -> None:
+        if self.process is process:
+            self.start()
+
     def fast_again(self) -> None:
         """The disk is as quick as usual."""
         self.slow_s = 0.0
@@ -134,12 +181,30 @@ class Machine:
         """No fault any more: the disk is as it should be, the node runs."""
         self.fast_again()
         self.disk.crash_after = None
-        self.disk.capacity_bytes = None
         self.disk.fail_after = None
+        self.trouble.clear()
+        self._capacity_bytes = self._duration_s = None
+        self._arm()
         if self.process is not None:
             self.process.resume()
         if not self.is_up:
             self.start()
+        if self.may_stop:
+            self._care(RESTARTS_MAX)
+
+    def _care(self, restarts: int) -> None:
+        """As an operator does: a node whose replicas stopped because of its disk is started again."""
+        node, process = self.node, self.process
+        stopped = node is not None and (
+            node.broken_shards() or any(one.failed for one in node.hosts.values())
+        )
+        if stopped and restarts:
+            self.kill()
+            self.start()
+            restarts -= 1
+        elif process is not None and not process.alive:
+            self.start()
+        self.cluster.loop.call_later(CARE_S, self._care, restarts)
 
     def look(self) -> None:
         """Did the disk crash the process in the middle of a call?"""

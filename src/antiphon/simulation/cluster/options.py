@@ -58,6 +58,9 @@ class ClusterOptions:
     watches: bool = False
     followers: bool = False  # of topics: clients that read as records come
     multi_tables: bool = False  # only in the profile multi
+    slow_calls_weight: int = 0
+    old_shard_weight: int = 0
+    old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -108,7 +111,10 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         operator_weight=draw.choice((0, 2, 4)),
         trim_weight=draw.choice((0, 0, 1)),
     )
-    return replace(options, **{**_loads(profile, seed), **_doors(profile, seed), **overrides})
+    return replace(
+        options,
+        **{**_loads(profile, seed), **_doors(profile, seed), **_more_disk(profile, seed), **overrides},
+    )
 
 
 def _loads(profile: str, seed: int) -> dict[str, Any]:
@@ -136,6 +142,16 @@ def _doors(profile: str, seed: int) -> dict[str, int]:
         "http_clients": draw.choice((0, 1)),
     }
     return {name: number if some else 0 for name, number in mix.items()}
+
+
+def _more_disk(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster disks {profile} {seed}")
+    return {
+        "slow_calls_weight": draw.choice((0, 0, 1)),
+        "old_shard_weight": draw.choice((0, 0, 0, 1)),
+        # Only when asked for: a node that is killed after a failed sync may start with a batch that is not on its disk.
+        "fsync_weight": 0,
+    }
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+import antiphon.simulation.cluster.disk_faults  # noqa: F401 - registers its kinds of faults
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.cluster import Event, SimulatedCluster

@@ -24,6 +24,8 @@ def is_settled(cluster: "SimulatedCluster") -> bool:
 def what_is_open(cluster: "SimulatedCluster") -> str:
     """The first thing that keeps the cluster from being settled; empty where there is none."""
     replicas: dict[int, list[tuple[Machine, ShardHost]]] = {}
+    if cluster.watch.hurt:
+        return f"the replicas on nodes {sorted(cluster.watch.hurt)} have not got back all that their disks had lost"
     for machine in cluster.machines:
         node = machine.node
         if node is None or not node.agent.registered.is_set():

@@ -5,6 +5,7 @@
   there after a power failure.
 - `durable-promise`: a term or vote that is spoken of is on the disk.
 - `durable-ack`: the end of a log that is acknowledged is on the disk.
+- `no-false-evidence`: a replica whose disk lost something that was committed votes for nobody, and says that it is damaged.
 - `watermark`: nothing is settled beyond the log's end; settled offsets only rise while a process lives.
 - `one-leader`: no two replicas lead one shard in one term.
 - `leader-completeness`: who begins to serve as leader has all that was committed.
@@ -67,6 +68,7 @@ class Watch:
         self._gathered: dict[
             int, tuple[int, list[_Seen]]
         ] = {}  # by node: how many hosts, and what was seen of them
+        self.held: dict[tuple[int, int], int] = {}  # (node, shard) -> committed end before a disk was hurt
         self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
         self._broken: ViolationError | None = None  # seen in the middle of a step
 
@@ -121,6 +123,8 @@ class Watch:
     def _check_promise(self, machine: "Machine", message: Any, to: int) -> None:
         if isinstance(message, VoteReply) and (message.pre_vote or not message.granted):
             return
+        if machine.node_id in self.hurt and not isinstance(message, Ack):
+            self._check_evidence(machine, message)
         term, vote = promise_of(machine.disk, _shard_path(message.shard))
         require(
             term >= message.term,
@@ -135,6 +139,26 @@ class Watch:
                 message.shard,
                 f"node {machine.node_id} votes for node {to} in term {term}, and the vote on its disk is for {vote}",
             )
+
+    def _check_evidence(self, machine: "Machine", message: Any) -> None:
+        """Of what this disk held before it was hurt the replica has everything again, or says that it has not."""
+        host = None if machine.node is None else machine.node.hosts.get(message.shard)
+        held = self.held.get((machine.node_id, message.shard), 0)
+        if host is None or getattr(message, "damaged", False):
+            return
+        require(
+            host.log.durable_end >= held,
+            "no-false-evidence",
+            message.shard,
+            f"node {machine.node_id} says {message!r} with a log up to {host.log.durable_end}; before its disk was hurt it "
+            f"held what is committed up to {held}",
+        )
+
+    def note_held(self, machine: "Machine") -> None:
+        """How much of what is committed the replicas of this machine hold on its disk, now."""
+        hosts = {} if machine.node is None else machine.node.hosts
+        for shard_id, host in hosts.items():
+            self.held[machine.node_id, shard_id] = min(self.truth(shard_id).end, host.log.durable_end)
 
     # -- after each step --------------------------------------------------------------------------------------------
 
@@ -253,6 +277,10 @@ class Watch:
         if settled <= start or log.log_end < settled:
             return  # being reset to a snapshot
         truth = self.truth(shard_id)
+        if machine.node_id in self.hurt:
+            start = max(
+                start, min(truth.end, settled)
+            )  # what is on its disk of the time before proves nothing
         for batch in self._batches(machine, host, start, settled):
             header = read_header(batch)
             if header.base_offset >= start and truth.take(header, batch, f"node {machine.node_id}"):
@@ -332,6 +360,15 @@ class Watch:
     def _holds(self, node_id: int, shard_id: int, base_offset: int, data: bytes) -> bool:
         disk = self._cluster.machines[node_id].disk
         return self._durable_log(node_id, shard_id).batch(disk, base_offset) == data
+
+    def holds_all(self, machine: "Machine", host: "ShardHost", end: int) -> bool:
+        """Is on this machine's disk, byte for byte, what was committed from its log's start up to `end`?"""
+        log, start = self._durable_log(machine.node_id, host.shard_id), host.log.log_start
+        return all(
+            log.batch(machine.disk, batch.base_offset) == batch.data
+            for batch in self.truth(host.shard_id).batches
+            if start <= batch.base_offset and batch.next_offset <= end
+        )
 
     def _durable_log(self, node_id: int, shard_id: int) -> DurableLog:
         key = (node_id, shard_id)

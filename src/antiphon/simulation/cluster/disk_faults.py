@@ -1,0 +1,417 @@
+"""What disks do to simulated machines: they fill up, fail, lose files, rot, and have old copies of files put back.
+
+At most one machine is *hurt* at a time: its disk has lost what was durable, and until all its replicas are sound again no
+other disk loses anything. What a majority has lost no protocol brings back. A machine is hurt only where every shard that it
+has a voter of has two more, and nothing of it is being moved or split.
+
+A replica that stops because its disk failed has done what it should. An operator starts such a node again when the disk
+is as it should be (`Machine.mend`).
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from antiphon.client.moves import is_on_its_way
+from antiphon.coordination.profiles import replication_of
+from antiphon.errors import AntiphonError
+from antiphon.log.directory import SHARDS_NAME
+from antiphon.log.hard_state import HARD_STATE_NAME
+from antiphon.log.inventory import Holding, Inventory
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.simulated_faults import Fault as DiskFault
+from antiphon.log.simulated_faults import descriptors_used_up
+from antiphon.log.simulated_tree import Copy
+from antiphon.node.trimming import trim_replica
+from antiphon.simulation.cluster.disk_view import end_of_log, promise_of
+from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.machine import DIRECTORY
+from antiphon.simulation.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.cluster.machine import Machine
+    from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
+
+SHARDS: Final = f"{DIRECTORY}/{SHARDS_NAME}"
+TABLES: Final = f"{DIRECTORY}/tables"
+CALLS: Final = (
+    "open",
+    "create",
+    "read",
+    "write",
+    "truncate",
+    "rename",
+    "remove",
+    "mkdir",
+    "fsync_dir",
+    "listdir",
+)
+TRIMMED: Final = ("log", "rows")  # by the workloads that never read from an old offset
+STOP_S: Final = 10.0  # a node that takes longer to stop goes on
+LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound again
+
+
+# -- disks that refuse ---------------------------------------------------------------------------------------------
+
+
+@register("disk_full")
+def _disk_full(faults: Faults, fault: Fault, draw: Random) -> None:
+    """There is room for a little more, and then for nothing, until somebody makes room."""
+    machine = faults.machine(fault)
+    machine.may_stop = True  # a table's store that cannot flush stops its replica
+    machine.set_capacity(machine.disk.used_bytes() + draw.choice((0, 1_000, 50_000)))
+    faults.later(fault.lasts_ms / 1000, machine.set_capacity, None)
+
+
+def _arm(faults: Faults, fault: Fault, disk_fault: DiskFault) -> None:
+    machine = faults.machine(fault)
+    machine.trouble.append(disk_fault)
+    machine.may_stop = True
+
+    def over() -> None:
+        if disk_fault in machine.trouble:
+            machine.trouble.remove(disk_fault)
+
+    faults.later(fault.lasts_ms / 1000, over)
+
+
+def _some_path(machine: "Machine", draw: Random) -> str:
+    """All of the disk, or one replica's files."""
+    found = _names(machine, SHARDS)
+    return f"{SHARDS}/{draw.choice(found)}" if found and draw.random() < 0.5 else DIRECTORY
+
+
+@register("disk_error")
+def _disk_error(faults: Faults, fault: Fault, draw: Random) -> None:
+    """Some calls fail: one, a few, or each with a chance, until the disk is well again."""
+    path = _some_path(faults.machine(fault), draw)
+    calls, chance = draw.choice(((1, 1.0), (3, 1.0), (1 << 60, 0.2)))
+    kinds = () if draw.random() < 0.2 else (draw.choice(CALLS),)
+    _arm(faults, fault, DiskFault(kinds, errno.EIO, path, draw.randrange(20), calls, chance))
+
+
+@register("fsync")
+def _fsync(faults: Faults, fault: Fault, draw: Random) -> None:
+    """A sync fails, and the pages that it was to write count as written."""
+    machine = faults.machine(fault)
+    _arm(
+        faults, fault, DiskFault(("fdatasync",), errno.EIO, _some_path(machine, draw), draw.randrange(10), 1)
+    )
+
+
+@register("descriptors")
+def _descriptors(faults: Faults, fault: Fault, _draw: Random) -> None:
+    """The process has as many files open as it may."""
+    _arm(faults, fault, descriptors_used_up())
+
+
+@register("slow_calls")
+def _slow_calls(faults: Faults, fault: Fault, draw: Random) -> None:
+    """Each call to the disk takes long, and every byte adds to it; syncs are the slowest."""
+    machine = faults.machine(fault)
+    call_s, sync_s, byte_s = draw.choice((0.0005, 0.005)), draw.choice((0.01, 0.1)), draw.choice((1e-8, 1e-6))
+
+    def takes_s(kind: str, _path: str, size_bytes: int) -> float:
+        return (sync_s if kind == "fdatasync" else call_s) + size_bytes * byte_s
+
+    machine.set_duration(takes_s)
+    faults.later(fault.lasts_ms / 1000, machine.set_duration, None)
+
+
+# -- who may be hurt -----------------------------------------------------------------------------------------------
+
+
+def newest_metadata(cluster: "SimulatedCluster") -> "ClusterMeta | None":
+    """The newest that any node knows."""
+    found = [machine.node.view.cluster() for machine in cluster.machines if machine.node is not None]
+    return max(found, key=lambda meta: meta.version, default=None)
+
+
+def _shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[TopicMeta, ShardMeta]]":
+    meta = newest_metadata(cluster)
+    for topic in () if meta is None else meta.topics:
+        for shard in topic.shards:
+            if node_id in shard.everybody:
+                yield topic, shard
+
+
+def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
+    """Can every shard do without what this machine's disk holds?"""
+    if cluster.watch.hurt or newest_metadata(cluster) is None:
+        return False
+    for topic, shard in _shards_on(cluster, machine.node_id):
+        if is_on_its_way(shard) or shard.split is not None or len(shard.ensemble) < 3:
+            return False
+        if replication_of(topic.profile, topic.config).is_multi:
+            return False  # a write may be nowhere but with who took it
+        if shard.fence != "majority" and len(set(shard.live) - {machine.node_id}) < 2:
+            return False  # the last of the live set holds what nobody else has to have
+    return True
+
+
+def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
+    """From now on, and until it is sound, this machine's disk proves nothing."""
+    cluster = faults.cluster
+    cluster.tell("hurt", machine.node_id, what)
+    cluster.watch.hurt.add(machine.node_id)
+    machine.may_stop = True
+    needed = {shard_id: truth.end for shard_id, truth in cluster.watch.truths.items()}
+
+    def look() -> None:
+        if is_sound(cluster, machine, needed):
+            cluster.watch.hurt.discard(machine.node_id)
+            cluster.tell("sound", machine.node_id)
+            return
+        if faults.stopped:
+            _take_back_flips(cluster, machine, needed)
+        faults.later(LOOK_S, look)
+
+    faults.later(LOOK_S, look)
+
+
+def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, int]) -> bool:
+    """Does this machine hold again, on its disk, all that was committed when it was hurt?"""
+    node = machine.node
+    if node is None or not node.agent.registered.is_set() or node.broken_shards():
+        return False
+    for _, shard in _shards_on(cluster, machine.node_id):
+        host, end = node.hosts.get(shard.shard_id), needed.get(shard.shard_id, 0)
+        if host is None or host.failed is not None or host.log.damaged is not None:
+            return False
+        if host.log.durable_end < end or not cluster.watch.holds_all(machine, host, end):
+            return False
+        if _is_store_damaged(host):
+            return False
+    return all(host.log.damaged is None for host in node.hosts.values())
+
+
+def _is_store_damaged(host: "ShardHost") -> bool:
+    """Was a block of the table's store found to be rotten when it was opened?"""
+    store = None if host.table is None else host.table.state._store  # noqa: SLF001 - what nobody is told yet
+    return isinstance(store, MemoryStore) and bool(store.damaged)
+
+
+def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, int]) -> None:
+    """Rot that nobody has read by the end of the faults is none: what else would the checks at the end find?"""
+    node = machine.node
+    if node is None or not node.agent.registered.is_set():
+        return
+    for path, bit in machine.flipped:
+        shard_id = int(path.split("/")[3])
+        host = node.hosts.get(shard_id)
+        if (
+            host is None
+            or host.failed is not None
+            or host.log.damaged is not None
+            or not machine.disk.exists(path)
+        ):
+            continue
+        if path.startswith(TABLES):
+            if _is_store_damaged(host):
+                machine.kill()
+                machine.disk.flip_bit(path, bit)
+                machine.start()
+                return
+        elif not cluster.watch.holds_all(machine, host, needed.get(shard_id, 0)):
+            machine.disk.flip_bit(path, bit)
+
+
+# -- what happens while the node is down ---------------------------------------------------------------------------
+
+
+def _names(machine: "Machine", path: str) -> list[str]:
+    """Names in a directory, past the disk's calls; none where there is no such directory."""
+    if not machine.disk.is_dir(path):
+        return []
+    found = machine.disk.copy(path)
+    return sorted(found) if isinstance(found, dict) else []
+
+
+def _files(part: Copy, path: str) -> Iterator[tuple[str, bytes]]:
+    if isinstance(part, bytes):
+        yield path, part
+        return
+    for name in sorted(part):
+        yield from _files(part[name], f"{path}/{name}")
+
+
+def _replicas_with_something(machine: "Machine") -> list[str]:
+    """Folders of the replicas of shards that hold anything.
+
+    A damaged replica counts again when it holds an entry that was committed in a term begun since. So one of an empty shard
+    stays damaged until somebody writes, and nothing has to be got back before.
+    """
+    truths = machine.cluster.watch.truths
+    found = [name for name in _names(machine, SHARDS) if name.isdigit()]
+    return [f"{SHARDS}/{name}" for name in found if int(name) in truths and truths[int(name)].end > 0]
+
+
+@register("lost_files")
+def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The node is killed, and starts again without a segment, a shard's folder, a table's store, or all of them."""
+    machine = faults.machine(fault)
+    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+        return
+    faults.cluster.watch.note_held(machine)
+    machine.kill()
+    lost = _some_loss(machine, draw)
+    if lost:
+        _hurt(faults, machine, f"lost {' '.join(lost)}")
+    for path in lost:
+        machine.disk.lose(path)
+    restart_later(faults, machine, fault.lasts_ms)
+
+
+def _some_loss(machine: "Machine", draw: Random) -> list[str]:
+    shards = _replicas_with_something(machine)
+    tables = [f"{TABLES}/{name}" for name in _names(machine, TABLES)]
+    segments = [
+        f"{shard}/{name}" for shard in shards for name in _names(machine, shard) if name.endswith(DATA_SUFFIX)
+    ]
+    kind = draw.choice(("segment", "segment", "shard", "shard", "table", "all"))
+    if kind == "all":
+        return shards
+    menu = {"segment": segments, "shard": shards, "table": tables}[kind]
+    return [draw.choice(menu)] if menu else []
+
+
+@register("bit_flip")
+def _bit_flip(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The node is killed, and starts again with one bit flipped in a log, index, snapshot, hard state or store."""
+    machine = faults.machine(fault)
+    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+        return
+    faults.cluster.watch.note_held(machine)
+    machine.kill()
+    by_kind: dict[str, list[tuple[str, int]]] = {}
+    tables = [f"{TABLES}/{name}" for name in _names(machine, TABLES)]
+    for root in (*_replicas_with_something(machine), *tables):
+        for path, data in _files(machine.disk.copy(root), root):
+            kind = _kind_of_file(path)
+            if data and kind:
+                by_kind.setdefault(kind, []).append((path, len(data)))
+    if by_kind:
+        path, size = draw.choice(by_kind[draw.choice(sorted(by_kind))])
+        bit = draw.randrange(size * 8)
+        _hurt(faults, machine, f"bit {bit} of {path}")
+        machine.disk.flip_bit(path, bit)
+        machine.flipped.append((path, bit))
+    restart_later(faults, machine, fault.lasts_ms)
+
+
+def _kind_of_file(path: str) -> str:
+    if path.startswith(TABLES):
+        return "store"
+    ends = (DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, HARD_STATE_NAME)
+    return next((end for end in ends if path.endswith(end)), "")
+
+
+@register("old_shard")
+def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
+    """An operator stops the node, puts an old copy of a replica's folder in its place, and starts it."""
+    machine = faults.machine(fault)
+    found = _replicas_with_something(machine)
+    if not found:
+        return
+    path = draw.choice(found)
+    copy = machine.disk.copy(path)
+
+    def put_back() -> None:
+        if machine.disk.is_dir(path) and _is_known_to_be_older(machine, path, copy):
+            _hurt(faults, machine, f"old copy of {path}")
+            machine.disk.restore(path, copy)
+
+    faults.later(fault.lasts_ms / 1000 + 0.5, _while_stopped, faults, machine, put_back)
+
+
+@register("old_disk")
+def _old_disk(faults: Faults, fault: Fault, _draw: Random) -> None:
+    """The same with all that the node has."""
+    machine = faults.machine(fault)
+    if not machine.disk.is_dir(DIRECTORY):
+        return
+    copy = machine.disk.copy(DIRECTORY)
+
+    def put_back() -> None:
+        _hurt(faults, machine, "old copy of the disk")
+        machine.disk.restore(DIRECTORY, copy)
+
+    faults.later(fault.lasts_ms / 1000 + 0.5, _while_stopped, faults, machine, put_back)
+
+
+def _while_stopped(faults: Faults, machine: "Machine", work: Callable[[], None]) -> None:
+    """Stop the node in good order, do this to its disk, start it again."""
+    process, node = machine.process, machine.node
+    if (
+        faults.stopped
+        or process is None
+        or node is None
+        or not machine.is_up
+        or not node.agent.registered.is_set()
+    ):
+        return
+    if not may_be_hurt(faults.cluster, machine):
+        return
+
+    faults.cluster.watch.note_held(machine)
+
+    def stopped() -> None:
+        if machine.process is process and machine.is_up:
+            machine.kill()
+            if not faults.stopped and may_be_hurt(faults.cluster, machine):
+                work()
+            machine.start()
+
+    task = process.run(node.stop())
+    task.add_done_callback(lambda _: faults.later(0.0, stopped))
+    faults.later(STOP_S, stopped)
+
+
+def _is_known_to_be_older(machine: "Machine", path: str, copy: Copy) -> bool:
+    """Does the node's inventory say that the replica had more? What nobody wrote down cannot be missed (guarantees.md)."""
+    scratch = SimulatedDisk(Random(0))
+    for name in ("inventory", "inventory.copy"):
+        if machine.disk.exists(f"{DIRECTORY}/{name}"):
+            scratch.makedirs(DIRECTORY)
+            scratch.restore(f"{DIRECTORY}/{name}", machine.disk.copy(f"{DIRECTORY}/{name}"))
+    inventory = Inventory.load(scratch, DIRECTORY) if scratch.is_dir(DIRECTORY) else None
+    held = None if inventory is None else inventory.get(int(path.rsplit("/", 1)[1]))
+    if held is None:
+        return False
+    scratch.makedirs(path)
+    scratch.restore(path, copy)
+    found = Holding(promise_of(scratch, path)[0], end_of_log(scratch, path))
+    return found.term < held.term or found.end < held.end
+
+
+# -- logs that begin later -----------------------------------------------------------------------------------------
+
+
+@register("trim")
+def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
+    """Somebody lets the logs of a node's replicas begin later, so that who needs what is gone needs a snapshot."""
+    machine = faults.machine(fault)
+    node, process = machine.node, machine.process
+    if node is None or process is None:
+        return
+    mine = [
+        shard.shard_id
+        for topic, shard in _shards_on(faults.cluster, machine.node_id)
+        if topic.name in TRIMMED
+    ]
+    for shard_id in mine:
+        host = node.hosts.get(shard_id)
+        if host is not None and host.failed is None and not host.every_replica_writes:
+            process.run(_trim_one(node, shard_id, draw.randint(0, max(0, host.settled))))
+
+
+async def _trim_one(node: "Node", shard_id: int, before: int) -> None:
+    try:
+        await trim_replica(node, shard_id, before)
+    except AntiphonError:
+        return  # it does not lead any more, has stopped, or is busy: as it would be told at the door

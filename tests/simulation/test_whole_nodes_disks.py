@@ -1,0 +1,59 @@
+"""Disks of simulated machines fail, lose files and rot: promises are kept, and a node that hides its loss is found."""
+
+from typing import Any
+
+import pytest
+
+from antiphon.log import recovery
+from antiphon.simulation.cluster.faults import KINDS
+from antiphon.simulation.cluster.options import ClusterOptions, draw_options
+from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+
+FEW_CLIENTS = {
+    **dict.fromkeys(
+        ("kafka_producers", "kafka_consumers", "kafka_members", "http_clients", "bulk_writers"), 0
+    ),
+    **dict.fromkeys(("scans", "transactions", "watches", "followers", "multi_tables"), False),
+}
+
+
+def _world(seed: int, profile: str, **weights: int) -> ClusterOptions:
+    """A short world in which only these things go wrong."""
+    others: dict[str, Any] = {f"{kind}_weight": 0 for kind in KINDS}
+    wanted = {f"{kind}_weight": weight for kind, weight in weights.items()}
+    return draw_options(
+        seed,
+        profile,
+        **{**others, **wanted, **FEW_CLIENTS},
+        fault_ms=1_500,
+        fault_every_ms=200,
+        fault_lasts_ms=300,
+        operations_per_s=100,
+    )
+
+
+def _words(result: ClusterResult) -> str:
+    return "" if result.failure is None else f"{result.failure.message}\n{result.options.words()}"
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@pytest.mark.parametrize("kind", ["disk_full", "disk_error", "descriptors", "slow_calls", "trim"])
+def test_what_a_disk_refuses_or_delays_loses_nothing(kind: str, profile: str) -> None:
+    result = run_cluster(_world(2, profile, **{kind: 1}))
+    assert result.failure is None, _words(result)
+    assert {fault.kind for fault in result.schedule} == {kind}
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft", "tarantool"])
+@pytest.mark.parametrize("kind", ["lost_files", "bit_flip", "old_shard"])
+def test_what_a_disk_loses_is_got_back_before_the_replica_counts_again(kind: str, profile: str) -> None:
+    result = run_cluster(_world(1, profile, **{kind: 1}))
+    assert result.failure is None, _words(result)
+    assert result.events["hurt"] == result.events["sound"] > 0
+
+
+def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_loss", lambda *_args, **_facts: None)
+    failures = (run_cluster(_world(seed, "raft", lost_files=2, kill=1)).failure for seed in range(1, 9))
+    found = {failure.invariant for failure in failures if failure is not None}
+    assert found & {"no-false-evidence", "no-crash"}, "by its words, or by the leader that counted on it"
