@@ -23,8 +23,12 @@ QUICK = [
     "node-cut-keeps-producers",
     "node-recovery-forgets-producers",
     "client-repeats-as-new",
-    "client-sends-no-sequence",
     "client-renumbers-writes",
+    "h1-wrong-median",
+    "h5-unclipped-commit",
+    "ready-at-once",
+    "majority-will-do",
+    "table-judges-by-store",
 ]
 
 

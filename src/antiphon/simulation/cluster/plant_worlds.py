@@ -1,16 +1,15 @@
 """Worlds for planted bugs: small and short, with the faults that a kind of bug needs and no others."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, Final
 
 from antiphon.simulation.cluster.options import ClusterOptions
 
-NO_FAULTS: Final[dict[str, Any]] = {
-    name: 0 for name in (field.name for field in fields(ClusterOptions)) if name.endswith("_weight")
-}
+_FIELDS: Final = fields(ClusterOptions)
 
 CALM: Final[dict[str, Any]] = {
-    **NO_FAULTS,
+    **{field.name: 0 for field in _FIELDS if field.name.endswith("_weight")},
+    **{field.name: field.default for field in _FIELDS if field.default is not MISSING},
     "nodes": 3,
     "topic_shards": 1,
     "table_shards": 1,
@@ -27,10 +26,6 @@ CALM: Final[dict[str, Any]] = {
     "putters": 2,
     "bulk_writers": 0,
     "conditional_ppm": 0,
-    "kafka_producers": 0,
-    "kafka_consumers": 0,
-    "kafka_members": 0,
-    "http_clients": 0,
 }
 """Nothing goes wrong."""
 

@@ -11,13 +11,15 @@ from antiphon.invariants import invariant
 from antiphon.simulation.cluster.client_plants import CLIENT_PLANTS
 from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
 from antiphon.simulation.cluster.door_plants import DOOR_PLANTS
+from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
 from antiphon.simulation.cluster.host_plants import HOST_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
+from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 
 __all__ = ["CLUSTER_PLANTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
 
-_ALL: Final = (*DISK_PLANTS, *HOST_PLANTS, *CLIENT_PLANTS, *DOOR_PLANTS)
+_ALL: Final = (*DISK_PLANTS, *HOST_PLANTS, *CLIENT_PLANTS, *DOOR_PLANTS, *FAULT_PLANTS, *PROTOCOL_PLANTS)
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}
 """By name."""

@@ -12,6 +12,8 @@
 - `applied-committed`: a table's store is never ahead of what is committed.
 - `applied-first`: a table's store has what clients are told is committed, before they are told.
 - `producers-known`: of a log that was cut, no producer's last batch is behind the end.
+- `older-term`: what a leader commits ends with an entry of its own term.
+- `loss-noticed`: a log that lost what was durable is found damaged.
 - `no-loss`: no log is found damaged on a disk that lost nothing.
 - `no-crash`: no replica stops for a reason of its own.
 
@@ -45,13 +47,14 @@ PROMISES: Final = (NewTermReply, VoteReply, Ack)
 class _Seen:
     """What was seen last of one replica."""
 
-    __slots__ = ("checked", "host", "ready_term", "replica", "settled")
+    __slots__ = ("checked", "host", "led_term", "ready_term", "replica", "settled")
 
     def __init__(self, host: "ShardHost") -> None:
         self.host = host
         self.replica = host.replica
         self.settled = -1
         self.checked = host.log.log_start
+        self.led_term = 0  # it led in at the end of the last step
         self.ready_term = 0
 
 
@@ -65,6 +68,7 @@ class Watch:
         self._durable: dict[tuple[int, int], DurableLog] = {}
         self._leaders: dict[tuple[int, int], int] = {}  # (shard, term) -> node
         self._stopped: set[tuple[int, int]] = set()
+        self._had: dict[tuple[int, int], int] = {}  # how far the log was durable when the process ended
         self._gathered: dict[
             int, tuple[int, list[_Seen]]
         ] = {}  # by node: how many hosts, and what was seen of them
@@ -91,7 +95,9 @@ class Watch:
         """A process ended: the next one begins with what its disk says."""
         self._gathered.pop(machine.node_id, None)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
-            del self._seen[key]
+            host = self._seen.pop(key).host
+            if not host.closed and host.log.config.flush == "always":
+                self._had[key] = host.log.durable_end
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
 
     def truth(self, shard_id: int) -> ShardTruth:
@@ -176,6 +182,7 @@ class Watch:
                 self._look_at_commit(machine, host, seen, settled)
             if replica.role is Role.LEADER and seen.ready_term != replica.term:
                 self._look_at_leader(machine, host, seen)
+                seen.led_term = replica.term
 
     def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
         """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
@@ -201,6 +208,15 @@ class Watch:
             "no-loss",
             host.shard_id,
             f"node {machine.node_id} takes its log for damaged, and its disk lost nothing: {damaged}",
+        )
+        had = self._had.pop((machine.node_id, host.shard_id), 0)
+        require(
+            damaged is not None
+            or host.log.log_end >= had
+            or self._cluster.options.operator_weight > 0,  # who may have moved it away, and back
+            "loss-noticed",
+            host.shard_id,
+            f"node {machine.node_id} had a durable log up to {had}, and goes on from {host.log.log_end} as if that was all",
         )
         settled, committed = host.replica.settled, self.truth(host.shard_id).end
         require(
@@ -273,6 +289,13 @@ class Watch:
             f"on node {machine.node_id} {seen.settled} was settled, now {settled} is",
         )
         seen.settled = settled
+        if host.replica.role is Role.LEADER and seen.led_term == host.term:
+            require(
+                log.terms.term_before(settled) == host.term,
+                "older-term",
+                shard_id,
+                f"node {machine.node_id} leads term {host.term} and commits up to {settled}, an entry of an older term",
+            )
         start = max(seen.checked, log.log_start)
         if settled <= start or log.log_end < settled:
             return  # being reset to a snapshot

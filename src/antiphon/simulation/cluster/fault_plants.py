@@ -1,0 +1,79 @@
+"""Bugs to plant where disks are full, fail, rot and lose files."""
+
+from typing import Final
+
+from antiphon.log import recovery
+from antiphon.log.group_commit import GroupCommitter
+from antiphon.node.shards import Shards
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM
+
+_Recovery = vars(recovery)["_Recovery"]
+
+_DISKS: Final = {**CALM, "fault_ms": 8_000, "fault_every_ms": 400, "fault_lasts_ms": 1_000, "kill_weight": 1}
+_LOSSES: Final = {**_DISKS, "lost_files_weight": 4, "kill_weight": 2}
+_ROT: Final = {**_DISKS, "bit_flip_weight": 4, "store_flush_every": 5}
+
+_WRITES: Final = (
+    ClusterPlant(
+        "node-full-disk-is-written",
+        "an append that found the disk full counts as written",
+        (
+            Edit(
+                GroupCommitter,
+                "_succeeded",
+                "        queue.blocked = True\n",
+                "        return True\n",
+            ),
+        ),
+        options={**_DISKS, "disk_full_weight": 4},
+    ),
+    ClusterPlant(
+        "node-failed-sync-goes-on",
+        "a sync that fails is logged, and what it was to make durable counts as durable",
+        (
+            Edit(
+                GroupCommitter,
+                "_fdatasync",
+                "if error is not None:",
+                "if error is not None and not due:",
+            ),
+        ),
+        options={**_DISKS, "fsync_weight": 4},
+    ),
+    ClusterPlant(
+        "node-forgets-failed-sync",
+        "recovery syncs what a sync before has failed for, and does not write it again",
+        (Edit(_Recovery, "_mend", "write_again(data, scan.unproven_from, segment.size_bytes)", "pass"),),
+        options={**_DISKS, "fsync_weight": 8, "power_weight": 4},
+    ),
+)
+
+_STARTS: Final = (
+    ClusterPlant(
+        "node-emptied-replica-is-new",
+        "a replica whose files are gone is taken for one that never had any",
+        (
+            (recovery, "_loss", lambda *_, **__: None),
+            Edit(_Recovery, "_look_for_losses", "if path is not None:", "if False:"),
+        ),
+        options=_LOSSES,
+    ),
+    ClusterPlant(
+        "node-damage-is-a-torn-tail",
+        "recovery cuts a log off at a bad batch, also where the index proves that it was durable",
+        (
+            Edit(_Recovery, "_scan", "(scan.problem_is_damage or not is_last)", "not is_last"),
+            (recovery, "_loss", lambda *_, **__: None),
+        ),
+        options=_ROT,
+    ),
+    ClusterPlant(
+        "node-one-store-ends-the-opening",
+        "what is wrong with one replica's files ends the opening of all that come after it",
+        (Edit(Shards, "_open", "except Exception as error:", "except InvalidRequestError as error:"),),
+        options={**_ROT, "trim_weight": 6},
+    ),
+)
+
+FAULT_PLANTS: Final = (*_WRITES, *_STARTS)
