@@ -10,8 +10,10 @@ settings.register_profile("antiphon", deadline=None, suppress_health_check=[Heal
 settings.load_profile("antiphon")
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Where tests are spread over processes, a file's tests stay together, and all that need Spark share one session."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
     for item in items:
         group = "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
