@@ -17,7 +17,7 @@ app = typer.Typer()
 app.command()(simulate)
 
 NODE_PLANT = ("--plant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
-PURE_PLANT = ("--plant", "h1-wrong-median", "--seeds", "20", "--jobs", "1")
+PURE_PLANT = ("--plant", "h4-older-term-by-counting", "--seeds", "20", "--jobs", "1")
 
 
 def call(*arguments: str) -> Result:
@@ -117,10 +117,10 @@ def test_a_plant_of_the_pure_objects_chooses_them(tmp_path: Path) -> None:
     failed = call(*PURE_PLANT, "--save", str(path))
     assert failed.exit_code == 1
     assert "again: antiphon simulate --pure --seed" in failed.stdout
-    assert "durable-majority was broken" in failed.stdout.splitlines()[-2]
+    assert "older-term was broken" in failed.stdout.splitlines()[-2]
     again = call("--replay", str(path))
     assert again.exit_code == 1
-    assert "broke durable-majority at step" in again.stdout
+    assert "broke older-term at step" in again.stdout
 
 
 def test_plants_are_caught_one_after_the_other() -> None:
