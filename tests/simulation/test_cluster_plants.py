@@ -24,11 +24,11 @@ QUICK = [
     "node-recovery-forgets-producers",
     "client-repeats-as-new",
     "client-renumbers-writes",
-    "h1-wrong-median",
-    "h5-unclipped-commit",
-    "ready-at-once",
-    "majority-will-do",
-    "table-judges-by-store",
+    "node-h1-wrong-median",
+    "node-h5-unclipped-commit",
+    "node-ready-at-once",
+    "node-majority-will-do",
+    "node-table-judges-by-store",
 ]
 
 

@@ -71,7 +71,7 @@ _ANSWERS: Final = (
         "clients of a leader that is deposed wait on, and are answered by what the next leader commits",
         (Edit(ShardHost, "_role_changed", "self._steps.later(self._send_clients_away)", "pass"),),
         profile="raft",
-        options={**TROUBLE, "appenders": 4},
+        options={**TROUBLE, "appenders": 4, "transactions": True},
     ),
     ClusterPlant(
         "node-deposed-applies-what-it-judged",
@@ -103,7 +103,14 @@ _ANSWERS: Final = (
                 "done(written)",
             ),
         ),
-        options={**LONG_CUTS, "power_weight": 3, "conditional_ppm": 800_000, "putters": 6, "appenders": 0},
+        options={
+            **LONG_CUTS,
+            "power_weight": 3,
+            "conditional_ppm": 800_000,
+            "putters": 6,
+            "appenders": 0,
+            "transactions": True,
+        },
     ),
 )
 

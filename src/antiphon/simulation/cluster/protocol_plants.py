@@ -1,4 +1,7 @@
-"""Bugs in the pure protocol, planted in whole nodes: those of `simulation.plants` that these worlds catch."""
+"""Bugs in the pure protocol, planted in whole nodes: those of `simulation.plants` that these worlds catch.
+
+They have `node-` before the name that they have there.
+"""
 
 from typing import Any, Final
 
@@ -27,6 +30,6 @@ _WORLDS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
 )
 
 PROTOCOL_PLANTS: Final = tuple(
-    ClusterPlant(name, PLANTS[name].description, PLANTS[name].patches, profile, options)
+    ClusterPlant(f"node-{name}", PLANTS[name].description, PLANTS[name].patches, profile, options)
     for name, profile, options in _WORLDS
 )
