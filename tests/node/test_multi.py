@@ -450,4 +450,6 @@ def clock(cluster: Processes, node_id: int, shard_id: int) -> tuple[int, ...]:
 
 
 def test_settings_of_a_living_shard_may_change(cluster: Processes) -> None:
-    assert cluster.ask(0, AlterTopic("shared", config={"max.message.bytes": "2000000"})) == Done()
+    request = CreateTopic("living", kind=Kind.TABLE, replicas=3, profile="tarantool", config=MULTI)
+    cluster.ask(0, request)
+    assert cluster.ask(0, AlterTopic("living", config={"max.message.bytes": "2000000"})) == Done()

@@ -56,4 +56,6 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(recovery, "_loss", lambda *_args, **_facts: None)
     failures = (run_cluster(_world(seed, "raft", lost_files=2, kill=1)).failure for seed in range(1, 9))
     found = {failure.invariant for failure in failures if failure is not None}
-    assert found & {"no-false-evidence", "no-crash"}, "by its words, or by the leader that counted on it"
+    assert found & {"loss-noticed", "no-false-evidence", "no-crash"}, (
+        "at its start, by its words, or by who counted on it"
+    )

@@ -149,8 +149,6 @@ def _more_disk(profile: str, seed: int) -> dict[str, int]:
     return {
         "slow_calls_weight": draw.choice((0, 0, 1)),
         "old_shard_weight": draw.choice((0, 0, 0, 1)),
-        # Only when asked for: a node that is killed after a failed sync may start with a batch that is not on its disk.
-        "fsync_weight": 0,
     }
 
 
