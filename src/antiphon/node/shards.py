@@ -471,7 +471,8 @@ class Shards:
                 and isinstance(replica, Replica)  # those that vote see to it themselves
                 and replica.damaged
                 and replica.role is Role.FOLLOWER
-                and replica.high_watermark > replica.log_start
+                and replica.log_end > 0  # an empty one may be waiting for a snapshot
+                and replica.high_watermark >= replica.log_start  # equal where a snapshot brought all of it
             ):
                 self._mending = self._node.spawn(self._mend(host.shard_id))
                 return
