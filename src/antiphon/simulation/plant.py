@@ -1,6 +1,6 @@
 """What a planted bug is, and how it is there while a run lasts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +37,13 @@ class Plant:
 @contextmanager
 def planted(plant: Plant | None) -> Iterator[None]:
     """Replace what the plant replaces, and put it back."""
-    patches = () if plant is None else plant.patches
+    with patched(() if plant is None else plant.patches):
+        yield
+
+
+@contextmanager
+def patched(patches: Sequence[Patch]) -> Iterator[None]:
+    """Carry out the patches in their order, and take them back in the other one."""
     originals = [(where, name, vars(where).get(name, _INHERITED)) for where, name, _ in patches]
     for where, name, _ in patches:
         invariant(hasattr(where, name), f"there is no {name} to be replaced in {where}")
@@ -46,7 +52,7 @@ def planted(plant: Plant | None) -> Iterator[None]:
             setattr(where, name, replacement)
         yield
     finally:
-        for where, name, original in originals:
+        for where, name, original in reversed(originals):
             if original is _INHERITED:
                 delattr(where, name)
             else:

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Final
+from typing import Any
 
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
-from antiphon.simulation.plant import Patch
-
-_INHERITED: Final = object()
+from antiphon.simulation.plant import Patch, patched
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +89,5 @@ def _patches(chosen: Sequence[Patch | Edit]) -> list[Patch]:
 @contextmanager
 def planted(plant: ClusterPlant | None) -> Iterator[None]:
     """Replace what the plant replaces, and put it back."""
-    chosen = () if plant is None else plant.patches
-    patches = _patches(chosen)
-    originals = [(where, name, vars(where).get(name, _INHERITED)) for where, name, _ in patches]
-    for where, name, _ in patches:
-        invariant(hasattr(where, name), f"there is no {name} to be replaced in {where}")
-    try:
-        for where, name, replacement in patches:
-            setattr(where, name, replacement)
+    with patched(_patches(() if plant is None else plant.patches)):
         yield
-    finally:
-        for where, name, original in reversed(originals):
-            if original is _INHERITED:
-                delattr(where, name)
-            else:
-                setattr(where, name, original)
