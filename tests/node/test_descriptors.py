@@ -18,6 +18,7 @@ from antiphon.log.disk import RealDisk
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk, SimulatedFile
 from antiphon.node.file_limits import connection_shares
+from antiphon.node.trimming import trim_replica
 from antiphon.records.builder import build_batch
 from antiphon.wire.requests import AppendBatch, CreateTopic
 from tests.log.helpers import Runner, batch_at
@@ -85,12 +86,17 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
         async with cluster_of(1, {0: disk}) as nodes:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=1))
             shard_id = topic.shards[0].shard_id
-            await nodes.append(shard_id, b"before")
+            for value in (b"one", b"two", b"three"):
+                await nodes.append(shard_id, value)
             host = nodes.nodes[0].hosts[shard_id]
             disk.starved = True
             host.log.release_memory()
             with pytest.raises(OverloadedError):
                 host.read(host.log.log_start, 1000, host.log.log_end)
+            with pytest.raises(OverloadedError):
+                host.clients.list_offset(1)
+            with pytest.raises(OverloadedError):
+                await trim_replica(nodes.nodes[0], shard_id, host.log.log_end - 1)
             work = asyncio.ensure_future(nodes.nodes[0].append(shard_id, build_batch([(None, b"x", [], 1)])))
             await asyncio.sleep(0.5)
             assert not work.done()

@@ -75,7 +75,7 @@ def write_merged(
             base, end = duplicate.base_offset, duplicate.next_offset
 
             def answer_again() -> None:
-                (batch,) = host.log.read(base, 1, end)
+                (batch,) = host.read(base, 1, end)
                 done(results_from_batch(batch))
 
             clients.when_committed(end, timeout_s, answer_again, done)

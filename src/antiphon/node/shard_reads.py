@@ -7,7 +7,7 @@ read goes is its isolation (C7), or the topic's where it names none.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError
+from antiphon.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
 from antiphon.node.gateway import Buffer, FetchResult, OffsetResult
 
 if TYPE_CHECKING:
@@ -132,11 +132,14 @@ class ShardReads:
         elif timestamp_ms < MAX_TIMESTAMP:
             raise InvalidRequestError(f"{timestamp_ms} is no time: ms since 1970, or -1, -2, -3")
         else:
-            found = (
-                log.offset_of_max_timestamp()
-                if timestamp_ms == MAX_TIMESTAMP
-                else log.offset_for_timestamp(timestamp_ms)
-            )
+            try:
+                found = (
+                    log.offset_of_max_timestamp()
+                    if timestamp_ms == MAX_TIMESTAMP
+                    else log.offset_for_timestamp(timestamp_ms)
+                )
+            except (DamagedLogError, OSError) as error:
+                raise host.stopped_by(error) from error
             if found is not None and found[0] < high_watermark:
                 offset, found_ms = found
         end = log.log_end if self.default_isolation == "uncommitted" else high_watermark

@@ -145,7 +145,7 @@ def write_table(
                         offset=base,
                         log_start=host.log.log_start,
                     )
-                (batch,) = host.log.read(base, 1, end)
+                (batch,) = host.read(base, 1, end)
                 done(results_from_batch(batch))
 
             clients.when_committed(end, timeout_s, answer_again, done)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
+from antiphon.errors import (
+    AntiphonError,
+    DamagedLogError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+)
 from antiphon.node.shard_host import ShardHost
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import Trimmed, TrimShard
@@ -39,11 +45,21 @@ async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
     limit = min(fed, host.settled, host.log.durable_end)
     if host.table is not None:
         if host.table.state.durable_offset < limit:
-            host.table.state.flush()  # here and now, as for a snapshot: a store must not be closed in the middle of it
+            try:
+                host.table.state.flush()  # here and now, as for a snapshot: a store must not be closed in the middle of it
+            except StorageFailedError as error:
+                raise host.stopped_by(error) from error
         limit = min(limit, host.table.state.durable_offset)
     if limit > host.log.log_start:
-        _trim(host, host.log.batch_start(limit))
+        _trim(host, _batch_start(host, limit))
     return host.log.log_start
+
+
+def _batch_start(host: ShardHost, offset: int) -> int:
+    try:
+        return host.log.batch_start(offset)
+    except (DamagedLogError, OSError) as error:
+        raise host.stopped_by(error) from error
 
 
 async def _fed(host: ShardHost, wanted: int) -> int:
