@@ -1,5 +1,6 @@
 """Replicas of a shard that all of them write: what the claims of the document do not name."""
 
+from collections import deque
 from zlib import crc32
 
 import pytest
@@ -255,6 +256,41 @@ def test_a_log_is_trimmed_no_further_than_everybody_has_it() -> None:
     sites[2].write(*"ghij")
     sites.settle(4)
     assert sites[1].replica.common_offset() == 6
+
+
+def test_a_peer_hears_that_an_entry_is_here_also_when_it_had_it_first() -> None:
+    sites = Sites(3, first_hand=True)
+    sites.settle()
+    sites[1].write("a")
+    late = [letter for letter in sites.mail if letter[1] == 3]
+    sites.mail = deque(letter for letter in sites.mail if letter[1] != 3)
+    sites.deliver()  # node 2 has it, and says so to node 3
+    sites.mail.extend(late)
+    sites.settle()
+    assert [site.replica.lags() for site in sites.sites.values()] == [
+        {2: 0, 3: 0},
+        {1: 0, 3: 0},
+        {1: 0, 2: 0},
+    ]
+    assert [site.replica.common_offset() for site in sites.sites.values()] == [1, 1, 1]
+
+
+def test_nothing_is_settled_while_a_member_has_entries_of_fewer_origins() -> None:
+    sites = Sites(3)
+    sites[3].crash()
+    sites[2].write("a")
+    sites.settle(4)
+    assert sites[1].replica.settled_clock() == ()
+    sites.restart(3)
+    sites.settle()
+    assert sites[1].replica.settled_clock() == (0, 0, 1)
+    sites[3].crash()
+    sites[3].disk = []
+    sites.restart(3)
+    sites[3].write("b")
+    sites[1].write("c")
+    sites.settle()
+    assert sites[1].replica.settled_clock() == (0, 1, 1, 1)
 
 
 def test_a_new_member_of_a_trimmed_shard_begins_where_the_others_do() -> None:

@@ -259,7 +259,7 @@ class MultiWriterReplica:
     def _set_members(self, origins: Mapping[NodeId, int]) -> None:
         self._origins = dict(origins)
         peers = {node: origin for node, origin in origins.items() if node != self.node_id}
-        self._relays.set_peers(tuple(peers))
+        self._relays.set_peers(peers)
         self._intake.set_peers(peers)
         self.splits = {node: found for node, found in self.splits.items() if node in peers}
         if self._regain is not None:

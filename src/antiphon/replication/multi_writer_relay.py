@@ -94,12 +94,14 @@ class RelaySide:
         self._log = log
         self._config = config
         self.cursors: dict[NodeId, RelayCursor] = {}
+        self._origins: dict[NodeId, int] = {}
 
     # -- peers --------------------------------------------------------------------------------------------------
 
-    def set_peers(self, peers: Sequence[NodeId]) -> None:
-        """These are the other members now."""
-        self.cursors = {node: self.cursors.get(node) or RelayCursor(node) for node in peers}
+    def set_peers(self, origins: Mapping[NodeId, int]) -> None:
+        """These are the other members now, with their origins (0: it has none yet)."""
+        self._origins = dict(origins)
+        self.cursors = {node: self.cursors.get(node) or RelayCursor(node) for node in origins}
 
     def peer_connected(self, node: NodeId, out: list[MultiAction]) -> None:
         """A new connection: whatever was underway on an old one may be lost."""
@@ -242,7 +244,12 @@ class RelaySide:
         for entry in entries:
             origin, before = entry.origin, history.chains[entry.origin]
             history.take(entry)
-            if origin == LOCAL or entry.lsn <= has[origin]:
+            if origin == LOCAL:
+                continue
+            if entry.lsn <= has[origin]:
+                # The peer has it, and may trim it only when it knows that this replica has it too. What the peer wrote
+                # itself it sends here, and hears of that by the acknowledgement.
+                cursor.owes_hint |= origin != self._origins[to]
                 continue
             if origin in cursor.skip:
                 cursor.owes_hint = True
@@ -326,7 +333,8 @@ class RelaySide:
 
 
 def _covers_replicated(clock: Vclock, lsns: Sequence[int]) -> bool:
+    """Either may be the shorter one: what is not named is 0."""
     known = len(clock)
     return not any(lsns[known:]) and all(
-        have >= wanted for have, wanted in zip(clock[1:], lsns[1:known], strict=True)
+        have >= wanted for have, wanted in zip(clock[1:], lsns[1:], strict=False)
     )
