@@ -1,26 +1,25 @@
-"""A cluster in this process for each test, and clients of it."""
+"""Whole nodes on the virtual loop for each test, and a client of them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from antiphon.client.aio import AsyncClient, connect
-from tests.client.memory_cluster import MemoryCluster
+from tests.client.failing_nodes import FailingNodes
+from tests.node.in_process import run
 
-Scenario = Callable[[MemoryCluster, AsyncClient], Awaitable[None]]
+Scenario = Callable[[FailingNodes, AsyncClient], Awaitable[None]]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[[Scenario], None]:
-    """Run a coroutine function against a fresh cluster and a connected client, on a loop of its own."""
+def play() -> Callable[[Scenario], None]:
+    """Run a coroutine function against a fresh cluster and a connected client, in virtual time."""
 
-    def run(scenario: Scenario) -> None:
+    def in_virtual_time(scenario: Scenario) -> None:
         async def main() -> None:
-            async with MemoryCluster(tmp_path) as cluster, connect(cluster.servers, timeout_s=10) as db:
+            async with FailingNodes.cluster() as cluster, connect(cluster.servers, timeout_s=10) as db:
                 await scenario(cluster, db)
 
-        asyncio.run(main())
+        run(main())
 
-    return run
+    return in_virtual_time

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -30,9 +29,11 @@ from antiphon.wire.requests import (
     TableWrite,
 )
 from tests.client.conftest import Scenario
-from tests.client.memory_cluster import DROP_AFTER, DROP_BEFORE, MemoryCluster
+from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes
+from tests.node.in_process import run
 
 Play = Callable[[Scenario], None]
+NOBODY = "nowhere:7400"  # no node listens there
 
 
 @pytest.mark.parametrize(
@@ -43,31 +44,22 @@ def test_addresses_that_are_none(servers: str | list[str]) -> None:
         connect(servers)
 
 
-def test_default_address(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
-    monkeypatch.setenv("ANTIPHON_SERVERS", f"127.0.0.1:{unused_tcp_port}")
+def test_default_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_SERVERS", NOBODY)
 
     async def main() -> None:
-        with pytest.raises(UnreachableError, match=str(unused_tcp_port)):
+        with pytest.raises(UnreachableError, match=NOBODY):
             await connect(connect_timeout_s=0.05)
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_nobody_there(unused_tcp_port: int) -> None:
+def test_nobody_there() -> None:
     async def main() -> None:
         with pytest.raises(UnreachableError, match="is the cluster up"):
-            await connect(f"127.0.0.1:{unused_tcp_port}", connect_timeout_s=0.1)
+            await connect(NOBODY, connect_timeout_s=0.1)
 
-    asyncio.run(main())
-
-
-@pytest.fixture
-def unused_tcp_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    run(main())
 
 
 def test_somebody_else_there() -> None:
@@ -79,31 +71,29 @@ def test_somebody_else_there() -> None:
             writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             writer.close()
 
-        server = await asyncio.start_server(http, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
+        await asyncio.start_server(http, "test", 80)
         with pytest.raises(AntiphonError, match="frame of"):
-            await connect(f"127.0.0.1:{port}", connect_timeout_s=1)
-        server.close()
-        await server.wait_closed()
+            await connect("test:80", connect_timeout_s=1)
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_one_address_is_enough_and_dead_ones_are_passed_over(tmp_path: Path, unused_tcp_port: int) -> None:
+def test_one_address_is_enough_and_dead_ones_are_passed_over() -> None:
     async def main() -> None:
-        async with MemoryCluster(tmp_path) as cluster:
-            servers = f"127.0.0.1:{unused_tcp_port}, {cluster.nodes[2].address}"
-            db = await connect(servers)
+        async with FailingNodes.cluster() as cluster:
+            db = await connect(f"{NOBODY}, {cluster.nodes.members[2].native}")
             table = await db.create_table("t", shards=3)
+            for index in range(3):
+                await cluster.move_leader("t", index, index)
             await asyncio.gather(*(table.put(f"{i}", b"") for i in range(50)))
-            assert {node.node_id for node in cluster.nodes if node.sessions} == {0, 1, 2}
+            assert all(cluster.client_sessions(node_id) for node_id in range(3))
             await db.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_node_of_another_cluster_is_refused(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=3)
         cluster.fail(Hello, ForeignDirectoryError("node 1 of cluster other"))
         with pytest.raises(ForeignDirectoryError):
@@ -113,17 +103,17 @@ def test_node_of_another_cluster_is_refused(play: Play) -> None:
 
 
 def test_administration(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         await db.create_topic("t", shards=2, config={"retention.ms": "5"})
         with pytest.raises(TopicExistsError):
             await db.create_topic("t")
         meta = await db.metadata()
-        assert [topic.name for topic in meta.topics] == ["t"]
+        assert [topic.name for topic in meta.topics] == ["default", "t"]
         assert (await db.node_status(1)).node.node_id == 1
         with pytest.raises(UnavailableError, match="node 9"):
             await db.node_status(9)
         await db.elect_leader("t", 1, node=2)
-        assert cluster.topics["t"].shards[1].leader == 2
+        assert cluster.topic("t").shards[1].leader == cluster.leader("t", 1) == 2
         with pytest.raises(UnknownShardError):
             await db.elect_leader("t", 5)
         with pytest.raises(UnknownTopicError):
@@ -136,7 +126,7 @@ def test_administration(play: Play) -> None:
 
 
 def test_administration_is_repeated_without_harm(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         cluster.fail(CreateTopic, NotReadyError("no coordinator"), DROP_BEFORE, DROP_AFTER)
         topic = await db.create_topic("t")
         assert (await topic.append(b"")).offset == 0
@@ -147,18 +137,18 @@ def test_administration_is_repeated_without_harm(play: Play) -> None:
 
 
 def test_metadata_from_any_node_that_answers(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         cluster.fail(GetMetadata, DROP_BEFORE, DROP_AFTER)
-        assert (await db.metadata()).cluster_id == "memory"
+        assert (await db.metadata()).cluster_id == "test"
 
     play(scenario)
 
 
 def test_single_requests(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         await db.create_topic("t")
         await db.create_table("k")
-        topic_shard, table_shard = (cluster.topics[name].shards[0].shard_id for name in ("t", "k"))
+        topic_shard, table_shard = (cluster.topic(name).shards[0].shard_id for name in ("t", "k"))
         producer_id = await db.new_producer_id()
         batch = build_batch([(b"k", b"v", (), 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0)
         first = await db.append_raw(topic_shard, batch)
@@ -173,15 +163,15 @@ def test_single_requests(play: Play) -> None:
     play(scenario)
 
 
-def test_handle_that_is_made_outside_of_a_context(tmp_path: Path) -> None:
+def test_handle_that_is_made_outside_of_a_context() -> None:
     async def main() -> None:
-        async with MemoryCluster(tmp_path) as cluster:
+        async with FailingNodes.cluster() as cluster:
             async with AsyncClient(cluster.servers) as db:
                 await db.create_table("t")
             with pytest.raises(UnavailableError):
                 await db.metadata()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_public_names_are_there() -> None:

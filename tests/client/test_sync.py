@@ -3,9 +3,10 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,28 +20,65 @@ from antiphon.errors import (
     UnreachableError,
 )
 from antiphon.wire.requests import TableWrite
-from tests.client.memory_cluster import DROP_AFTER, SILENT, MemoryCluster
+from tests.client.failing_nodes import DROP_AFTER, SILENT, FailingDoors
+from tests.node.real_nodes import Nodes
+
+T = TypeVar("T")
+
+
+class RealNodes(FailingDoors):
+    """Three nodes on an event loop of their own, in another thread: what blocks needs a real loop to wait for."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.nodes = self.call(self._start(directory))
+        self.servers = ",".join(member.native for member in self.nodes.members)
+
+    async def _start(self, directory: Path) -> Nodes:
+        nodes = Nodes(directory, 3, {})
+        await nodes.start_all()
+        return nodes
+
+    async def _delete_topics(self) -> None:
+        node = self.nodes.nodes[0]
+        for topic in [topic for topic in node.metadata.topics if topic.name != "default"]:
+            await node.delete_topic(topic.name)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def forget(self) -> None:
+        """Be as at the beginning, for the next test."""
+        self.faults.clear()
+        self.call(self._delete_topics())
+
+    def stop(self) -> None:
+        self.call(self.nodes.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
+    """Nodes for all tests of this file."""
+    made = RealNodes(tmp_path_factory.mktemp("nodes"))
+    with made.planted():
+        yield made
+    made.stop()
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
-    """A cluster on an event loop of its own, in another thread."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> MemoryCluster:
-        return await MemoryCluster(tmp_path).__aenter__()
-
-    made = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
-    yield made
-    asyncio.run_coroutine_threadsafe(made.__aexit__(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+def cluster(nodes: RealNodes) -> Iterator[RealNodes]:
+    """The nodes, without topics."""
+    yield nodes
+    nodes.forget()
 
 
-def test_surface(cluster: MemoryCluster) -> None:
+def test_surface(cluster: RealNodes) -> None:
     """What the project's front page shows."""
     db = antiphon.connect(cluster.servers)
     db.create_topic("flights", shards=4, replicas=3, profile="oxia")
@@ -72,7 +110,7 @@ def test_surface(cluster: MemoryCluster) -> None:
     db.close()
 
 
-def test_tables(cluster: MemoryCluster) -> None:
+def test_tables(cluster: RealNodes) -> None:
     with antiphon.connect(cluster.servers) as db:
         table = db.create_table("t", shards=3)
         assert table.shards == 3
@@ -92,11 +130,11 @@ def test_tables(cluster: MemoryCluster) -> None:
         db.delete_table("t")
         with pytest.raises(UnknownTopicError):
             db.table("t")
-        assert [topic.name for topic in db.metadata().topics] == []
+        assert [topic.name for topic in db.metadata().topics] == ["default"]
         assert db.node_status(0).node.node_id == 0
 
 
-def test_many_threads(cluster: MemoryCluster) -> None:
+def test_many_threads(cluster: RealNodes) -> None:
     with antiphon.connect(cluster.servers) as db, ThreadPoolExecutor(8) as pool:
         table = db.create_table("t", shards=2)
         topic = db.create_topic("log")
@@ -112,7 +150,7 @@ def test_many_threads(cluster: MemoryCluster) -> None:
         assert len({record.value for record in topic.read()}) == 160
 
 
-def test_watch_begins_when_it_is_made(cluster: MemoryCluster) -> None:
+def test_watch_begins_when_it_is_made(cluster: RealNodes) -> None:
     with antiphon.connect(cluster.servers) as db:
         table = db.create_table("t", shards=2)
         table.put("before", b"")
@@ -124,7 +162,7 @@ def test_watch_begins_when_it_is_made(cluster: MemoryCluster) -> None:
             assert list(changes) == []
 
 
-def test_follow_is_left_in_the_middle(cluster: MemoryCluster) -> None:
+def test_follow_is_left_in_the_middle(cluster: RealNodes) -> None:
     with antiphon.connect(cluster.servers) as db:
         topic = db.create_topic("t")
         topic.append(b"1")
@@ -133,7 +171,7 @@ def test_follow_is_left_in_the_middle(cluster: MemoryCluster) -> None:
     following.close()  # after the client
 
 
-def test_errors_and_the_end(cluster: MemoryCluster) -> None:
+def test_errors_and_the_end(cluster: RealNodes) -> None:
     db = antiphon.connect(cluster.servers)
     table = db.create_table("t")
     cluster.fail(TableWrite, SILENT, DROP_AFTER)
@@ -161,7 +199,7 @@ def _client_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "antiphon-client"}
 
 
-def test_a_forgotten_client_is_closed(cluster: MemoryCluster) -> None:
+def test_a_forgotten_client_is_closed(cluster: RealNodes) -> None:
     before = _client_threads()
     db = antiphon.connect(cluster.servers)
     db.create_topic("t").append(b"")
@@ -172,7 +210,7 @@ def test_a_forgotten_client_is_closed(cluster: MemoryCluster) -> None:
     assert not own.is_alive()
 
 
-def test_a_transaction_of_the_blocking_client(cluster: MemoryCluster) -> None:
+def test_a_transaction_of_the_blocking_client(cluster: RealNodes) -> None:
     with antiphon.connect(cluster.servers) as db:
         table = db.create_table("t", shards=1)
         with table.transaction() as t:

@@ -1,4 +1,4 @@
-"""The asynchronous table client, against a cluster that fails on request."""
+"""The asynchronous table client, against whole nodes whose doors fail on request."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,22 +25,21 @@ from antiphon.errors import (
     WrongKindError,
 )
 from antiphon.records.changes import decode_changes
-from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import TableGet, TableWrite
 from tests.client.conftest import Scenario
-from tests.client.memory_cluster import DROP_AFTER, DROP_BEFORE, SILENT, Fault, MemoryCluster
+from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
 
 Play = Callable[[Scenario], None]
 
 
-def effects(cluster: MemoryCluster, name: str) -> list[tuple[bytes, bytes | None]]:
+def effects(cluster: FailingNodes, name: str) -> list[tuple[bytes, bytes | None]]:
     """All changes of a table, shard by shard, in the order of the logs."""
-    logs = [cluster.log(name, shard.index).batches for shard in cluster.topics[name].shards]
+    logs = [cluster.batches(name, shard.index) for shard in cluster.topic(name).shards]
     return [(change.key, change.value) for log in logs for change in decode_changes(log)]
 
 
 def test_put_get_delete(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=4)
         assert table.shards == 4
         version = await table.put("k", b"1", expected_version=ABSENT)
@@ -64,11 +63,11 @@ def test_put_get_delete(play: Play) -> None:
 
 
 def test_keys_are_spread_and_merged_in_order(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=4)
         keys = [b"%04d" % i for i in range(2500)]
         await asyncio.gather(*(table.put(key, b"v" + key) for key in keys))
-        assert min(cluster.log("t", i).end for i in range(4)) > 400
+        assert min(cluster.end("t", i) for i in range(4)) > 400
         assert await table.list() == keys
         rows = [row async for row in table.scan("0100", b"2200")]
         assert [row.key for row in rows] == keys[100:2200]
@@ -78,7 +77,7 @@ def test_keys_are_spread_and_merged_in_order(play: Play) -> None:
         assert [row and row.value for row in found] == [b"v0001", None, b"v0002"]
         await table.delete_range("0001", "2499")
         assert await table.list() == [b"0000", b"2499"]
-        assert len([body for body in cluster.seen if isinstance(body, TableWrite)]) < 60  # gathered
+        assert cluster.count(TableWrite) < 60  # gathered
 
     play(scenario)
 
@@ -100,7 +99,7 @@ def test_a_retried_put_is_never_applied_twice(
 ) -> None:
     monkeypatch.setattr(table_writer, "OPS_PER_REQUEST", 3)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         await table.put("first", b"")
         cluster.fail(TableWrite, *faults)
@@ -118,7 +117,7 @@ def test_refusals_that_leave_no_trace_are_judged_again(play: Play, monkeypatch: 
     """A request whose operations were all refused is not in the log; its repeat comes after a later one that is."""
     monkeypatch.setattr(table_writer, "OPS_PER_REQUEST", 1)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         await table.put("k", b"")
         cluster.fail(TableWrite, NotReadyError("soon"), None, DROP_AFTER)
@@ -138,11 +137,11 @@ def test_refusals_that_leave_no_trace_are_judged_again(play: Play, monkeypatch: 
 
 
 def test_leader_moves_with_and_without_a_hint(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         await table.put("k", b"0")
         for number, announce in enumerate([True, False, True, False]):
-            cluster.move_leader("t", 0, (number + 1) % 3, announce=announce)
+            await cluster.move_leader("t", 0, (cluster.leader("t") + 1) % 3, announce=announce)
             await table.put("k", b"%d" % number)
             assert (await table.get("k")).value == b"%d" % number
         assert (await table.get("k")).version.modifications == 4
@@ -151,17 +150,23 @@ def test_leader_moves_with_and_without_a_hint(play: Play) -> None:
 
 
 def test_node_is_killed_and_another_leads(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         await table.put("k", b"0")
-        await cluster.nodes[0].stop()
+        leader = cluster.leader("t")
+        other = (leader + 1) % 3
+        await cluster.nodes.stop(other)
+        cluster.nodes.kill(leader)
         put = table.put("k", b"1")
         get = asyncio.ensure_future(table.get("k"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(2)
         assert not put.done()
-        cluster.move_leader("t", 0, 2)
-        assert (await put).id == 1
+        assert not get.done()
+        await cluster.nodes.start(other)
+        assert (await put).modifications == 1
         assert (await get).value in {b"0", b"1"}
+        assert effects(cluster, "t") == [(b"k", b"0"), (b"k", b"1")]
+        assert cluster.leader("t") != leader
 
     play(scenario)
 
@@ -173,14 +178,13 @@ def test_silent_node_is_given_up(play: Play, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(connection, "SILENCE_S_MAX", 0.05)
     monkeypatch.setattr(connection, "LIFELESS_S_MAX", 0.1)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
-        from antiphon.wire.requests import GetMetadata
-
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
-        cluster.fail(TableWrite, SILENT)
-        cluster.fail(GetMetadata, SILENT)  # the sign of life that it is asked for
-        assert (await table.put("k", b"1")).id == 0
-        assert effects(cluster, "t") == [(b"k", b"1")]
+        await table.put("k", b"0")
+        cluster.mute(cluster.leader("t"))  # nor gives it the sign of life that it is asked for
+        assert (await table.put("k", b"1")).id == 1
+        assert effects(cluster, "t") == [(b"k", b"0"), (b"k", b"1")]
+        assert cluster.count(TableWrite) == 3
 
     play(scenario)
 
@@ -193,18 +197,18 @@ def test_slow_answers_are_waited_for(play: Play, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(connection, "SILENCE_S_MAX", 0.02)
     monkeypatch.setattr(connection, "LIFELESS_S_MAX", 0.15)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         loop = asyncio.get_running_loop()
         cluster.fail(TableWrite, lambda answer: loop.call_later(0.5, answer))
         assert (await table.put("k", b"1")).id == 0
-        assert len([body for body in cluster.seen if isinstance(body, TableWrite)]) == 1
+        assert cluster.count(TableWrite) == 1
 
     play(scenario)
 
 
 def test_time_is_over(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         await table.put("warm", b"")
         cluster.fail(TableWrite, SILENT)
@@ -214,7 +218,9 @@ def test_time_is_over(play: Play) -> None:
         with pytest.raises(TimedOutError):
             await table.get("k", timeout_s=0.05)
         assert (await table.put("k", b"2", timeout_s=5)).id == 1
-        await cluster.nodes[0].stop()
+        leader = cluster.leader("t")
+        cluster.nodes.kill((leader + 1) % 3)
+        cluster.nodes.kill(leader)
         with pytest.raises(TimedOutError):
             await table.put("k", b"3", timeout_s=0.05)
         with pytest.raises(TimedOutError):
@@ -224,7 +230,7 @@ def test_time_is_over(play: Play) -> None:
 
 
 def test_short_time_after_a_long_one(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         cluster.fail(TableWrite, SILENT, SILENT)
         long = table.put("a", b"", timeout_s=60)
@@ -246,7 +252,7 @@ def test_short_time_after_a_long_one(play: Play) -> None:
     ],
 )
 def test_definite_errors_reach_the_caller(play: Play, error: AntiphonError) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         cluster.fail(TableWrite, error)
         with pytest.raises(type(error), match=error.message):
@@ -260,9 +266,8 @@ def test_definite_errors_reach_the_caller(play: Play, error: AntiphonError) -> N
 
 
 def test_what_one_caller_asks_for_does_not_fail_the_others(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        cluster.batch_bytes_max = 5000
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
+        table = await db.create_table("t", shards=1, config={"max.message.bytes": "5000"})
         outcomes = await asyncio.gather(
             table.put("a", b""),
             table.put("b", b"x" * 6000),
@@ -286,10 +291,10 @@ def test_large_ranges_are_deleted_in_pieces(
     monkeypatch.setattr(table_client, "RANGE_PIECE_KEYS", 70)
     monkeypatch.setattr(table_client, "RANGE_PIECE_BYTES", piece_bytes)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=2)
         await asyncio.gather(*(table.put(f"{i:03}", b"") for i in range(500)))
-        cluster.batch_bytes_max = 10_000
+        await db.alter_topic("t", config={"max.message.bytes": "10000"})
         await table.delete_range("100", "490")
         assert await table.list() == [b"%03d" % i for i in (*range(100), *range(490, 500))]
         await table.delete_range("", "")
@@ -299,8 +304,8 @@ def test_large_ranges_are_deleted_in_pieces(
 
 
 def test_wrong_names_and_values(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
-        cluster.create("plain", Kind.TOPIC, 1)
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
+        await db.create_topic("plain")
         for use in (db.table("none").put("k", b""), db.table("none").get("k"), db.table("none").list()):
             with pytest.raises(UnknownTopicError, match="no table 'none'"):
                 await use
@@ -322,7 +327,7 @@ def test_wrong_names_and_values(play: Play) -> None:
 
 
 def test_table_that_is_deleted_and_made_again(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=2)
         await table.put("k", b"1")
         await db.delete_table("t")
@@ -336,7 +341,7 @@ def test_table_that_is_deleted_and_made_again(play: Play) -> None:
 
 
 def test_cancelled_puts_are_not_sent(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         puts = [table.put(f"k{i}", b"") for i in range(3)]
         puts[1].cancel()
@@ -347,7 +352,7 @@ def test_cancelled_puts_are_not_sent(play: Play) -> None:
 
 
 def test_close_fails_what_is_open(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         cluster.fail(TableWrite, SILENT)
         put = table.put("k", b"")
@@ -367,7 +372,7 @@ def test_close_fails_what_is_open(play: Play) -> None:
 def test_sequences_that_run_out_go_on_under_a_new_id(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_writer, "SEQUENCE_MAX", 3)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         for i in range(10):
             assert (await table.put("k", b"")).modifications == i
@@ -377,7 +382,7 @@ def test_sequences_that_run_out_go_on_under_a_new_id(play: Play, monkeypatch: py
 
 
 def test_watch(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=3)
         await table.put("before", b"")
         async with table.watch() as changes:
@@ -390,7 +395,7 @@ def test_watch(play: Play) -> None:
                 (b"k", b"1", "created", shard), (b"k", b"2", "modified", shard), (b"k", None, "deleted", shard),
             ]  # fmt: skip
             assert [c.version.modifications for c in found] == [0, 1, 1]
-            cluster.move_leader("t", shard, 1)
+            await cluster.move_leader("t", shard, (cluster.leader("t", shard) + 1) % 3)
             await table.put("k", b"3")
             assert (await anext(changes)).value == b"3"
             closing = asyncio.ensure_future(changes.next_chunk())

@@ -1,4 +1,4 @@
-"""The asynchronous topic client, against a cluster that fails on request."""
+"""The asynchronous topic client, against whole nodes whose doors fail on request."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,16 +26,15 @@ from antiphon.errors import (
 )
 from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
-from antiphon.wire.metadata import Kind
 from antiphon.wire.requests import AppendBatch, Fetch, NewProducerId
 from tests.client.conftest import Scenario
-from tests.client.memory_cluster import DROP_AFTER, DROP_BEFORE, SILENT, Fault, MemoryCluster
+from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
 
 Play = Callable[[Scenario], None]
 
 
-def values(cluster: MemoryCluster, name: str, shard: int = 0) -> list[bytes | None]:
-    return [record.value for batch in cluster.log(name, shard).batches for record in decode_records(batch)]
+def values(cluster: FailingNodes, name: str, shard: int = 0) -> list[bytes | None]:
+    return [record.value for batch in cluster.batches(name, shard) for record in decode_records(batch)]
 
 
 @pytest.mark.parametrize(
@@ -52,31 +51,31 @@ def test_keys_hash_as_in_kafka(key: bytes, value: int) -> None:
 
 
 def test_append_and_read(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t", shards=2)
         at = await topic.append(b"v", key="k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
-        assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.term)
+        assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.host("t", at.shard).term)
         found = [record async for record in topic.read(at.shard)]
         assert [tuple(record) for record in found] == [(0, 1234, b"k", b"v", (("h", b"1"), ("n", None)))]
         spread = await asyncio.gather(*(topic.append("x") for _ in range(4)))
         assert {position.shard for position in spread} == {0, 1}
         assert (await topic.append(None, key=b"tombstone", shard=1)).shard == 1
-        assert await topic.offsets(at.shard) == (0, cluster.log("t", at.shard).end)
-        assert await topic.offset_at(1 << 60) == cluster.log("t").end
+        assert await topic.offsets(at.shard) == (0, cluster.end("t", at.shard))
+        assert await topic.offset_at(1 << 60) == cluster.end("t")
 
     play(scenario)
 
 
 def test_batches_are_durable_batches(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t", shards=3)
         found = await topic.append_batch([b"a", ("k", b"b"), b"c", ("k", "d", [("h", b"")])])
         plain, keyed = found[0].shard, shard_of_topic_key(b"k", 3)
         assert [p.shard for p in found] == [plain, keyed, plain, keyed]
         assert values(cluster, "t", keyed)[-2:] == ([b"b", b"d"] if plain != keyed else [b"c", b"d"])
-        assert len(cluster.log("t", plain).batches) == 1
+        assert len(cluster.batches("t", plain)) == 1
         assert await topic.append_batch([]) == []
-        at = await topic.append_batch([b"x", b"y"], shard=2, expected_offset=cluster.log("t", 2).end)
+        at = await topic.append_batch([b"x", b"y"], shard=2, expected_offset=cluster.end("t", 2))
         assert at[1].offset == at[0].offset + 1
         with pytest.raises(InvalidRequestError, match="a message is"):
             await topic.append_batch([(b"a", b"b", [], b"c")])  # type: ignore[list-item]
@@ -102,20 +101,20 @@ def test_a_retried_append_is_never_applied_twice(
     """Nor out of order, whatever was in flight together."""
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 3)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         cluster.fail(AppendBatch, *faults)
         found = await asyncio.gather(*(topic.append(b"%d" % i) for i in range(40)))
         assert not cluster.faults[AppendBatch]
         assert [position.offset for position in found] == list(range(40))
         assert values(cluster, "t") == [b"%d" % i for i in range(40)]
-        assert len({read_header(batch).producer_id for batch in cluster.log("t").batches}) == 1
+        assert len({read_header(batch).producer_id for batch in cluster.batches("t")}) == 1
 
     play(scenario)
 
 
 def test_conditional_appends_land_there_or_nowhere(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         at = await topic.append(b"0", shard=0, expected_offset=0)
         assert at.offset == 0
@@ -143,13 +142,13 @@ def test_conditional_appends_land_there_or_nowhere(play: Play) -> None:
 
 
 def test_a_refused_conditional_append_costs_no_new_producer(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         for _ in range(3):
             with pytest.raises(OffsetMismatchError):
                 await topic.append(b"", shard=0, expected_offset=9)
         await topic.append(b"")
-        assert len([body for body in cluster.seen if isinstance(body, NewProducerId)]) == 1
+        assert cluster.count(NewProducerId) == 1
 
     play(scenario)
 
@@ -171,7 +170,7 @@ def test_without_a_producer_id_and_without_callers_nothing_is_done(
 
     monkeypatch.setattr(topic_writer.TopicWriter, "_flush", counted)
 
-    async def scenario(_cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(_cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         with monkeypatch.context() as without_ids:
             without_ids.setattr(Cluster, "_new_producer_id", no_id)
@@ -189,7 +188,7 @@ def test_after_a_batch_that_is_refused_for_good_the_rest_goes_on(
 ) -> None:
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 1)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         await topic.append(b"first")
         cluster.fail(AppendBatch, None, BatchTooLargeError("too large"), None, DROP_BEFORE)
@@ -205,7 +204,7 @@ def test_after_a_batch_of_unknown_outcome(play: Play, monkeypatch: pytest.Monkey
     """Its caller was told so. What came behind it goes on under another producer id if no copy of it can be under way."""
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 1)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         await topic.append(b"first")
         cluster.fail(AppendBatch, *[SILENT, None] * tries)
@@ -216,7 +215,7 @@ def test_after_a_batch_of_unknown_outcome(play: Play, monkeypatch: pytest.Monkey
             if round_ == tries:
                 with pytest.raises(TimedOutError, match="not known"):
                     await lost
-            cluster.nodes[0].sessions.copy().pop().drop()
+            cluster.drop_clients(cluster.leader("t"))
         if tries == 1:
             assert (await behind).offset == 1
         else:
@@ -229,7 +228,7 @@ def test_after_a_batch_of_unknown_outcome(play: Play, monkeypatch: pytest.Monkey
 
 
 def test_a_shard_that_forgot_the_producer(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         await topic.append(b"1")
         cluster.fail(AppendBatch, OutOfOrderSequenceError("who are you", expected=0, actual=1))
@@ -243,7 +242,7 @@ def test_a_shard_that_forgot_the_producer(play: Play) -> None:
 
 
 def test_read_bounds(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         for base in range(0, 100, 10):
             await topic.append_batch([b"%d" % i for i in range(base, base + 10)])
@@ -266,7 +265,7 @@ def test_read_bounds(play: Play) -> None:
 
 
 def test_read_survives_what_can_be_mended(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         await topic.append_batch([b"%d" % i for i in range(10)])
         cluster.fail(
@@ -278,13 +277,13 @@ def test_read_survives_what_can_be_mended(play: Play) -> None:
 
 
 def test_follow_waits_for_more(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t")
         following = topic.read(follow=True, start=-1)
         first = asyncio.ensure_future(anext(following))
         await asyncio.sleep(0.02)
         await topic.append(b"1")
-        cluster.move_leader("t", 0, 2)
+        await cluster.move_leader("t", 0, (cluster.leader("t") + 1) % 3)
         await topic.append(b"2")
         assert [(await first).value, (await anext(following)).value] == [b"1", b"2"]
         await following.aclose()
@@ -293,18 +292,18 @@ def test_follow_waits_for_more(play: Play) -> None:
 
 
 def test_compressed_batches(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         await db.create_topic("t")
         topic = db.topic("t", compression="lz4")
         await topic.append_batch([b"x" * 1000] * 50)
-        assert len(cluster.log("t").batches[0]) < 5000
+        assert len(cluster.batches("t")[0]) < 5000
         assert [len(r.value or b"") async for r in topic.read()] == [1000] * 50
 
     play(scenario)
 
 
 def test_handles_of_one_topic_share_its_sequences(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         plain = await db.create_topic("t")
         small, other = db.topic("t", compression="gzip"), db.topic("t", any_kind=True)
         cluster.fail(AppendBatch, DROP_AFTER)
@@ -312,7 +311,7 @@ def test_handles_of_one_topic_share_its_sequences(play: Play) -> None:
             *(topic.append(b"x" * 100) for topic in (plain, small, other, small) for _ in range(5))
         )
         assert len(values(cluster, "t")) == 20
-        assert {read_header(batch).codec for batch in cluster.log("t").batches} == {0, 1}
+        assert {read_header(batch).codec for batch in cluster.batches("t")} == {0, 1}
 
     play(scenario)
 
@@ -320,7 +319,7 @@ def test_handles_of_one_topic_share_its_sequences(play: Play) -> None:
 def test_a_full_queue_makes_callers_wait_in_their_order(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "QUEUE_ITEMS_MAX", 10)
 
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t", shards=1)
         appends: list[asyncio.Task[Position]] = []
         for number in range(300):
@@ -339,8 +338,8 @@ def test_a_full_queue_makes_callers_wait_in_their_order(play: Play, monkeypatch:
 
 
 def test_wrong_names(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
-        cluster.create("table", Kind.TABLE, 1)
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
+        await db.create_table("table")
         with pytest.raises(UnknownTopicError, match="no topic 'none'"):
             await db.topic("none").append(b"")
         with pytest.raises(WrongKindError, match="is a table"):

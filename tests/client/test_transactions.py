@@ -12,14 +12,14 @@ from antiphon.errors import InvalidRequestError, NotReadyError, VersionMismatchE
 from antiphon.records.changes import decode_changes
 from antiphon.wire.requests import TableWrite
 from tests.client.conftest import Scenario
-from tests.client.memory_cluster import DROP_AFTER, DROP_BEFORE, Fault, MemoryCluster
+from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
 
 Play = Callable[[Scenario], None]
 
 
 @pytest.mark.parametrize("faults", [[DROP_BEFORE], [DROP_AFTER], [NotReadyError("soon"), DROP_AFTER]])
 def test_a_transaction_that_is_sent_again_is_carried_out_once(play: Play, faults: list[Fault]) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         await table.put("a", "0")
         cluster.fail(TableWrite, *faults)
@@ -28,14 +28,14 @@ def test_a_transaction_that_is_sent_again_is_carried_out_once(play: Play, faults
             t.put("b", "1")
             t.delete("a", expected_version=1)
         assert [version and version.id for version in t.versions] == [1, 2, None]
-        changes = list(decode_changes(cluster.log("t").batches))
+        changes = list(decode_changes(cluster.batches("t")))
         assert [(c.key, c.value) for c in changes] == [(b"a", b"0"), (b"a", b"1"), (b"b", b"1"), (b"a", None)]
 
     play(scenario)
 
 
 def test_a_refused_transaction_says_which_operation_and_leaves_others_alone(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=1)
         t = table.transaction()
         t.put("a", "1")
@@ -51,14 +51,14 @@ def test_a_refused_transaction_says_which_operation_and_leaves_others_alone(play
 
 
 def test_keys_of_several_shards_are_refused_before_anything_is_sent(play: Play) -> None:
-    async def scenario(cluster: MemoryCluster, db: AsyncClient) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         table = await db.create_table("t", shards=3)
         t = table.transaction()
         for number in range(20):
             t.put(f"k{number}", "v")
         with pytest.raises(InvalidRequestError, match="these belong to 3"):
             await t.commit()
-        assert not [body for body in cluster.seen if isinstance(body, TableWrite)]
+        assert not cluster.count(TableWrite)
 
     play(scenario)
 
