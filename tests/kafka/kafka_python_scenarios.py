@@ -100,7 +100,7 @@ def administration(address: str) -> None:
     admin = kafka.KafkaAdminClient(bootstrap_servers=address)
     admin.create_topics([kafka.admin.NewTopic(name="made", num_partitions=2, replication_factor=1)])
     assert "made" in admin.list_topics()
-    assert admin.describe_cluster()["cluster_id"] == "memory"
+    assert admin.describe_cluster()["cluster_id"] == "test"
     admin.delete_topics(["made"])
     assert "made" not in admin.list_topics()
     admin.close()

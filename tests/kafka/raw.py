@@ -7,13 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.kafka.apis import APIS
-from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
 from antiphon.kafka.primitives import put_compact_nullable_bytes, put_compact_nullable_string, put_uvarint
 from antiphon.kafka.schema import Message, decode, encode
 from antiphon.records.builder import build_batch
-from tests.kafka.memory_gateway import MemoryGateway
+from tests.kafka.doors import Doors
 from tests.kafka.oracles import kio_class
-from tests.kafka.served import FAST_GROUPS
+from tests.node import in_process
 
 
 class RawClient:
@@ -58,31 +57,34 @@ class RawClient:
             return True
 
 
+Connect = Callable[..., Awaitable[RawClient]]
+
+
 @asynccontextmanager
-async def door(
-    nodes: tuple[int, ...] = (1,), **config: Any
-) -> AsyncIterator[tuple[MemoryGateway, KafkaDoor, Callable[[], Awaitable[RawClient]]]]:
-    gateway = MemoryGateway(nodes=nodes)
-    serving = KafkaDoor(gateway, "127.0.0.1", 0, KafkaDoorConfig(groups=FAST_GROUPS, **config))
-    await serving.start()
-    gateway.advertise(1, serving.address)
-    clients: list[RawClient] = []
+async def door(nodes: int = 1, at: int = 0, **config: Any) -> AsyncIterator[tuple[Doors, Connect]]:
+    """Nodes in virtual time, and what connects to the door of node `at`."""
+    async with Doors.cluster(nodes, **config) as doors:
+        clients: list[RawClient] = []
 
-    async def connect() -> RawClient:
-        client = RawClient(*await asyncio.open_connection("127.0.0.1", serving.port))
-        clients.append(client)
-        return client
+        async def connect(node_id: int = at) -> RawClient:
+            client = RawClient(*await asyncio.open_connection(f"node-{node_id}", in_process.KAFKA_PORT))
+            clients.append(client)
+            return client
 
-    try:
-        yield gateway, serving, connect
-    finally:
-        for client in clients:
-            client.writer.close()
-        await serving.stop()
+        try:
+            yield doors, connect
+        finally:
+            for client in clients:
+                client.writer.close()
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    """Run a test in virtual time."""
+
+    async def main() -> None:
+        await scenario()
+
+    in_process.run(main())
 
 
 def batch(*values: bytes, **fields: Any) -> bytearray:

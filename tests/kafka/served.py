@@ -1,39 +1,32 @@
-"""A Kafka door on its own event loop in a thread, for clients that block or bring their own loop."""
+"""A node with a Kafka door on an event loop in a thread, for clients that block or bring their own loop."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
 
-from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
-from antiphon.kafka.group_types import GroupConfig
-from tests.kafka.memory_gateway import MemoryGateway
+from antiphon.wire.metadata import TopicMeta
+from tests.kafka.doors import create, door_of, real_node
 
 T = TypeVar("T")
 
-FAST_GROUPS = GroupConfig(initial_delay_ms=20)
-
 
 class Served:
-    """A door over a memory gateway. `call` runs something on the door's loop and returns its result."""
+    """`call` runs something on the node's loop and returns its result."""
 
-    def __init__(self, config: KafkaDoorConfig) -> None:
+    def __init__(self, directory: Path, **config: Any) -> None:
         self.loop = uvloop.new_event_loop()
-        self._config = config
+        self._nodes = real_node(directory, **config)
         self._thread = threading.Thread(target=self.loop.run_forever, name="kafka door", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-        self.call(self._open)
-
-    async def _open(self) -> None:
-        self.gateway = MemoryGateway()
-        self.door = KafkaDoor(self.gateway, "127.0.0.1", 0, self._config)
-        await self.door.start()
-        self.gateway.advertise(1, self.door.address)
+        self.node = self.call(self._nodes.__aenter__)
+        self.door = door_of(self.node)
 
     @property
     def address(self) -> str:
@@ -48,17 +41,21 @@ class Served:
 
         return self.call(wrapped)
 
+    def create(self, name: str, shards: int = 1, **fields: Any) -> TopicMeta:
+        """Make a topic, or a table, or what belongs to the cluster."""
+        return self.call(lambda: create(self.node, name, shards, **fields))
+
     def stop(self) -> None:
-        self.call(self.door.stop)
+        self.call(lambda: self._nodes.__aexit__(None, None, None))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()
 
 
 @contextmanager
-def serve(config: KafkaDoorConfig | None = None) -> Iterator[Served]:
-    """A running door."""
-    served = Served(config or KafkaDoorConfig(groups=FAST_GROUPS))
+def serve(directory: Path, **config: Any) -> Iterator[Served]:
+    """A running node. `config`: of its door."""
+    served = Served(directory, **config)
     served.start()
     try:
         yield served

@@ -3,39 +3,33 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError
 
-from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
-from tests.kafka.memory_gateway import MemoryGateway
-from tests.kafka.served import FAST_GROUPS
+from antiphon.node.node import Node
+from tests.kafka.doors import create, door_of, real_node
 
-T = TypeVar("T")
-
-
-@asynccontextmanager
-async def door() -> AsyncIterator[tuple[MemoryGateway, str]]:
-    """A door on this loop: the client and the node share it."""
-    gateway = MemoryGateway()
-    serving = KafkaDoor(gateway, "127.0.0.1", 0, KafkaDoorConfig(groups=FAST_GROUPS))
-    await serving.start()
-    gateway.advertise(1, serving.address)
-    try:
-        yield gateway, serving.address
-    finally:
-        await serving.stop()
+Scenario = Callable[[Node, str], Awaitable[None]]
+Run = Callable[[Scenario], None]
 
 
-def run(scenario: Callable[[MemoryGateway, str], Awaitable[T]]) -> T:
-    async def main() -> T:
-        async with door() as (gateway, address):
-            return await asyncio.wait_for(scenario(gateway, address), 40)
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario with a node on the same real loop: the client asks the real clock."""
 
-    return asyncio.run(main())
+    def with_a_node(scenario: Scenario) -> None:
+        async def main() -> None:
+            async with real_node(tmp_path) as node:
+                await asyncio.wait_for(scenario(node, door_of(node).address), 40)
+
+        asyncio.run(main())
+
+    return with_a_node
 
 
 @asynccontextmanager
@@ -48,8 +42,8 @@ async def started(client: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("codec", [None, "gzip"])
-def test_idempotent_produce_and_group_consume(codec: str | None) -> None:
-    async def scenario(gateway: MemoryGateway, address: str) -> None:
+def test_idempotent_produce_and_group_consume(run: Run, codec: str | None) -> None:
+    async def scenario(node: Node, address: str) -> None:
         writer = AIOKafkaProducer(bootstrap_servers=address, enable_idempotence=True, compression_type=codec)
         async with started(writer):
             sent = [await writer.send("flights", str(n).encode(), key=b"k") for n in range(1000)]
@@ -68,13 +62,13 @@ def test_idempotent_produce_and_group_consume(codec: str | None) -> None:
     run(scenario)
 
 
-def test_offsets_and_administration() -> None:
-    async def scenario(gateway: MemoryGateway, address: str) -> None:
+def test_offsets_and_administration(run: Run) -> None:
+    async def scenario(node: Node, address: str) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=address)
         await admin.start()
         try:
             await admin.create_topics([NewTopic("made", 2, 1, topic_configs={"retention.ms": "5000"})])
-            assert gateway.topic("made").config == {"retention.ms": "5000"}
+            assert node.topic("made").config == {"retention.ms": "5000"}
             made_again = await admin.create_topics([NewTopic("made", 2, 1)])
             assert made_again.topic_errors[0][1] == TopicAlreadyExistsError.errno
             assert "made" in await admin.list_topics()
@@ -82,7 +76,7 @@ def test_offsets_and_administration() -> None:
             assert "made" not in await admin.list_topics()
         finally:
             await admin.close()
-        gateway.add_topic("timed")
+        await create(node, "timed")
         async with started(AIOKafkaProducer(bootstrap_servers=address)) as writer:
             for n in range(5):
                 await writer.send_and_wait("timed", b"x", timestamp_ms=1000 * n + 1)
@@ -96,9 +90,9 @@ def test_offsets_and_administration() -> None:
     run(scenario)
 
 
-def test_two_members_share_and_one_takes_over() -> None:
-    async def scenario(gateway: MemoryGateway, address: str) -> None:
-        gateway.add_topic("shared", shards=4)
+def test_two_members_share_and_one_takes_over(run: Run) -> None:
+    async def scenario(node: Node, address: str) -> None:
+        await create(node, "shared", shards=4)
 
         def member() -> Any:
             return AIOKafkaConsumer(
@@ -120,11 +114,11 @@ def test_two_members_share_and_one_takes_over() -> None:
     run(scenario)
 
 
-def test_a_group_goes_on_when_its_coordinator_forgets_it() -> None:
+def test_a_group_goes_on_when_its_coordinator_forgets_it(run: Run) -> None:
     """The new coordinator knows no members: they join again and go on from the committed offset."""
 
-    async def scenario(gateway: MemoryGateway, address: str) -> None:
-        gateway.add_topic("flights")
+    async def scenario(node: Node, address: str) -> None:
+        await create(node, "flights")
         async with started(AIOKafkaProducer(bootstrap_servers=address)) as writer:
             reader = AIOKafkaConsumer(
                 "flights",
@@ -139,8 +133,9 @@ def test_a_group_goes_on_when_its_coordinator_forgets_it() -> None:
                 await writer.send_and_wait("flights", b"one")
                 assert (await reader.getone()).value == b"one"
                 await reader.commit()
-                for shard in gateway.topic("__groups").shards:
-                    gateway.lead(shard.shard_id, 1, term=8)
+                for shard in node.topic("__groups").shards:
+                    await node.elect_leader(shard.shard_id)
+                    assert node.shard(shard.shard_id)[1].term > shard.term
                 await writer.send_and_wait("flights", b"two")
                 assert (await reader.getone()).value == b"two"
                 while await reader.committed(TopicPartition("flights", 0)) != 2:

@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -20,14 +21,20 @@ from confluent_kafka.admin import (
 )
 
 from antiphon.errors import NotLeaderError, TimedOutError
+from antiphon.node.gateway import AppendResult
 from antiphon.wire.metadata import Kind
 from tests.kafka.served import Served, serve
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serve() as running:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(tmp_path_factory.mktemp("node")) as running:
         yield running
+
+
+def term(served: Served, topic: str) -> int:
+    """Of the leader of a topic's first shard."""
+    return served.do(lambda: served.node.topic(topic).shards[0].term)
 
 
 def producer(served: Served, **settings: Any) -> Any:
@@ -78,7 +85,7 @@ def test_idempotent_produce_and_group_consume(served: Served, codec: str) -> Non
     reader.subscribe([topic])
     found = consume(reader, 1000)
     assert [m.value() for m in found] == [str(v).encode() for v in range(1000)]
-    assert {m.leader_epoch() for m in found} == {7}
+    assert {m.leader_epoch() for m in found} == {term(served, topic)}
     reader.commit(asynchronous=False)
     reader.close()
     again = consumer(served, f"group-{codec}")
@@ -90,7 +97,7 @@ def test_idempotent_produce_and_group_consume(served: Served, codec: str) -> Non
 
 
 def test_large_messages_and_many_partitions(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("wide", shards=6))
+    served.create("wide", shards=6)
     writer = producer(served, **{"message.max.bytes": 1_000_000})
     values = [bytes([n % 251]) * 300_000 for n in range(24)]
     for n, value in enumerate(values):
@@ -104,7 +111,7 @@ def test_large_messages_and_many_partitions(served: Served) -> None:
 
 
 def test_two_members_share_and_one_takes_over(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("shared", shards=4))
+    served.create("shared", shards=4)
     group = f"shared-{uuid.uuid4()}"
     both = [consumer(served, group, **{"heartbeat.interval.ms": 100}) for _ in range(2)]
     for reader in both:
@@ -133,38 +140,42 @@ def test_two_members_share_and_one_takes_over(served: Served) -> None:
 
 
 def test_retriable_errors_are_retried_without_duplicates(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("bumpy"))
-    served.do(
-        lambda: served.gateway.fail_appends.extend([
-            NotLeaderError("not here", leader=None), TimedOutError("too slow"), NotLeaderError("no", leader=1),
-        ])
-    )  # fmt: skip
-    reports = send(producer(served, **{"retry.backoff.ms": 10}), "bumpy", range(50))
+    served.create("bumpy")
+    errors = [
+        NotLeaderError("not here", leader=None),
+        TimedOutError("too slow"),
+        NotLeaderError("no", leader=1),
+    ]
+    append = served.node.append
+
+    async def failing(*what: Any, **how: Any) -> AppendResult:
+        if errors:
+            raise errors.pop(0)
+        return await append(*what, **how)
+
+    with patch.object(served.node, "append", failing):
+        reports = send(producer(served, **{"retry.backoff.ms": 10}), "bumpy", range(50))
+    assert not errors
     assert [err for err, _ in reports if err] == []
     assert sorted(msg.offset() for _, msg in reports) == list(range(50))
 
 
 def test_errors_that_cannot_succeed_are_told(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("atable", kind=Kind.TABLE))
+    served.create("atable", kind=Kind.TABLE)
     (err, _), *_ = send(producer(served), "atable", range(1))
     assert err.code() == KafkaError.POLICY_VIOLATION
-    served.do(lambda: served.gateway.add_topic("small"))
-    limit = served.gateway.max_message_bytes
-    served.gateway.max_message_bytes = 1000
-    try:
-        client = producer(served, **{"enable.idempotence": False})
-        reports: list[Any] = []
-        client.produce("small", value=bytes(5000), on_delivery=lambda err, msg: reports.append(err))
-        assert client.flush(20) == 0
-    finally:
-        served.gateway.max_message_bytes = limit
+    served.create("small", config={"max.message.bytes": "1024"})
+    client = producer(served, **{"enable.idempotence": False})
+    reports: list[Any] = []
+    client.produce("small", value=bytes(5000), on_delivery=lambda err, msg: reports.append(err))
+    assert client.flush(20) == 0
     assert reports[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
 def test_what_belongs_to_the_cluster_is_neither_written_nor_administered(served: Served) -> None:
     """Nor does any client make a topic of such a name."""
-    served.do(lambda: served.gateway.add_topic("__staged", internal=True))
-    served.do(lambda: served.gateway.add_topic("__jobs", kind=Kind.TABLE, internal=True))
+    served.create("__staged", internal=True)
+    served.create("__jobs", kind=Kind.TABLE, internal=True)
     admin = AdminClient({"bootstrap.servers": served.address})
     entry = ConfigEntry("retention.ms", "0", incremental_operation=AlterConfigOpType.SET)
     for name in ("__staged", "__jobs"):
@@ -182,14 +193,14 @@ def test_what_belongs_to_the_cluster_is_neither_written_nor_administered(served:
             with pytest.raises(KafkaException) as caught:
                 refused.result(10)
             assert caught.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
-        found = served.gateway.topic(name)
+        found = served.do(lambda name=name: served.node.topic(name))  # type: ignore[misc]
         assert (len(found.shards), found.config) == (1, {})
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_acks(served: Served, acks: str) -> None:
     topic = f"acks-{acks}"
-    served.do(lambda: served.gateway.add_topic(topic))
+    served.create(topic)
     client = producer(served, **{"enable.idempotence": False, "acks": acks})
     reports = send(client, topic, range(20))
     assert [err for err, _ in reports if err] == []
@@ -213,7 +224,7 @@ def test_offsets_by_timestamp(served: Served) -> None:
     admin = AdminClient({"bootstrap.servers": served.address})
     partition = TopicPartition("timed", 0)
     listed = admin.list_offsets({partition: OffsetSpec.max_timestamp()})[partition].result(10)
-    assert (listed.offset, listed.timestamp, listed.leader_epoch) == (9, 1_009_000, 7)
+    assert (listed.offset, listed.timestamp, listed.leader_epoch) == (9, 1_009_000, term(served, "timed"))
     reader.close()
 
 
@@ -242,7 +253,7 @@ def test_topics_are_administered(served: Served) -> None:
 
 
 def test_settings_are_described_and_altered(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("settings"))
+    served.create("settings")
     admin = AdminClient({"bootstrap.servers": served.address})
 
     def described() -> Any:
@@ -264,17 +275,17 @@ def test_settings_are_described_and_altered(served: Served) -> None:
 
 def test_a_few_settings_of_a_broker_are_described(served: Served) -> None:
     admin = AdminClient({"bootstrap.servers": served.address})
-    broker = ConfigResource(ResourceType.BROKER, "1")
+    broker = ConfigResource(ResourceType.BROKER, "0")
     found = admin.describe_configs([broker])[broker].result(10)
     assert found["advertised.listeners"].value == f"PLAINTEXT://{served.address}"
-    assert found["node.id"].value == "1"
+    assert found["node.id"].value == "0"
     assert all(setting.is_read_only for setting in found.values())
 
 
 def test_cluster_is_described(served: Served) -> None:
     admin = AdminClient({"bootstrap.servers": served.address})
     cluster = admin.describe_cluster().result(10)
-    assert (cluster.cluster_id, cluster.controller.id) == ("memory", 1)
+    assert (cluster.cluster_id, cluster.controller.id) == ("test", 0)
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [served.address]
 
 
@@ -299,12 +310,12 @@ def test_groups_are_listed_and_deleted(served: Served) -> None:
 
 
 def test_an_offset_of_a_deleted_topic_does_not_apply_to_its_successor(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("reborn"))
+    served.create("reborn")
     reader = consumer(served, "reborn")
     reader.commit(offsets=[TopicPartition("reborn", 0, 42)], asynchronous=False)
     assert reader.committed([TopicPartition("reborn", 0)], timeout=10)[0].offset == 42
-    served.call(lambda: served.gateway.delete_topic("reborn"))
-    served.do(lambda: served.gateway.add_topic("reborn"))
+    served.call(lambda: served.node.delete_topic("reborn"))
+    served.create("reborn")
     assert reader.committed([TopicPartition("reborn", 0)], timeout=10)[0].offset == -1001
     reader.close()
 
@@ -317,7 +328,7 @@ def test_transactions_are_refused_for_good(served: Served) -> None:
 
 
 def test_a_consumer_waits_for_data_and_gets_it_at_once(served: Served) -> None:
-    served.do(lambda: served.gateway.add_topic("awaited"))
+    served.create("awaited")
     reader = consumer(served, "awaited", **{"fetch.wait.max.ms": 20_000})
     reader.assign([TopicPartition("awaited", 0, OFFSET_BEGINNING)])
     reader.poll(0.2)

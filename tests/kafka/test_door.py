@@ -15,43 +15,48 @@ from antiphon.kafka.door import KafkaDoor
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.messages import cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
-from antiphon.wire.requests import Version
+from antiphon.wire.requests import Put, TableWrite
+from tests.kafka.doors import door_of
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
 from tests.kafka.raw import batch, door, fetch, fetch_body, produce, produce_body, run
+from tests.node.in_process import KAFKA_PORT, eventually
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
-            gateway.hold_appends = asyncio.Event()
+            doors.nodes.slow_s[0] = 1.0
+            began_s = asyncio.get_running_loop().time()
+
+            def passed_s() -> float:
+                return asyncio.get_running_loop().time() - began_s
+
             first = client.send(0, 10, produce_body("t", batch(b"a")))
             second = client.send(0, 10, produce_body("t", batch(b"b")))
             third = client.send(18, 0, b"")
             other = await connect()
             await other.receive(other.send(18, 0, b""))  # another connection is not held up
-            gateway.hold_appends.set()
+            assert passed_s() < 0.9
             for expected in (first, second, third):
                 await client.receive(expected)
-            values = [
-                bytes(data).count(value)
-                for (_, data), value in zip(gateway.logs[1].batches, (b"a", b"b"), strict=True)
-            ]
-            assert values == [1, 1]
+                assert passed_s() >= 1.0
+            found = doors.batches("t")
+            assert [data.count(value) for data, value in zip(found, (b"a", b"b"), strict=True)] == [1, 1]
 
     run(scenario)
 
 
 def test_many_pipelined_requests_are_all_answered() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             sent = [client.send(0, 10, produce_body("t", batch(b"x" * (n * 37 % 5000)))) for n in range(1500)]
             for correlation in sent:
                 await client.receive(correlation)
-            assert gateway.logs[1].end == 1500
+            assert doors.end("t") == 1500
 
     run(scenario)
 
@@ -59,8 +64,8 @@ def test_many_pipelined_requests_are_all_answered() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 30_000])
 def test_torn_frames_are_put_together(size: int) -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             chunks: list[bytes] = []
             writer, client.writer = client.writer, _Collect(chunks)  # type: ignore[assignment]
@@ -74,7 +79,7 @@ def test_torn_frames_are_put_together(size: int) -> None:
                 await asyncio.sleep(0)
             for correlation in (1, 2, 3):
                 await client.receive(correlation)
-            assert gateway.logs[1].end == 3
+            assert doors.end("t") == 3
 
     run(scenario)
 
@@ -104,7 +109,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bytes_close_their_connection_and_disturb_nobody(name: str) -> None:
     async def scenario() -> None:
-        async with door() as (_, __, connect):
+        async with door() as (_, connect):
             good, bad = await connect(), await connect()
             bad.writer.write(HOSTILE[name])
             assert await bad.is_closed()
@@ -115,9 +120,9 @@ def test_hostile_bytes_close_their_connection_and_disturb_nobody(name: str) -> N
 
 def test_random_bytes_never_disturb_others() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, serving, connect):
-            gateway.add_topic("t")
-            good = await connect()
+        async with door() as (doors, connect):
+            await doors.create("t")
+            good, serving = await connect(), door_of(doors.first)
             rng = random.Random(5)
             for n in range(150):
                 api = rng.choice(list(APIS.values()))
@@ -131,9 +136,8 @@ def test_random_bytes_never_disturb_others() -> None:
                     body = bytes(damaged)
                 bad = await connect()
                 bad.send(api.key, version, body)
-                bad.writer.write_eof()
-                await bad.reader.read()
                 bad.writer.close()
+                await eventually(lambda: serving.connections == 1)
             assert (await good.ask(cluster.ApiVersionsRequest(), 18, 3)).error_code == 0
             assert serving.requests > 0
 
@@ -142,10 +146,10 @@ def test_random_bytes_never_disturb_others() -> None:
 
 def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, serving, connect):
-            gateway.add_topic("t")
-            gateway.logs[1].append(batch(bytes(900_000)), None)
-            client, good = await connect(), await connect()
+        async with door() as (doors, connect):
+            await doors.create("t")
+            await doors.append("t", batch(bytes(900_000)))
+            client, good, serving = await connect(), await connect(), door_of(doors.first)
             for _ in range(400):
                 client.send(1, 12, fetch_body("t", 0))
             await client.writer.drain()
@@ -159,7 +163,7 @@ def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
 
 def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
     async def scenario() -> None:
-        async with door() as (_, __, connect):
+        async with door() as (_, connect):
             client = await connect()
             body = await client.receive(client.send(18, 77, b"whatever comes"))
             answer = decode(cluster.ApiVersionsResponse, memoryview(body), 0, flexible=False)
@@ -176,35 +180,36 @@ def test_hints_name_the_leader() -> None:
     """KIP-951: with error 6 come the leader, its epoch and its address."""
 
     async def scenario() -> None:
-        async with door(nodes=(1, 2, 3)) as (gateway, _, connect):
-            gateway.advertise(2, "leader.example:9999")
-            gateway.add_topic("t")
-            gateway.lead(1, 2, term=9)
-            client = await connect()
+        async with door(nodes=3) as (doors, connect):
+            await doors.create("t")
+            leader = 2 if doors.leader("t") != 2 else 1
+            await doors.lead("t", leader)
+            client, epoch = await connect(), doors.host("t").term
+            assert epoch > 1
             done, answer = await produce(client, "t", batch(b"a"))
             assert int(done.error_code) == code.NOT_LEADER_OR_FOLLOWER
-            assert (done.current_leader.leader_id, done.current_leader.leader_epoch) == (2, 9)
+            assert (done.current_leader.leader_id, done.current_leader.leader_epoch) == (leader, epoch)
             assert [(n.node_id, n.host, n.port) for n in answer.node_endpoints] == [
-                (2, "leader.example", 9999)
+                (leader, f"node-{leader}", KAFKA_PORT)
             ]
             read = await fetch(client, "t", 0)
             assert int(read.error_code) == code.NOT_LEADER_OR_FOLLOWER
-            assert (read.current_leader.leader_id, read.current_leader.leader_epoch) == (2, 9)
+            assert (read.current_leader.leader_id, read.current_leader.leader_epoch) == (leader, epoch)
 
     run(scenario)
 
 
 def test_leader_epochs_are_compared() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
-            gateway.logs[1].append(batch(b"a"), None)
-            client = await connect()
+        async with door() as (doors, connect):
+            await doors.create("t")
+            await doors.append("t", batch(b"a"))
+            client, term = await connect(), doors.host("t").term
             for epoch, error in (
                 (-1, 0),
-                (7, 0),
-                (6, code.FENCED_LEADER_EPOCH),
-                (8, code.UNKNOWN_LEADER_EPOCH),
+                (term, 0),
+                (term - 1, code.FENCED_LEADER_EPOCH),
+                (term + 1, code.UNKNOWN_LEADER_EPOCH),
             ):
                 assert int((await fetch(client, "t", 0, epoch=epoch)).error_code) == error
                 asked = offsets.ListOffsetsPartition(
@@ -221,22 +226,24 @@ def test_leader_epochs_are_compared() -> None:
 @pytest.mark.parametrize(
     ("asked", "current", "expected"),
     [
-        (7, -1, (0, 7, 1)),
-        (7, 7, (0, 7, 1)),
-        (3, -1, (0, 3, 0)),
-        (8, -1, (0, -1, -1)),
+        (3, -1, (0, 3, 1)),
+        (3, 3, (0, 3, 1)),
+        (2, -1, (0, 2, 0)),
+        (4, -1, (0, -1, -1)),
         (-1, -1, (0, -1, -1)),
-        (7, 6, (code.FENCED_LEADER_EPOCH, -1, -1)),
-        (7, 8, (code.UNKNOWN_LEADER_EPOCH, -1, -1)),
+        (3, 2, (code.FENCED_LEADER_EPOCH, -1, -1)),
+        (3, 4, (code.UNKNOWN_LEADER_EPOCH, -1, -1)),
     ],
 )
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int, int], version: int) -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
-            gateway.logs[1].append(batch(b"a"), None)
-            client = await connect()
+        async with door(nodes=3) as (doors, connect):
+            await doors.create("t")
+            while doors.host("t").term < 3:
+                await doors.lead("t", (doors.leader("t") + 1) % 3)
+            await doors.append("t", batch(b"a"))
+            client = await connect(doors.leader("t"))
             partition = offsets.EpochPartition(partition=0, current_leader_epoch=current, leader_epoch=asked)
             topic = offsets.EpochTopic(topic="t", partitions=[partition])
             answer = await client.ask(offsets.OffsetForLeaderEpochRequest(topics=[topic]), 23, version)
@@ -250,13 +257,13 @@ def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
     """KIP-207: its high watermark may be behind what consumers have seen."""
 
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
 
             async def not_ready(*_: Any) -> Any:
                 raise NotReadyError("soon")
 
-            gateway.list_offset = not_ready  # type: ignore[assignment]
+            doors.first.list_offset = not_ready  # type: ignore[assignment]  # planted
             client = await connect()
             partition = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
             request = offsets.ListOffsetsRequest(
@@ -271,8 +278,8 @@ def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
 
 def test_fetch_sessions_are_not_kept() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             answer = await fetch(await connect(), "t", 0, session=5)
             assert int(answer.error_code) == code.FETCH_SESSION_ID_NOT_FOUND
 
@@ -281,8 +288,8 @@ def test_fetch_sessions_are_not_kept() -> None:
 
 def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, serving, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             client.send(1, 12, fetch_body("t", 0, wait_ms=200_000))
             other = await connect()
@@ -291,20 +298,21 @@ def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
             fetches = [task for task in asyncio.all_tasks() if task.get_name() == "kafka Fetch"]
             assert len(fetches) == 1
             await asyncio.wait(fetches)
-            assert serving.connections == 1
+            assert door_of(doors.first).connections == 1
 
     run(scenario)
 
 
 def test_metadata_forms() -> None:
     async def scenario() -> None:
-        async with door(auto_create_topics=False) as (gateway, _, connect):
-            topic = gateway.add_topic("t", shards=2)
+        async with door(nodes=3, auto_create_topics=False) as (doors, connect):
+            topic = await doors.create("t", shards=2, replicas=1)
             client = await connect()
 
             async def names(topics: list[cluster.MetadataRequestTopic] | None, version: int) -> list[Any]:
                 answer = await client.ask(cluster.MetadataRequest(topics=topics), 3, version)
-                return [(t.name, t.error_code, len(t.partitions)) for t in answer.topics]
+                found = [t for t in answer.topics if t.name != "default"]  # the table of every cluster
+                return [(t.name, t.error_code, len(t.partitions)) for t in found]
 
             asked = cluster.MetadataRequestTopic
             assert await names([], 0) == [("t", 0, 2)]
@@ -318,24 +326,27 @@ def test_metadata_forms() -> None:
             assert await names([asked(name="u u")], 13) == [("u u", code.INVALID_TOPIC_EXCEPTION, 0)]
             other = [asked(name="__consumer_offsets")]  # tools look whether Kafka's own is there
             assert await names(other, 13) == [("__consumer_offsets", code.UNKNOWN_TOPIC_OR_PARTITION, 0)]
-            gateway.lead(1, -1)
-            answer = await client.ask(cluster.MetadataRequest(topics=None), 3, 13)
-            first = answer.topics[0].partitions[0]
-            assert (first.error_code, first.leader_id) == (code.LEADER_NOT_AVAILABLE, -1)
+            index = next(index for index in (0, 1) if doors.leader("t", index) != 0)
+            victim = doors.leader("t", index)
+            doors.nodes.kill(victim)  # who had the only replica
+            await eventually(lambda: not doors.first.metadata.nodes[victim].alive)
+            answer = await client.ask(cluster.MetadataRequest(topics=[asked(name="t")]), 3, 13)
+            lost = next(part for part in answer.topics[0].partitions if part.partition_index == index)
+            assert (lost.error_code, lost.leader_id) == (code.LEADER_NOT_AVAILABLE, -1)
 
     run(scenario)
 
 
 def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> None:
     async def scenario() -> None:
-        async with door(nodes=(1, 2)) as (gateway, _, connect):
-            gateway.advertise(2, "other.example:1")
+        async with door(nodes=3) as (doors, connect):
             client = await connect()
             request = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
+            await client.ask(request, 10, 6)  # makes the table, too
+            assert doors.first.topic("__groups").internal
+            await doors.lead("__groups", 0)
             found = await client.ask(request, 10, 6)
-            assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 1)
-            table = gateway.topic("__groups")
-            assert table.internal
+            assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 0)
             join = groups.JoinGroupRequest(
                 group_id="g",
                 session_timeout_ms=10_000,
@@ -351,8 +362,7 @@ def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> 
             )  # waits for the first member to rejoin
             other = await connect()
             await other.receive(other.send(18, 0, b""))
-            for shard in table.shards:
-                gateway.lead(shard.shard_id, 2, term=8)
+            await doors.lead("__groups", 2)
             body = await client.receive(waiting)
             answer = decode(groups.JoinGroupResponse, memoryview(body), 3, flexible=False)
             assert answer.error_code == code.NOT_COORDINATOR
@@ -361,14 +371,14 @@ def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> 
             commit = groups.OffsetFetchRequest(group_id="g", topics=[])
             assert (await client.ask(commit, 9, 5)).error_code == code.NOT_COORDINATOR
             found = await client.ask(request, 10, 6)
-            assert (found.coordinators[0].node_id, found.coordinators[0].host) == (2, "other.example")
+            assert (found.coordinators[0].node_id, found.coordinators[0].host) == (2, "node-2")
 
     run(scenario)
 
 
 def test_the_number_of_connections_is_bounded() -> None:
     async def scenario() -> None:
-        async with door(connections_max=2) as (_, __, connect):
+        async with door(connections_max=2) as (_, connect):
             first, _second = await connect(), await connect()
             await first.receive(first.send(18, 0, b""))
             assert await (await connect()).is_closed()
@@ -379,9 +389,10 @@ def test_the_number_of_connections_is_bounded() -> None:
 
 def test_a_taken_port_is_told() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, serving, _):
-            with pytest.raises(PortInUseError, match=str(serving.port)):
-                await KafkaDoor(gateway, "127.0.0.1", serving.port).start()
+        async with door() as (doors, _):
+            second = KafkaDoor(doors.first, "node-0", KAFKA_PORT)
+            with pytest.raises(PortInUseError, match=str(KAFKA_PORT)):
+                await doors.nodes.processes[0].run(second.start())
 
     run(scenario)
 
@@ -394,12 +405,12 @@ def test_rows_that_are_no_offsets_are_passed_over() -> None:
     """Whoever wrote them into the groups' table: each answer is whole, and no connection ends."""
 
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            topic = gateway.add_topic("t")
+        async with door() as (doors, connect):
+            topic = await doors.create("t")
             client = await connect()
             await client.ask(cluster.FindCoordinatorRequest(coordinator_keys=["g"]), 10, 6)
             good = committed(7, -1, "m", 1, topic.topic_id)
-            for shard in gateway.topic("__groups").shards:
+            for shard in doors.first.topic("__groups").shards:
                 bad = {
                     b"offset/x": b"",
                     b"offset/": good,
@@ -417,8 +428,8 @@ def test_rows_that_are_no_offsets_are_passed_over() -> None:
                     b"offset/zz/t/0": good,
                     b"offset/g/t/0": good,
                 }
-                rows = gateway.rows[shard.shard_id]
-                rows.update({key: (value, Version(1, 0, 0, 0)) for key, value in bad.items()})
+                puts = tuple(Put(key, value) for key, value in bad.items())
+                await doors.first.table_write(TableWrite(shard.shard_id, puts))
             for _ in range(2):
                 listed = await client.ask(groups.ListGroupsRequest(), 16, 4)
                 assert (listed.error_code, [group.group_id for group in listed.groups]) == (0, ["g", "zz"])

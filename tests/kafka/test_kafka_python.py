@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.kafka.door import KafkaDoorConfig
 from antiphon.kafka.group_types import GroupConfig
 from antiphon.wire.metadata import Kind
 from tests.kafka.served import Served, serve
@@ -16,13 +15,13 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # It joins before it knows its topics, and loses its way when it has to join a second time at once.
-    config = KafkaDoorConfig(groups=GroupConfig(initial_delay_ms=500))
-    with serve(config) as running:
+    groups = GroupConfig(initial_delay_ms=500)
+    with serve(tmp_path_factory.mktemp("node"), groups=groups) as running:
         for topic, shards in (("codec-None", 1), ("codec-gzip", 1), ("timed", 1), ("static", 2)):
-            running.do(lambda topic=topic, shards=shards: running.gateway.add_topic(topic, shards))  # type: ignore[misc]
-        running.do(lambda: running.gateway.add_topic("atable", kind=Kind.TABLE))
+            running.create(topic, shards)
+        running.create("atable", kind=Kind.TABLE)
         yield running
 
 

@@ -12,8 +12,8 @@ from tests.kafka.raw import batch, door, fetch, produce, produce_body, run
 
 def test_old_message_formats_are_refused_politely() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             body = struct.pack(">hiih", 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 3) + b"old"
             answer = await client.receive(client.send(0, 2, body))
@@ -31,8 +31,8 @@ def test_conditional_appends() -> None:
     """KIP-27 through the base offset (S2.9, S2.12-S2.15): `~expected` lands exactly there or has no effect."""
 
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             done, _ = await produce(client, "t", with_base(batch(b"a", b"b"), ~0))
             assert (int(done.error_code), done.base_offset) == (0, 0)
@@ -42,7 +42,7 @@ def test_conditional_appends() -> None:
             assert (int(refused.error_code), refused.base_offset) == (code.INVALID_RECORD, -1)
             assert "2" in refused.error_message
             assert "3" in refused.error_message
-            assert gateway.logs[1].end == 3
+            assert doors.end("t") == 3
             refused, _ = await produce(client, "t", with_base(batch(b"d"), ~3), acks=1)
             assert int(refused.error_code) == code.INVALID_RECORD
             refused, _ = await produce(client, "t", with_base(batch(b"d"), 3))
@@ -55,14 +55,14 @@ def test_a_retried_conditional_append_gets_its_first_answer() -> None:
     """S2.14: the duplicate check comes before the comparison."""
 
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
             for _ in range(2):
                 done, _ = await produce(client, "t", with_base(batch(b"a", **fields), ~0))
                 assert (int(done.error_code), done.base_offset) == (0, 0)
-            assert gateway.logs[1].end == 1
+            assert doors.end("t") == 1
 
     run(scenario)
 
@@ -90,19 +90,19 @@ def damaged() -> bytearray:
 )
 def test_batches_that_no_log_takes(records: bytearray | None, error: int) -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             done, _ = await produce(await connect(), "t", records)
             assert int(done.error_code) == error
-            assert gateway.logs[1].end == 0
+            assert doors.end("t") == 0
 
     run(scenario)
 
 
 def test_zstd_needs_a_client_that_can_read_it() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             records = build_batch([(None, b"x" * 100, (), 1)], compression="zstd")
             client = await connect()
             body = (
@@ -119,8 +119,8 @@ def test_zstd_needs_a_client_that_can_read_it() -> None:
 
 def test_unknown_topics_partitions_and_acks() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             for topic, partition, acks, error in (
                 ("nothing", 0, -1, code.UNKNOWN_TOPIC_OR_PARTITION),
@@ -137,12 +137,12 @@ def test_unknown_topics_partitions_and_acks() -> None:
 
 def test_without_acks_there_is_no_answer_and_an_error_closes() -> None:
     async def scenario() -> None:
-        async with door() as (gateway, _, connect):
-            gateway.add_topic("t")
+        async with door() as (doors, connect):
+            await doors.create("t")
             client = await connect()
             client.send(0, 10, produce_body("t", batch(b"a"), acks=0))
             await client.receive(client.send(18, 0, b""))
-            assert gateway.logs[1].end == 1
+            assert doors.end("t") == 1
             client.send(0, 10, produce_body("nothing", batch(b"a"), acks=0))
             assert await client.is_closed()
 

@@ -30,6 +30,7 @@ from antiphon.simulation.runtime.process import Process
 from antiphon.simulation.runtime.wal import SimulatedWal
 
 NATIVE_PORT: Final = 7400
+KAFKA_PORT: Final = 9092
 DIRECTORY: Final = "/data"  # of each node, on its own disk
 TEST_S: Final = 60.0  # of virtual time, for one test
 SEED: Final = os.environ.get("ANTIPHON_TEST_SEED", "0")  # another one draws other delays and time-outs
@@ -44,12 +45,19 @@ class SomeNodes(Protocol):
 class Nodes:
     """The nodes of one cluster, by id; `stop`, `kill` and `start` one at will."""
 
-    def __init__(self, count: int, disks: dict[int, SimulatedDisk] | None = None, dial: str = "each") -> None:
+    def __init__(
+        self,
+        count: int,
+        disks: dict[int, SimulatedDisk] | None = None,
+        dial: str = "each",
+        **config: Any,  # as of NodeConfig
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop), "simulated nodes need `in_process.run`"
         self.loop = loop
         self.network = loop.network
         self.dial = dial
+        self.told = {"ports": Ports(NATIVE_PORT, -1, -1, -1), **config}
         self.nodes: dict[int, Node] = {}
         self.processes: dict[int, Process] = {}
         self.random = Random(system.rng().getrandbits(64))
@@ -70,9 +78,9 @@ class Nodes:
             bootstrap=first,
             dial=self.dial,
             listen_host=f"node-{node_id}",
-            ports=Ports(NATIVE_PORT, -1, -1, -1),
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
             limits=Limits(),
+            **self.told,
         )
 
     async def start(self, node_id: int, *, first: bool = False) -> Node:
@@ -163,10 +171,10 @@ async def append_to(nodes: SomeNodes, shard_id: int, value: bytes) -> int:
 
 @asynccontextmanager
 async def cluster_of(
-    count: int, disks: dict[int, SimulatedDisk] | None = None, dial: str = "each"
+    count: int, disks: dict[int, SimulatedDisk] | None = None, dial: str = "each", **config: Any
 ) -> AsyncIterator[Nodes]:
     """A running cluster of `count` simulated nodes."""
-    nodes = Nodes(count, disks, dial)
+    nodes = Nodes(count, disks, dial, **config)
     try:
         await nodes.start_all()
         yield nodes

@@ -21,10 +21,13 @@ __all__ = ["Nodes", "cluster_of", "eventually", "run"]
 class Nodes:
     """The nodes of one cluster, by id; `stop` and `start` one at will."""
 
-    def __init__(self, directory: Path, count: int, disks: dict[int, Disk], dial: str = "each") -> None:
+    def __init__(
+        self, directory: Path, count: int, disks: dict[int, Disk], dial: str = "each", *, kafka: bool = False
+    ) -> None:
         self.directory = directory
         self.disks = disks
         self.dial = dial
+        self.kafka = kafka  # is there a door for Kafka's clients, on any free port?
         self.nodes: dict[int, Node] = {}
         self._sockets = [bind() for _ in range(count)]
         self._ports = [port_of(listener) for listener in self._sockets]
@@ -39,7 +42,7 @@ class Nodes:
             dir=self.directory / f"node-{node_id}",
             bootstrap=first,
             dial=self.dial,
-            ports=Ports(self._ports[node_id], -1, -1, -1),
+            ports=Ports(self._ports[node_id], 0 if self.kafka else -1, -1, -1),
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
         )
 
