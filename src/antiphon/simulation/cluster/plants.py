@@ -16,10 +16,19 @@ from antiphon.simulation.cluster.host_plants import HOST_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 
 __all__ = ["CLUSTER_PLANTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
 
-_ALL: Final = (*DISK_PLANTS, *HOST_PLANTS, *CLIENT_PLANTS, *DOOR_PLANTS, *FAULT_PLANTS, *PROTOCOL_PLANTS)
+_ALL: Final = (
+    *DISK_PLANTS,
+    *HOST_PLANTS,
+    *CLIENT_PLANTS,
+    *DOOR_PLANTS,
+    *FAULT_PLANTS,
+    *PROTOCOL_PLANTS,
+    *TABLE_PLANTS,
+)
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}
 """By name."""
