@@ -29,6 +29,9 @@ QUICK = [
     "node-ready-at-once",
     "node-majority-will-do",
     "node-table-judges-by-store",
+    "node-multi-ack-before-sync",
+    "node-multi-duplicates-taken",
+    "node-multi-gaps-taken",
 ]
 
 

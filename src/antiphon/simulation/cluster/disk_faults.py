@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from antiphon import system
 from antiphon.client.moves import is_on_its_way
 from antiphon.coordination.profiles import replication_of
 from antiphon.errors import AntiphonError
@@ -24,6 +25,7 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
+from antiphon.node.multi_host import MultiHost
 from antiphon.node.trimming import trim_replica
 from antiphon.simulation.cluster.disk_view import end_of_log, promise_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
@@ -51,7 +53,7 @@ CALLS: Final = (
     "fsync_dir",
     "listdir",
 )
-TRIMMED: Final = ("log", "rows")  # by the workloads that never read from an old offset
+TRIMMED: Final = ("log", "rows", "carts")  # by the workloads that never read from an old offset
 STOP_S: Final = 10.0  # a node that takes longer to stop goes on
 LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound again
 
@@ -406,8 +408,18 @@ def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
     ]
     for shard_id in mine:
         host = node.hosts.get(shard_id)
-        if host is not None and host.failed is None and not host.every_replica_writes:
+        if host is None or host.failed is not None:
+            continue
+        if isinstance(host, MultiHost):
+            process.run(_keep_house(host))
+        else:
             process.run(_trim_one(node, shard_id, draw.randint(0, max(0, host.settled))))
+
+
+async def _keep_house(host: MultiHost) -> None:
+    """What a node does now and then: what is too much by the shard's settings goes, where everybody has it."""
+    if not host.closed:
+        host.keep_house(system.wall_ms())
 
 
 async def _trim_one(node: "Node", shard_id: int, before: int) -> None:

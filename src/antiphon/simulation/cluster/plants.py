@@ -13,6 +13,7 @@ from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
 from antiphon.simulation.cluster.door_plants import DOOR_PLANTS
 from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
 from antiphon.simulation.cluster.host_plants import HOST_PLANTS
+from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
@@ -28,6 +29,7 @@ _ALL: Final = (
     *FAULT_PLANTS,
     *PROTOCOL_PLANTS,
     *TABLE_PLANTS,
+    *MULTI_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

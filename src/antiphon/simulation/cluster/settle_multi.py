@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, cast
 
 from antiphon.node.multi_batches import identity
 from antiphon.node.multi_table import MergedShard
-from antiphon.records.batch import read_header
+from antiphon.records.batch import check_batch, read_header
 from antiphon.records.changes import VERSION, effects_of
+from antiphon.replication.vclock import component
 from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell
 
@@ -42,8 +43,9 @@ def entries_of(cluster: "SimulatedCluster", machine: "Machine", host: "MultiHost
     """What is durable on a replica's disk, by origin and LSN."""
     found: dict[Identity, bytes] = {}
     last: dict[int, int] = {}
-    for batch in cluster.watch.durable_batches(machine, host):
+    for batch in cluster.watch.multi.batches(machine, host):
         header = read_header(batch)
+        check_batch(header, batch)
         origin, lsn = identity(header)
         require(
             lsn == last.get(origin, lsn - 1) + 1,
@@ -52,32 +54,27 @@ def entries_of(cluster: "SimulatedCluster", machine: "Machine", host: "MultiHost
             f"on node {machine.node_id} entry {lsn} of origin {origin} comes after {last.get(origin)}",
         )
         last[origin] = lsn
-        found[origin, lsn] = bytes(batch)
+        found[origin, lsn] = batch
     return found
 
 
 def check_multi(cluster: "SimulatedCluster", shard_id: int, found: "list[tuple[Machine, MultiHost]]") -> None:
     """Raise ViolationError unless all replicas have the same entries, and a table is what they come to."""
-    known: dict[Identity, tuple[int, int]] = {}
-    first: set[Identity] | None = None
+    truth = cluster.watch.multi.truth(shard_id)
     for machine, host in found:
         entries = entries_of(cluster, machine, host)
         for name, batch in entries.items():
-            facts = (read_header(batch).crc, len(batch))
-            require(
-                known.setdefault(name, facts) == facts,
-                "identity",
-                shard_id,
-                f"entry {name[1]} of origin {name[0]} is another one on node {machine.node_id} than elsewhere",
-            )
-        if host.log.log_start == 0:
-            first = set(entries) if first is None else first
-            require(
-                first == set(entries),
-                "convergence",
-                shard_id,
-                f"node {machine.node_id} differs from node {found[0][0].node_id} in {sorted(first ^ set(entries))[:5]}",
-            )
+            truth.take(name, batch, machine.node_id)
+        begins = host.multi.mark_before(host.multi.log_start).clock
+        missing = [
+            name for name in truth.entries if name not in entries and name[1] > component(begins, name[0])
+        ]
+        require(
+            not missing,
+            "convergence",
+            shard_id,
+            f"node {machine.node_id} has not got {sorted(missing)[:5]} (origin, LSN), its log begins with {begins}",
+        )
         if host.table is not None:
             _check_rows(machine, host, entries)
 

@@ -17,6 +17,8 @@
 - `no-loss`: no log is found damaged on a disk that lost nothing.
 - `no-crash`: no replica stops for a reason of its own.
 
+`watch_multi` has what holds where every replica writes.
+
 What the checks read they read from memory or past the disk's calls, so that looking changes nothing.
 """
 
@@ -31,6 +33,7 @@ from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteRep
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster.disk_view import DurableLog, promise_of
 from antiphon.simulation.cluster.truth import ShardTruth
+from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ class Watch:
         self.held: dict[tuple[int, int], int] = {}  # (node, shard) -> committed end before a disk was hurt
         self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
         self._broken: ViolationError | None = None  # seen in the middle of a step
+        self.multi = MultiWatch(self.hurt, self._durable_log, self._judge, self._look_at_failed)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
 
@@ -87,6 +91,8 @@ class Watch:
                 self._judge(self._check_promise, machine, message, to)
             if type(message) is Ack:
                 self._judge(self._check_ack, machine, node, message)
+            if isinstance(message, SAYS):
+                self._judge(self.multi.check_said, machine, node, message)
             speak(to, message)
 
         node.send_message = listened  # type: ignore[method-assign]
@@ -94,6 +100,7 @@ class Watch:
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
         self._gathered.pop(machine.node_id, None)
+        self.multi.node_gone(machine)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
             host = self._seen.pop(key).host
             if not host.closed and host.log.config.flush == "always":
@@ -172,6 +179,7 @@ class Watch:
         """A step of this node is over. This is called after each step: mostly it takes two comparisons a host."""
         if self._broken is not None:
             raise self._broken
+        self.multi.look(machine, node)
         for seen in self._hosts_of(machine, node):
             host, replica = seen.host, seen.replica
             if host.failed is not None:

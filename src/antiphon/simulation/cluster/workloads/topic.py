@@ -37,6 +37,8 @@ class TopicWorkload(Workload):
         options = self.cluster.options
         config = {"commit": options.commit} if options.commit else {}
         writers = {"writers": "multi"} if options.profile == "multi" else {}
+        if writers and options.trim_weight:
+            writers |= {"segment.bytes": "4096", "retention.bytes": "1"}  # trimmed when somebody keeps house
         await insist(
             lambda: db.create_topic(
                 self.name,

@@ -1,0 +1,129 @@
+"""Bugs to plant where every replica writes."""
+
+from typing import Any, Final
+
+from antiphon.node import multi_host
+from antiphon.node.shard_host import ShardHost
+from antiphon.replication.multi_messages import Relay
+from antiphon.replication.multi_writer import MultiWriterReplica
+from antiphon.replication.multi_writer_intake import IntakeSide
+from antiphon.replication.multi_writer_relay import RelaySide
+from antiphon.replication.origin_history import OriginEntry
+from antiphon.replication.origin_log import OriginLog
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE
+
+_WRITERS: Final = {
+    "multi_tables": True,
+    "appenders": 1,
+    "putters": 0,
+    "fault_ms": 3_000,
+    "operations_per_s": 200,
+}
+_CALM: Final = {**CALM, **_WRITERS}
+_CRASHES: Final = {**CRASHES, **_WRITERS}
+
+_NO_ORDER: Final = Edit(
+    OriginLog, "append", "if not 0 <= origin <= ORIGINS_MAX or lsn != history.lsns[origin] + 1:", "if False:"
+)
+
+
+def _take_everything(_self: IntakeSide, message: Relay) -> tuple[list[OriginEntry], bool]:
+    return list(message.entries), False
+
+
+def _plant(
+    name: str, description: str, *patches: tuple[Any, str, Any] | Edit, options: dict[str, Any]
+) -> ClusterPlant:
+    return ClusterPlant(name, description, patches, profile="multi", options=options)
+
+
+_SYNCS: Final = (
+    _plant(
+        "node-multi-ack-before-sync",
+        "a write is committed when it is handed to the disk",
+        Edit(
+            ShardHost,
+            "_end_turn",
+            "    self.clients.appended()\n",
+            "    self.clients.appended()\n"
+            "    if self.every_replica_writes:\n"
+            "        self.clients.committed(self.log.log_end)\n",
+        ),
+        options=_CALM,
+    ),
+    _plant(
+        "node-multi-relay-before-sync",
+        "entries are relayed while they are on their way to the disk",
+        Edit(RelaySide, "pump", "self._log.durable_end", "self._log.log_end"),
+        options=_CALM,
+    ),
+    _plant(
+        "node-multi-acknowledges-before-sync",
+        "an applier acknowledges what is not on its disk",
+        Edit(
+            IntakeSide,
+            "_acknowledge",
+            "while one.acks and one.acks[0][0] <= self._log.persisted_id:",
+            "while one.acks:",
+        ),
+        Edit(IntakeSide, "_acknowledge", "self._log.durable_clock", "self._log.history.clock()"),
+        options=_CALM,
+    ),
+)
+
+_ORDER: Final = (
+    _plant(
+        "node-multi-duplicates-taken",
+        "what comes by two paths is taken twice",
+        (IntakeSide, "_choose", _take_everything),
+        _NO_ORDER,
+        options={**RESETS, **_WRITERS},
+    ),
+    _plant(
+        "node-multi-gaps-taken",
+        "the next entry that comes is taken, whatever is missing before it",
+        Edit(IntakeSide, "_choose", "if lsn > have + 1:", "if False:"),
+        Edit(IntakeSide, "_choose", "if chain != agreed:", "if False:"),
+        _NO_ORDER,
+        options={**RESETS, **_WRITERS, "disk_full_weight": 2, "fault_lasts_ms": 200},
+    ),
+    _plant(
+        "node-multi-lsn-reused",
+        "a restarted replica numbers from before its last entry on",
+        Edit(
+            MultiWriterReplica,
+            "__init__",
+            "self._log = OriginLog(index, end)",
+            "own = origins[node_id]\n"
+            "    clock = tuple(lsn - 1 if origin == own and lsn else lsn for origin, lsn in enumerate(end.clock))\n"
+            "    self._log = OriginLog(index, end._replace(clock=clock))",
+        ),
+        options=_CRASHES,
+    ),
+)
+
+_TABLES: Final = (
+    _plant(
+        "node-multi-tie-by-arrival",
+        "of two changes at the same time, the one that arrives later wins",
+        Edit(
+            multi_host,
+            "rule_named",
+            "    return _rules[name]\n",
+            "    return ConflictRule(lambda old, new: old if old.version[3] > new.version[3] else new, forgets=True)\n",
+        ),
+        options=_CALM,
+    ),
+)
+
+_LOGS: Final = (
+    _plant(
+        "node-multi-trims-without-asking",
+        "a log is trimmed by its own watermark, whoever has not got it yet",
+        Edit(RelaySide, "common_offset", "stable = self.stable_clock()", "stable = self._log.durable_clock"),
+        options={**TROUBLE, **_WRITERS, "appenders": 3, "trim_weight": 12, "fault_every_ms": 100},
+    ),
+)
+
+MULTI_PLANTS: Final = (*_SYNCS, *_ORDER, *_TABLES, *_LOGS)
