@@ -161,6 +161,7 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
     cluster = faults.cluster
     cluster.tell("hurt", machine.node_id, what)
     cluster.watch.hurt.add(machine.node_id)
+    cluster.watch.word.forget(machine.node_id)
     machine.may_stop = True
     needed = {shard_id: truth.end for shard_id, truth in cluster.watch.truths.items()}
 

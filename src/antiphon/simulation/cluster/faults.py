@@ -220,6 +220,17 @@ def _reset(faults: Faults, _fault: Fault, draw: Random) -> None:
             transport.reset()
 
 
+@register("late")
+def _late(faults: Faults, _fault: Fault, draw: Random) -> None:
+    """Nodes take connections for broken and make others; what was under way on the old ones arrives after that."""
+    for transport in faults.cluster.network.transports():
+        if (
+            all(end.local[0].startswith("node-") for end in (transport, transport.other))
+            and draw.random() < 0.3
+        ):
+            draw.choice((transport, transport.other)).break_off(draw.choice((0.01, 0.05, 0.5)))
+
+
 @register("slow")
 def _slow(faults: Faults, fault: Fault, draw: Random) -> None:
     """A node's disk, or its links, become slow."""

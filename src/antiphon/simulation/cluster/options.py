@@ -60,6 +60,7 @@ class ClusterOptions:
     multi_tables: bool = False  # only in the profile multi
     slow_calls_weight: int = 0
     old_shard_weight: int = 0
+    late_weight: int = 0
     old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
 
     def words(self) -> str:

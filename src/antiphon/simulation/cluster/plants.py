@@ -9,6 +9,7 @@ from typing import Final
 
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.client_plants import CLIENT_PLANTS
+from antiphon.simulation.cluster.core_plants import CORE_PLANTS
 from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
 from antiphon.simulation.cluster.door_plants import DOOR_PLANTS
 from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
@@ -30,6 +31,7 @@ _ALL: Final = (
     *PROTOCOL_PLANTS,
     *TABLE_PLANTS,
     *MULTI_PLANTS,
+    *CORE_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

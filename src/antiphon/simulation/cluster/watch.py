@@ -5,15 +5,19 @@
   there after a power failure.
 - `durable-promise`: a term or vote that is spoken of is on the disk.
 - `durable-ack`: the end of a log that is acknowledged is on the disk.
-- `no-false-evidence`: a replica whose disk lost something that was committed votes for nobody, and says that it is damaged.
+- `one-vote`, `promise-kept`: a replica votes once in a term, and speaks in no term below one it has promised, over restarts.
+- `no-false-evidence`: a replica whose disk lost something that was committed votes for nobody, and says that it is damaged,
+  until it has all of it again.
 - `watermark`: nothing is settled beyond the log's end; settled offsets only rise while a process lives.
 - `one-leader`: no two replicas lead one shard in one term.
 - `leader-completeness`: who begins to serve as leader has all that was committed.
 - `applied-committed`: a table's store is never ahead of what is committed.
 - `applied-first`: a table's store has what clients are told is committed, before they are told.
 - `producers-known`: of a log that was cut, no producer's last batch is behind the end.
+- `committed-kept`: no replica cuts off what is committed.
 - `older-term`: what a leader commits ends with an entry of its own term.
 - `loss-noticed`: a log that lost what was durable is found damaged.
+- `sound-log`: what a start has read of a log, and goes on from, is whole by its checksums.
 - `no-loss`: no log is found damaged on a disk that lost nothing.
 - `no-crash`: no replica stops for a reason of its own.
 
@@ -31,7 +35,9 @@ from antiphon.records.batch import Buffer, read_header
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
 from antiphon.replication.replica_state import Role
+from antiphon.simulation.cluster import log_checks
 from antiphon.simulation.cluster.disk_view import DurableLog, promise_of
+from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
 from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
 from antiphon.simulation.violation import ViolationError, require
@@ -77,6 +83,7 @@ class Watch:
         ] = {}  # by node: how many hosts, and what was seen of them
         self.held: dict[tuple[int, int], int] = {}  # (node, shard) -> committed end before a disk was hurt
         self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
+        self.word = KeptWord(may_move=cluster.options.operator_weight > 0)
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(self.hurt, self._durable_log, self._judge, self._look_at_failed)
 
@@ -89,6 +96,8 @@ class Watch:
         def listened(to: int, message: AnyMessage) -> None:
             if isinstance(message, PROMISES):
                 self._judge(self._check_promise, machine, message, to)
+            if isinstance(message, WORDS):
+                self._judge(self.word.check, machine.node_id, message, to)
             if type(message) is Ack:
                 self._judge(self._check_ack, machine, node, message)
             if isinstance(message, SAYS):
@@ -226,6 +235,8 @@ class Watch:
             host.shard_id,
             f"node {machine.node_id} had a durable log up to {had}, and goes on from {host.log.log_end} as if that was all",
         )
+        if damaged is None:
+            log_checks.check_opened(machine.disk, _shard_path(host.shard_id), host, machine.node_id)
         settled, committed = host.replica.settled, self.truth(host.shard_id).end
         require(
             settled <= committed or host.table is not None,  # a store is written in the step of the commit
@@ -237,21 +248,30 @@ class Watch:
         return _Seen(host)
 
     def _listen(self, machine: "Machine", host: "ShardHost") -> None:
-        """Look on when clients are told what is committed, and when the log is cut."""
-        tell, cut = host.clients.committed, host.log.truncate
+        """Look on when clients are told what is committed, and when the log is cut or taken for whole again."""
+        tell, cut, clear = host.clients.committed, host.log.truncate, host.log.clear_damage
+        node_id = machine.node_id
 
         def told(high_watermark: int) -> None:
             self._judge(self._check_applied, machine, host, high_watermark)
             tell(high_watermark)
 
         def was_cut(to_offset: int) -> "LogOp":
+            self._judge(log_checks.check_cut, self.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
             self._judge(self._check_cut, machine, host)
             return op
 
+        def is_whole() -> "LogOp":
+            if node_id in self.hurt:
+                held = self.held.get((node_id, host.shard_id), 0)
+                self._judge(log_checks.check_repaired, host, held, node_id)
+            return clear()
+
         if host.table is not None:
             host.clients.committed = told  # type: ignore[method-assign]
         host.log.truncate = was_cut  # type: ignore[method-assign]
+        host.log.clear_damage = is_whole  # type: ignore[method-assign]
 
     def _check_applied(self, machine: "Machine", host: "ShardHost", high_watermark: int) -> None:
         applied = host.require_table().state.applied_offset

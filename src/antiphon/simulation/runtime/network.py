@@ -55,6 +55,7 @@ class Pipe:
     __slots__ = (
         "_arriving",
         "_last_s",
+        "_stalled",
         "_unsent",
         "_unsent_bytes",
         "_window",
@@ -74,6 +75,7 @@ class Pipe:
         self._unsent_bytes = 0
         self._arriving: deque[bytes | None] = deque()  # None: the end
         self._last_s = 0.0
+        self._stalled = False
 
     @property
     def unsent_bytes(self) -> int:
@@ -140,8 +142,18 @@ class Pipe:
             if self not in self.link.waiting:
                 self.link.waiting.append(self)
             return
-        if self._arriving:
+        if self._arriving and not self._stalled:
             self.target.arrived(self._arriving.popleft())
+
+    def stall(self, seconds: float) -> None:
+        """Nothing comes out for a while: a packet was lost, and is sent again by a kernel in no hurry."""
+        if not self._stalled:
+            self._stalled = True
+            self.network.loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._stalled = False
+        self.healed()
 
     def healed(self) -> None:
         """The link works again: everything that was held back is on its way."""
@@ -320,6 +332,14 @@ class Transport(transports.Transport):
                 end.closing = True
                 end.out.drop()
                 end.ended(ConnectionResetError(104, "reset"))
+
+    def break_off(self, late_s: float) -> None:
+        """This end is told that the connection broke; what it had sent arrives all the same, later by `late_s`."""
+        if not self.closing:
+            self.closing = True
+            self.out.stall(late_s)
+            self.out.finish()
+            self.ended(ConnectionResetError(104, "reset"))
 
     def give_up(self) -> None:
         """This end has not heard anything for too long."""

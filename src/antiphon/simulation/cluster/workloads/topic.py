@@ -1,6 +1,11 @@
-"""Appends to a topic: each acknowledged one is there once, where it was said to be, those of one client in their order."""
+"""Appends to a topic: each acknowledged one is there once, where it was said to be, those of one client in their order.
+
+An append that names the offset which it expects is there or nowhere. Where it is refused, the log ended where the refusal
+says at some moment between request and answer.
+"""
 
 import asyncio
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from antiphon.client.aio import AsyncClient
@@ -18,6 +23,22 @@ MILLION = 1_000_000
 PIPELINED_MAX = 8
 
 
+class _Guesses:
+    """Where a client believes each shard's log to end. Half of the time it goes by that, and does not ask."""
+
+    def __init__(self, draw: Random) -> None:
+        self._draw = draw
+        self._ends: dict[int, int] = {}
+
+    def end(self, shard: int) -> int | None:
+        """What it goes by; None: it asks."""
+        return self._ends.get(shard) if self._draw.random() < 0.5 else None
+
+    def learn(self, shard: int, end: int) -> None:
+        """It was told of an end."""
+        self._ends[shard] = end
+
+
 class TopicWorkload(Workload):
     """See the module's text. `losses_allowed`: the commit rule may lose what it acknowledged."""
 
@@ -30,6 +51,7 @@ class TopicWorkload(Workload):
         self.acknowledged: dict[bytes, tuple[int, int]] = {}  # value -> (shard, offset)
         self._sent: set[bytes] = set()
         self._unknown: set[bytes] = set()  # their outcome is not known: they may land late
+        self._expected: dict[bytes, int] = {}  # value -> offset that its append named
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
 
     async def set_up(self, db: AsyncClient) -> None:
@@ -60,11 +82,12 @@ class TopicWorkload(Workload):
         db = await self.connected()
         topic = await insist(lambda: _topic(db, self.name))
         draw, serial = process.random, 0
+        guesses = _Guesses(self.cluster.stream(f"conditions of {self.name} {number}"))
         while not self.stopped:
             shard = draw.randrange(len(self.shard_ids))
             count = 1
             if draw.randrange(MILLION) < self.cluster.options.conditional_ppm:
-                await self._conditional(db, topic, shard, number, serial)
+                await self._conditional(db, topic, shard, number, serial, guesses)
                 serial += 1
             else:
                 count = draw.randint(1, PIPELINED_MAX)
@@ -79,10 +102,14 @@ class TopicWorkload(Workload):
     ) -> bool:
         value = b"%d:%d:%d" % (number, shard, serial)
         self._sent.add(value)
+        if expected is not None:
+            self._expected[value] = expected
+        committed = self.cluster.watch.truth(self.shard_ids[shard]).end
         try:
             at = await topic.append(value, shard=shard, expected_offset=expected, timeout_s=PATIENCE_S)
-        except OffsetMismatchError:
+        except OffsetMismatchError as error:
             self.outcomes["refused"] += 1
+            self._check_refusal(value, shard, int(error.details["actual"]), committed)
             return False
         except AntiphonError as error:
             self.outcomes["unknown"] += 1
@@ -99,17 +126,40 @@ class TopicWorkload(Workload):
         """Did one of the clients send this?"""
         return value in self._sent
 
-    async def _conditional(self, db: AsyncClient, topic: Any, shard: int, number: int, serial: int) -> None:
-        try:
-            latest = await db.list_offset(self.shard_ids[shard], -1)
-        except AntiphonError:
-            await asyncio.sleep(0.05)
-            return
-        await self._one(topic, shard, number, serial, expected=latest.offset)
+    async def _conditional(
+        self, db: AsyncClient, topic: Any, shard: int, number: int, serial: int, guesses: "_Guesses"
+    ) -> None:
+        """Append at the end that this client takes for the log's: it asks, or goes by what it knows."""
+        end = guesses.end(shard)
+        if end is None:
+            try:
+                end = (await db.list_offset(self.shard_ids[shard], -1)).offset
+            except AntiphonError:
+                await asyncio.sleep(0.05)
+                return
+        landed = await self._one(topic, shard, number, serial, expected=end)
+        guesses.learn(shard, end + 1 if landed else end)
+
+    @property
+    def _is_judged(self) -> bool:
+        """Is what clients are told committed?"""
+        return not self._losses_allowed and self.cluster.options.profile != "multi"
+
+    def _check_refusal(self, value: bytes, shard: int, actual: int, committed: int) -> None:
+        """The log ended at `actual` some time after the request was made, when `committed` was committed."""
+        if self._is_judged:
+            shard_id = self.shard_ids[shard]
+            end = self.cluster.watch.truth(shard_id).end
+            require(
+                committed <= actual <= end,
+                "refusal",
+                shard_id,
+                f"{value!r} was refused because the log ends at {actual}; committed was {committed} before it, now {end} is",
+            )
 
     def _check_acknowledged(self, value: bytes) -> None:
         """What was acknowledged is committed, there, now."""
-        if self._losses_allowed or self.cluster.options.profile == "multi":
+        if not self._is_judged:
             return
         shard_id, offset = self.acknowledged[value]
         truth = self.cluster.watch.truth(shard_id)
@@ -143,6 +193,12 @@ class TopicWorkload(Workload):
                     f"{value!r} is at {found.get(value)} and at {record.offset}",
                 )
                 found[value] = record.offset
+                require(
+                    self._expected.get(value, record.offset) == record.offset,
+                    "condition-held",
+                    shard_id,
+                    f"{value!r} expected to be at {self._expected.get(value)}, it is at {record.offset}",
+                )
                 if value in self._unknown:
                     continue
                 number, _, serial = (int(part) for part in value.split(b":"))

@@ -1,0 +1,68 @@
+"""What has to hold when a replica's log is opened, cut, or called whole again. See `watch` for the list of promises."""
+
+import os
+from typing import TYPE_CHECKING
+
+from antiphon.errors import CorruptBatchError
+from antiphon.log.segment import DATA_SUFFIX
+from antiphon.records.batch import HEADER_BYTES, check_batch, read_header
+from antiphon.simulation.cluster.truth import ShardTruth
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.log.simulated_disk import SimulatedDisk
+    from antiphon.node.shard_host import ShardHost
+
+
+def check_opened(disk: "SimulatedDisk", path: str, host: "ShardHost", node_id: int) -> None:
+    """What a start has read of the log, and goes on from, is whole by its checksums."""
+    log = host.log
+    read_from = log.recovery.snapshot_offset or 0
+    for name in sorted(name for name in disk.durable_names(path) if name.endswith(DATA_SUFFIX)):
+        data, at = bytes(disk.durable(os.path.join(path, name)) or b""), 0
+        while at + HEADER_BYTES <= len(data):
+            header = read_header(data, at)
+            if not HEADER_BYTES <= header.size_bytes <= len(data) - at or header.base_offset >= log.log_end:
+                break
+            batch = data[at : at + header.size_bytes]
+            at += header.size_bytes
+            if header.base_offset < max(read_from, log.log_start):
+                continue
+            try:
+                check_batch(header, batch)
+            except CorruptBatchError as error:
+                reason = error.message
+            else:
+                continue
+            require(
+                False,
+                "sound-log",
+                host.shard_id,
+                f"node {node_id} has opened a log from {read_from} to {log.log_end}, and at {header.base_offset} in {name} "
+                f"{reason}",
+            )
+
+
+def check_cut(truth: ShardTruth, host: "ShardHost", to_offset: int, node_id: int) -> None:
+    """A log is about to be cut: nothing goes that is committed."""
+    batch = truth.at(to_offset)
+    if batch is None or host.log.log_end < batch.next_offset or host.log.log_start > to_offset:
+        return
+    require(
+        host.log.terms.term_before(batch.next_offset) != batch.term,
+        "committed-kept",
+        host.shard_id,
+        f"node {node_id} cuts its log to {to_offset}, and has the batch that is committed there "
+        f"(term {batch.term}, to {batch.next_offset})",
+    )
+
+
+def check_repaired(host: "ShardHost", held: int, node_id: int) -> None:
+    """A log that had lost something is called whole again: what it held of what is committed is there, durably."""
+    require(
+        host.log.durable_end >= held,
+        "no-false-evidence",
+        host.shard_id,
+        f"node {node_id} takes its log up to {host.log.durable_end} for whole; before its disk was hurt it held what is "
+        f"committed up to {held}",
+    )
