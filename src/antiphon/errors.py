@@ -221,6 +221,12 @@ class DamagedStoreError(StorageFailedError):
     code = "damaged_store"
 
 
+class ResourceExhaustedError(StorageFailedError):
+    """A replica found no room on the disk, or no file descriptor, where it could not wait. It is opened again later."""
+
+    code = "resource_exhausted"
+
+
 class DamagedLogError(AntiphonError):
     """A log has damage in its middle: it must not vote or serve, and is refetched from the others."""
 

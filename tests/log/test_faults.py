@@ -11,6 +11,7 @@ from antiphon.errors import AntiphonError, DamagedLogError, DiskFullError, Stora
 from antiphon.log.config import LogConfig
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.wal_thread import WalThread
 from antiphon.records.builder import build_members
 from antiphon.records.entry_id import EntryId
@@ -66,6 +67,21 @@ def test_a_trim_of_everything_makes_room_without_the_snapshot_that_it_would_leav
     assert runner.commit() == [None]
     reopened = ShardLog.open(disk.crash(), DIRECTORY, SMALL)
     assert (reopened.log_start, reopened.log_end, reopened.damaged) == (20, 20, None)
+
+
+def test_a_trim_that_waited_alone_leaves_nothing_to_wait_for() -> None:
+    disk, log, runner = new_log()
+    for at in range(20):
+        runner.run(log.stage_append([batch_at(at, size=100)]))
+    fault = descriptors_used_up()
+    disk.faults.append(fault)
+    runner.submit(log.trim(15))
+    assert runner.commit() == []
+    disk.faults.remove(fault)
+    assert runner.commit() == [None]
+    runner.submit(log.stage_append([batch_at(20)]))
+    assert runner.commit() == [None]
+    assert (log.log_start, log.durable_end) == (15, 21)
 
 
 def test_other_shards_are_not_held_up_by_one_that_waits_for_room() -> None:

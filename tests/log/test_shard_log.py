@@ -1,5 +1,6 @@
 """A shard's log on a real directory."""
 
+import errno
 import random
 import tracemalloc
 from pathlib import Path
@@ -13,6 +14,8 @@ from antiphon.log.disk import RealDisk
 from antiphon.log.producer_state import Duplicate, ProducerState
 from antiphon.log.recovery import DamageReport, save_damage
 from antiphon.log.shard_log import ShardLog
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.simulated_faults import Fault
 from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from tests.log.helpers import Runner, batch_at, joined
@@ -431,3 +434,16 @@ def test_idle_shards_cost_almost_nothing(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert bytes_each < 10_000
     disk.close()
+
+
+def test_the_name_of_a_directory_is_durable_before_what_is_in_it_also_where_an_opening_failed() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    fault = Fault(("listdir",), errno.EMFILE)
+    disk.faults.append(fault)
+    with pytest.raises(OSError, match="open files"):
+        ShardLog.open(disk, "/shard")
+    disk.faults.remove(fault)
+    log, runner = ShardLog.open(disk, "/shard"), Runner(disk)
+    runner.submit(log.hard_state.stage(7, 2))
+    runner.commit()
+    assert ShardLog.open(disk.crash(), "/shard").hard_state.term == 7

@@ -1,16 +1,22 @@
-"""Rot in an old segment is found by a read: the replica is opened anew and fetched again while its node runs."""
+"""Replicas that are opened anew while their node runs: after rot in an old segment, and where room was missing."""
 
+import errno
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from antiphon.errors import NotLeaderError
+from antiphon.errors import NotLeaderError, ResourceExhaustedError
+from antiphon.log.simulated_faults import Fault, descriptors_used_up
 from antiphon.node.reopening import REOPEN_EVERY_S
 from antiphon.node.shard_host import ShardHost
+from antiphon.node.trimming import trim_replica
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
-from antiphon.wire.requests import CreateTopic
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from antiphon.replication.actions import Action
+from antiphon.wire.metadata import Kind
+from antiphon.wire.requests import CreateTopic, Put, TableWrite
+from tests.node.in_process import NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
 
 SETTINGS = {"segment.bytes": "1048576"}
 BATCHES = 6
@@ -123,3 +129,57 @@ def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPa
             await eventually(lambda: node.hosts.get(shard_id) not in {None, second})
 
     run(test())
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@pytest.mark.parametrize("what", ["room", "descriptors"])
+def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what: str) -> None:
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            topic = await nodes.nodes[0].create_topic(
+                CreateTopic("t", kind=Kind.TABLE, profile=profile, replicas=3)
+            )
+            shard_id = topic.shards[0].shard_id
+            leader = await nodes.leader(shard_id)
+            node = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
+            host, disk = node.hosts[shard_id], nodes.disks[node.node_id]
+            await put(nodes, shard_id, b"before")
+            table = host.require_table()
+            await eventually(lambda: table.state.applied_offset > 0)
+            if what == "room":
+                disk.faults.append(Fault(("write", "create"), errno.ENOSPC, table.path))
+                with pytest.raises(NotLeaderError):
+                    await trim_replica(node, shard_id, host.settled)
+            else:
+                disk.faults.append(descriptors_used_up(host.log.path))
+                host.log.release_memory()
+                with pytest.raises(OSError, match="Too many open files"):
+                    host.log.read(0, 1000, host.log.log_end)
+                host.call(partial(read_first, host))
+            assert isinstance(host.failed, ResourceExhaustedError)
+            await put(nodes, shard_id, b"meanwhile")
+            disk.faults.clear()
+
+            def is_back() -> bool:
+                found = node.hosts.get(shard_id)
+                return found is not None and found.failed is None and found.settled > host.settled
+
+            await eventually(is_back)
+            assert node.hosts[shard_id].require_table().state.applied_offset > host.settled
+            assert not node.shards.broken
+
+    run(test())
+
+
+def read_first(host: ShardHost) -> list[Action]:
+    """What applying does where a batch is no longer in memory."""
+    host.log.read(0, 1000, host.log.log_end)
+    return []
+
+
+async def put(nodes: Nodes, shard_id: int, key: bytes) -> None:
+    leader = await nodes.leader(shard_id)
+    await ask(
+        f"node-{leader.services.node_id}:{NATIVE_PORT}",
+        TableWrite(shard_id, (Put(key, b"value"),)),
+    )

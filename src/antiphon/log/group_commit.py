@@ -93,8 +93,8 @@ class GroupCommitter:
         for queue in list(self._active):
             if queue.blocked:
                 self._succeeded(queue, outcome_of(partial(self._run_trims, queue, done)), done)
-                queue.blocked = not retry_full
-        runnable = [queue for queue in self._active if not queue.blocked]
+                queue.blocked = bool(queue.ops) and not retry_full
+        runnable = [queue for queue in self._active if queue.ops and not queue.blocked]
         while runnable:
             self._round(runnable, done)
             runnable = [queue for queue in runnable if queue.ops and not queue.blocked]

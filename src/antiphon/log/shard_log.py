@@ -121,13 +121,15 @@ class ShardLog:
         Raises NewerFormatError for files of a later version, OSError for a disk that cannot be read.
         """
         made = disk.makedirs(path)
+        is_empty = made or not disk.listdir(path)
         log = cls(disk, path, config or LogConfig(), recovery.recover(disk, path), clock_ms, held)
         state, binds = log.hard_state, log.config.flush == "always"
         log.damaged = recovery.compare(
             disk, path, log.end, state, log._held, log.damaged, made=made, promises=promises, hint_binds=binds
         )
-        if made:
-            # Its name becomes durable with the first thing in it: opening many new shards is cheap.
+        if is_empty:
+            # Its name becomes durable with the first thing in it: opening many new shards is cheap. An empty one that is
+            # here already may be left of a process that ended before that, or of an opening that failed.
             log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))
         return log
 

@@ -1,8 +1,11 @@
-"""Opens replicas anew that stopped because a read found their log damaged, while the node runs.
+"""Opens replicas anew that stopped for what may pass or can be mended, while the node runs.
 
-It goes as at a start: the damaged part is left out, the replica follows as damaged and gets from its leader what it lost. A
-leader does not expect a follower to have less than it acknowledged in this term, so where a coordinator appoints leaders it
-is asked for a new term; replicas that vote ask for one themselves.
+One that found no room on the disk or no file descriptor is opened again every few seconds, from what is in its files.
+
+For one that stopped because a read found its log damaged it goes as at a start: the damaged part is left out, the replica
+follows as damaged and gets from its leader what it lost. A leader does not expect a follower to have less than it
+acknowledged in this term, so where a coordinator appoints leaders it is asked for a new term; replicas that vote ask for one
+themselves.
 
 `__cluster` is not opened anew: the coordinator rests on its replica, which is mended at the next start.
 """
@@ -11,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import DamagedLogError
+from antiphon.errors import AntiphonError, DamagedLogError, InternalError, ResourceExhaustedError
+from antiphon.log.disk import PASSING
 from antiphon.replication.replica import Replica
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 
@@ -19,6 +23,16 @@ if TYPE_CHECKING:
     from antiphon.node.node import Node
 
 REOPEN_EVERY_S: Final = 60.0  # a disk that damages files again and again is not given more work than that
+RETRY_EVERY_S: Final = 5.0  # where room or descriptors were missing
+
+
+def as_failure(error: Exception, what: str) -> AntiphonError:
+    """Why a replica stopped or could not be opened, for status pages and for who may open it again."""
+    if isinstance(error, AntiphonError):
+        return error
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return ResourceExhaustedError(f"{what}: {error}")
+    return InternalError(f"{what}: {error}")
 
 
 class Reopening:
@@ -31,22 +45,32 @@ class Reopening:
         self._log = structlog.get_logger()
 
     def look(self) -> int | None:
-        """Open damaged replicas anew, now and then; returns a shard that needs a new term for what it lost."""
-        node = self._node
-        now_s = node.now_s()
-        for shard_id, host in list(node.hosts.items()):
-            if not isinstance(host.failed, DamagedLogError) or shard_id == CLUSTER_SHARD_ID:
-                continue
-            if now_s >= self._not_before_s.get(shard_id, now_s):
-                self._not_before_s[shard_id] = now_s + REOPEN_EVERY_S
-                self._to_mend.add(shard_id)
-                self._log.warning("reopening_damaged_replica", shard=shard_id)
-                node.shards.reopen(shard_id, host)
+        """Open replicas anew, now and then; returns a shard that needs a new term, for what it lost or to be led again."""
+        shards = self._node.shards
+        for shard_id, host in list(self._node.hosts.items()):
+            if shard_id != CLUSTER_SHARD_ID and self._is_time(shard_id, host.failed):
+                self._log.warning("reopening_replica", shard=shard_id, reason=str(host.failed))
+                shards.reopen(shard_id, host)
+        for shard_id, error in list(shards.broken.items()):
+            if isinstance(error, ResourceExhaustedError) and self._is_time(shard_id, error):
+                shards.open_again(shard_id)
         return next(filter(self._is_to_mend, sorted(self._to_mend)), None)
 
+    def _is_time(self, shard_id: int, error: Exception | None) -> bool:
+        if not isinstance(error, DamagedLogError | ResourceExhaustedError):
+            return False
+        now_s = self._node.now_s()
+        if now_s < self._not_before_s.get(shard_id, now_s):
+            return False
+        every_s = REOPEN_EVERY_S if isinstance(error, DamagedLogError) else RETRY_EVERY_S
+        self._not_before_s[shard_id] = now_s + every_s
+        self._to_mend.add(shard_id)
+        return True
+
     def _is_to_mend(self, shard_id: int) -> bool:
+        """Does a coordinator have to begin a term for this replica? Those that vote see to it themselves."""
         host = self._node.hosts.get(shard_id)
         if host is None:
             return False  # not open yet
         self._to_mend.discard(shard_id)
-        return host.failed is None and isinstance(host.replica, Replica) and host.replica.damaged
+        return host.failed is None and isinstance(host.replica, Replica)

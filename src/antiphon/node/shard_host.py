@@ -28,7 +28,6 @@ from antiphon.errors import (
     DamagedLogError,
     DamagedStoreError,
     DiskFullError,
-    InternalError,
     NotLeaderError,
     NotReadyError,
     OverloadedError,
@@ -40,6 +39,7 @@ from antiphon.log.disk import NO_DESCRIPTORS
 from antiphon.node.feeding import Feeding
 from antiphon.node.host_services import CommitObserver, HostServices
 from antiphon.node.log_writer import LogWriter, not_as_said
+from antiphon.node.reopening import as_failure
 from antiphon.node.replica_status import status_of
 from antiphon.node.shard_clients import ShardClients
 from antiphon.node.steps import BUSY, REFUSALS, Steps
@@ -563,12 +563,7 @@ class ShardHost:
         if self.failed is not None:
             return
         self._log.error("replica_stopped", error=str(error), kind=type(error).__name__, exc_info=error)
-        if isinstance(error, AntiphonError):
-            self.failed = error
-        else:
-            self.failed = InternalError(
-                f"shard {self.shard_id} stopped on this node: {error}", shard_id=self.shard_id
-            )
+        self.failed = as_failure(error, f"shard {self.shard_id} stopped on this node")
         was_leader = self.replica.role is Role.LEADER
         self.replica.storage_failed()  # silent from now on; its actions have nobody left to carry them out
         self._writer.drop()

@@ -31,7 +31,7 @@ from antiphon.node.raft_shards import (
     placement_of,
     timeout_ticks,
 )
-from antiphon.node.reopening import Reopening
+from antiphon.node.reopening import Reopening, as_failure
 from antiphon.node.replica_status import look_at_leader
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.table_files import (
@@ -215,10 +215,9 @@ class Shards:
             host = self._open_host(topic, shard)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other shards are opened
             self._log.error("replica_not_opened", shard=shard.shard_id, error=str(error), exc_info=error)
-            self.broken[shard.shard_id] = (
-                error if isinstance(error, AntiphonError) else AntiphonError(f"cannot open: {error}")
-            )
+            self.broken[shard.shard_id] = as_failure(error, f"shard {shard.shard_id} cannot be opened")
             return
+        self.broken.pop(shard.shard_id, None)
         self._node.hosts[shard.shard_id] = host
         self._note_placement(host, topic, shard)
         for sender, message in self._early.pop(shard.shard_id, ()):
@@ -511,6 +510,12 @@ class Shards:
         if host is not None:
             self._log.info("replica_removed", shard=shard_id)
             self._end(shard_id, host, self._remove_files)
+
+    def open_again(self, shard_id: int) -> None:
+        """Try once more to open a replica that could not be opened."""
+        if shard_id not in self._to_open:
+            self._to_open.append(shard_id)
+            self._continue_opening()
 
     def reopen(self, shard_id: int, host: ShardHost) -> None:
         """Close a replica and open it again from what is in its files."""

@@ -31,9 +31,9 @@ from typing import Final, NamedTuple, cast
 import msgspec
 from crc32c import crc32c
 
-from antiphon.errors import DamagedStoreError, StorageFailedError
+from antiphon.errors import DamagedStoreError, ResourceExhaustedError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.disk import PASSING, Disk, read_whole, replace_file
 from antiphon.table.store import Batch
 
 MANIFEST: Final = "MANIFEST"
@@ -140,7 +140,7 @@ class MemoryStore:
                 if name not in named and name.endswith((".run", ".tmp")):  # of a flush that did not end
                     self._disk.remove(os.path.join(path, name))
         except OSError as error:
-            raise StorageFailedError(f"table store {path} cannot be opened: {error}", path=path) from error
+            raise _failed(error, f"table store {path} cannot be opened", path) from error
 
     def _read_manifest(self, names: list[str]) -> _Manifest:
         data = read_whole(self._disk, os.path.join(self._path, MANIFEST))
@@ -289,9 +289,7 @@ class MemoryStore:
                 self._disk.remove(os.path.join(self._path, old))
         except OSError as error:
             self._closed = True  # what of this is on the disk, nobody knows
-            raise StorageFailedError(
-                f"table store {self._path}: flush failed: {error}", path=self._path
-            ) from error
+            raise _failed(error, f"table store {self._path}: flush failed", self._path) from error
         self._manifest = manifest
         self._unflushed = {}
 
@@ -328,7 +326,7 @@ class MemoryStore:
                 self._put_file(os.path.join(path, name), data)
             self._put_manifest(path, self._manifest)
         except OSError as error:
-            raise StorageFailedError(f"checkpoint {path} failed: {error}", path=path) from error
+            raise _failed(error, f"checkpoint {path} failed", path) from error
 
     def close(self) -> None:
         """See `Store`."""
@@ -396,6 +394,11 @@ class MemoryCursor:
     def value(self) -> bytes:
         """See `Cursor`."""
         return self._rows[self.key()]
+
+
+def _failed(error: OSError, what: str, path: str) -> StorageFailedError:
+    kind = ResourceExhaustedError if error.errno in PASSING else StorageFailedError
+    return kind(f"{what}: {error}", path=path)
 
 
 def _run(changes: list[tuple[bytes, bytes | None]]) -> bytes:

@@ -5,6 +5,8 @@ disk. A get of a damaged block raises; an iterator over one ends, and only its s
 rows, so everything that iterates here asks for it.
 """
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -22,11 +24,13 @@ from rocksdict import (
     WriteOptions,
 )
 
-from antiphon.errors import DamagedStoreError, StorageFailedError
+from antiphon.errors import DamagedStoreError, ResourceExhaustedError, StorageFailedError
 
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024  # per shard, allocated in small arenas as rows come
 WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024  # all shards of a node together
 CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
+# What may pass: no room, no descriptors. RocksDB gives them as texts.
+PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 OPENING: Final = "opening it"
 
 _shared: tuple[Cache, WriteBufferManager] | None = None
@@ -70,7 +74,9 @@ def _failed(path: str, what: str, error: Exception, first: bytes, last: bytes | 
     text = str(error)
     if not text.startswith("Corruption"):
         told = "cannot be opened" if what == OPENING else f"did not do {what}"
-        return StorageFailedError(f"table store {path} {told}: {text}", path=path)
+        passes = any(os.strerror(number) in text for number in PASSING)
+        kind = ResourceExhaustedError if passes else StorageFailedError
+        return kind(f"table store {path} {told}: {text}", path=path)
     keys = f"keys from {first!r}" + ("" if last is None else f" to {last!r}")
     return DamagedStoreError(
         f"table store {path} is damaged, found by {what}, {keys}: {text}",

@@ -18,6 +18,7 @@ from antiphon.client.moves import is_on_its_way
 from antiphon.coordination.profiles import replication_of
 from antiphon.errors import AntiphonError
 from antiphon.log.directory import SHARDS_NAME
+from antiphon.log.disk import PASSING
 from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.inventory import Holding, Inventory
 from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX
@@ -65,7 +66,6 @@ LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound aga
 def _disk_full(faults: Faults, fault: Fault, draw: Random) -> None:
     """There is room for a little more, and then for nothing, until somebody makes room."""
     machine = faults.machine(fault)
-    machine.may_stop = True  # a table's store that cannot flush stops its replica
     machine.set_capacity(machine.disk.used_bytes() + draw.choice((0, 1_000, 50_000)))
     faults.later(fault.lasts_ms / 1000, machine.set_capacity, None)
 
@@ -73,7 +73,7 @@ def _disk_full(faults: Faults, fault: Fault, draw: Random) -> None:
 def _arm(faults: Faults, fault: Fault, disk_fault: DiskFault) -> None:
     machine = faults.machine(fault)
     machine.trouble.append(disk_fault)
-    machine.may_stop = True
+    machine.may_stop = machine.may_stop or disk_fault.error not in PASSING
 
     def over() -> None:
         if disk_fault in machine.trouble:
