@@ -54,6 +54,13 @@ SecondsOption = Annotated[
         max=SECONDS_LONGEST,
     ),
 ]
+RocksOption = Annotated[
+    bool,
+    typer.Option(
+        "--rocksdb",
+        help="Tables' stores are RocksDB, as in the product, and not a store in memory that stands for it: slower.",
+    ),
+]
 
 
 def simulate(
@@ -70,6 +77,7 @@ def simulate(
     ] = False,
     pure: PureOption = False,
     seconds: SecondsOption = None,
+    rocksdb: RocksOption = False,
     script: Annotated[
         Path | None, typer.Option(help="Carry out this scenario, step by step, instead of seeds.")
     ] = None,
@@ -96,7 +104,11 @@ def simulate(
         typer.echo("\n".join(dict.fromkeys(name for world in WORLDS for name in world.plants)))
         return
     if script is not None or replay is not None:
-        if (seeds, seed, profile, seconds) != (None,) * 4 or (script is not None and replay is not None):
+        if (
+            (seeds, seed, profile, seconds) != (None,) * 4
+            or rocksdb
+            or (script is not None and replay is not None)
+        ):
             raise typer.BadParameter("--script and --replay each stand alone, without seeds and profile")
         if script is not None:
             _carry_out(script, plant, as_json=as_json)
@@ -105,8 +117,8 @@ def simulate(
         return
     try:
         world = world_of(profile, plant, pure=pure)
-        if seconds is not None and world is PURE:
-            raise InvalidRequestError("--seconds is for whole nodes")
+        if world is PURE and (seconds is not None or rocksdb):
+            raise InvalidRequestError("--seconds and --rocksdb are for whole nodes")
     except InvalidRequestError as error:
         usage(error.message)
     if catch:
@@ -114,7 +126,7 @@ def simulate(
         return
     count = seeds or (SEEDS_DEFAULT if seed is None else 1)
     fault_ms = None if seconds is None else round(seconds * 1000)
-    chosen = Seeds(1 if seed is None else seed, count, profile, plant, fault_ms)
+    chosen = Seeds(1 if seed is None else seed, count, profile, plant, fault_ms, rocksdb)
     failed = _run(world, chosen, jobs, as_json=as_json)
     if failed is not None:
         if shrink:

@@ -24,6 +24,7 @@ class Seeds:
         profile: None: each seed draws its own.
         plant: name of the bug that is planted, if any.
         fault_ms: length of the phase with faults, None: drawn. Whole nodes only.
+        rocks: tables' stores are RocksDB. Whole nodes only.
     """
 
     first: int
@@ -31,6 +32,7 @@ class Seeds:
     profile: str | None = None
     plant: str | None = None
     fault_ms: int | None = None
+    rocks: bool = False
 
     @property
     def numbers(self) -> range:
@@ -98,6 +100,8 @@ class World(ABC):
             words.append(f"--plant {seeds.plant}")
         if seeds.fault_ms is not None:
             words.append(f"--seconds {seeds.fault_ms / 1000:g}")
+        if seeds.rocks:
+            words.append("--rocksdb")
         return " ".join([*([self.option] if self.option else []), *words])
 
     def figures(self, passed: list[Any], failed: Any, elapsed_s: float) -> dict[str, Any]:
@@ -175,7 +179,10 @@ class Nodes(World):
         from antiphon.simulation.cluster.runner import ClusterJob, run_jobs
         from antiphon.simulation.pool import until_failure
 
-        jobs = [ClusterJob(seed, seeds.profile, seeds.plant, seeds.fault_ms) for seed in seeds.numbers]
+        jobs = [
+            ClusterJob(seed, seeds.profile, seeds.plant, seeds.fault_ms, seeds.rocks)
+            for seed in seeds.numbers
+        ]
         return until_failure(run_jobs(jobs, workers), progress)
 
     def replay(self, path: Path) -> Any:

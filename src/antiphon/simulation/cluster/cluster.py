@@ -13,6 +13,7 @@ from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.machine import NATIVE_PORT, Machine
 from antiphon.simulation.cluster.watch import Watch
+from antiphon.simulation.rocks_on_disk import RealFiles
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
@@ -43,6 +44,7 @@ class SimulatedCluster:
         self._hashed = bytearray()
         self.told: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self.counts: dict[str, int] = {}
+        self.rocks_files = RealFiles() if options.rocks else None
         self.watch = Watch(self)
         self.loop.on_step = self._after_step
         self.machines = [Machine(self, i, self.stream(f"machine {i}")) for i in range(options.nodes)]
@@ -130,3 +132,5 @@ class SimulatedCluster:
         """End all processes and forget what was to happen."""
         self.loop.on_step = None
         self.loop.close()
+        if self.rocks_files is not None:
+            self.rocks_files.close()

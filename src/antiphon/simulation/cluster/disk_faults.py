@@ -32,6 +32,7 @@ from antiphon.simulation.cluster.disk_view import end_of_log, promise_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.cluster.machine import DIRECTORY
 from antiphon.simulation.memory_store import MemoryStore
+from antiphon.simulation.rocks_on_disk import RocksOnDisk
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -196,7 +197,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
 def _is_store_damaged(host: "ShardHost") -> bool:
     """Was a block of the table's store found to be rotten when it was opened?"""
     store = None if host.table is None else host.table.state._store  # noqa: SLF001 - what nobody is told yet
-    return isinstance(store, MemoryStore) and bool(store.damaged)
+    return isinstance(store, MemoryStore | RocksOnDisk) and bool(store.damaged)
 
 
 def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, int]) -> None:

@@ -8,12 +8,14 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports
 from antiphon.node.node import Node
 from antiphon.simulation.memory_store import MemoryEngine
+from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
 from antiphon.simulation.runtime.process import EPOCH_NS, Process
 from antiphon.simulation.runtime.wal import SimulatedWal
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_faults import Duration, Fault
     from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.table.store import StoreEngine
 
 NATIVE_PORT, KAFKA_PORT, HTTP_PORT = 7400, 9092, 8080
 DIRECTORY = "/data"
@@ -126,9 +128,12 @@ class Machine:
             return
         self.founding = False
 
-    def _stores(self, process: Process) -> MemoryEngine:
+    def _stores(self, process: Process) -> "StoreEngine":
         every = self.cluster.options.store_flush_every
-        return MemoryEngine(self.disk, Random(process.random.getrandbits(64)), (max(1, every // 4), every))
+        draw, flush_every = Random(process.random.getrandbits(64)), (max(1, every // 4), every)
+        if self.cluster.rocks_files is not None:
+            return RocksOnDiskEngine(self.disk, self.cluster.rocks_files, draw, flush_every)
+        return MemoryEngine(self.disk, draw, flush_every)
 
     def _took_s(self) -> float:
         return self.slow_s + self.disk.take_spent_s()

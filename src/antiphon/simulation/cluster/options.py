@@ -62,6 +62,9 @@ class ClusterOptions:
     old_shard_weight: int = 0
     late_weight: int = 0
     old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
+    rocks: bool = (
+        False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory
+    )
 
     def words(self) -> str:
         """All options on one line, for a reader."""

@@ -18,6 +18,7 @@ from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 
 __all__ = ["CLUSTER_PLANTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
@@ -32,6 +33,7 @@ _ALL: Final = (
     *TABLE_PLANTS,
     *MULTI_PLANTS,
     *CORE_PLANTS,
+    *STORE_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

@@ -18,12 +18,14 @@ class ClusterJob:
         profile: None: drawn from the seed, or the plant's.
         plant: name of the bug that is planted, if any.
         fault_ms: length of the phase with faults; None: drawn.
+        rocks: tables' stores are RocksDB.
     """
 
     seed: int
     profile: str | None = None
     plant: str | None = None
     fault_ms: int | None = None
+    rocks: bool = False
 
     def options(self) -> ClusterOptions:
         """The world that it runs."""
@@ -31,6 +33,8 @@ class ClusterJob:
             options = draw_options(self.seed, self.profile)
         else:
             options = CLUSTER_PLANTS[self.plant].world(self.seed)
+        if self.rocks:
+            options = replace(options, rocks=True)
         return options if self.fault_ms is None else replace(options, fault_ms=self.fault_ms)
 
 

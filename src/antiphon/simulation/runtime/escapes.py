@@ -2,6 +2,7 @@
 
 While `no_escapes` lasts, such a call made by simulated code raises `EscapeError` with the name of what was called. It
 replaces functions of the standard library's modules, and listens to Python's audit events for what is called past them.
+Files of `allowed_folders` may be read and written.
 """
 
 import os
@@ -33,6 +34,9 @@ _FUNCTIONS: Final[tuple[tuple[Any, str], ...]] = (
 )
 _EVENTS: Final = ("open", "os.", "socket.", "subprocess.", "_thread.", "shutil.", "tempfile.")
 _SOURCES: Final = (".py", ".pyc", ".so")  # imports that are made late read these
+_IN_FOLDERS: Final = ("open", "os.listdir", "os.mkdir")
+allowed_folders: Final[set[str]] = set()
+"""Real folders that belong to a simulation: RocksDB's (`simulation.rocks_on_disk`)."""
 _active = False
 _hooked = False
 
@@ -81,8 +85,14 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
         return
     if event in {"open", "os.listdir", "os.scandir"} and _is_import(args):
         return
+    if event in _IN_FOLDERS and _is_allowed(str(args[0])):
+        return
     _names[-1].append(event)
     raise EscapeError(f"{event} {args!r} by {current_process.get()!r}")
+
+
+def _is_allowed(path: str) -> bool:
+    return any(path.startswith(folder + os.sep) for folder in allowed_folders)
 
 
 def _is_import(args: tuple[Any, ...]) -> bool:
