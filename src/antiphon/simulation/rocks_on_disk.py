@@ -28,9 +28,9 @@ from typing import Final
 
 from rocksdict import Rdict, WriteBatch
 
-from antiphon.errors import StorageFailedError
+from antiphon.errors import ResourceExhaustedError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import Disk, make_directory, read_whole, replace_file
+from antiphon.log.disk import PASSING, Disk, make_directory, read_whole, replace_file
 from antiphon.simulation.runtime import escapes
 from antiphon.table.rocks_store import RocksCursor, RocksEngine, RocksStore
 
@@ -143,7 +143,7 @@ class RocksOnDiskEngine(RocksEngine):
             folder.fetch()
             opened = super().open(folder.real)
         except OSError as error:
-            raise StorageFailedError(f"table store {path} cannot be opened: {error}", path=path) from error
+            raise _failed(error, f"table store {path} cannot be opened", path) from error
         except StorageFailedError as error:
             raise _same_every_time(error, folder.real, path) from error
         store = RocksOnDisk(self, opened._db, folder)  # noqa: SLF001 - it is the same store, with more to its flushes
@@ -334,9 +334,7 @@ class RocksOnDisk(RocksStore):
             self._folder.bring_over()
         except OSError as error:
             self._closed = True  # what of this is on the disk, nobody knows
-            raise StorageFailedError(
-                f"table store {self._path} did not do a flush: {error}", path=self._path
-            ) from error
+            raise _failed(error, f"table store {self._path} did not do a flush", self._path) from error
 
     def _wait_until_quiet(self) -> None:
         """Flushes and compactions that have begun are over, and what they replaced is gone."""
@@ -359,7 +357,7 @@ class RocksOnDisk(RocksStore):
         except StorageFailedError as error:
             raise self._said(error) from error
         except OSError as error:
-            raise StorageFailedError(f"checkpoint {path} failed: {error}", path=path) from error
+            raise _failed(error, f"checkpoint {path} failed", path) from error
 
     def close(self) -> None:
         """See `Store`."""
@@ -396,6 +394,11 @@ class CursorOnDisk(RocksCursor):
             return super().valid()
         except StorageFailedError as error:
             raise _same_every_time(error, self._real, self._path) from error
+
+
+def _failed(error: OSError, what: str, path: str) -> StorageFailedError:
+    kind = ResourceExhaustedError if error.errno in PASSING else StorageFailedError
+    return kind(f"{what}: {error}", path=path)
 
 
 def _content(path: str) -> bytes:

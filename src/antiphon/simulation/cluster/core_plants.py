@@ -44,8 +44,8 @@ _STARTS: Final = (
             Edit(
                 ShardLog,
                 "open",
-                "    if made:\n",
-                "    state.term, state.voted_for = log.end.term, None\n    if made:\n",
+                "    if is_empty:\n",
+                "    state.term, state.voted_for = log.end.term, None\n    if is_empty:\n",
             ),
         ),
         profile="raft",
