@@ -225,6 +225,27 @@ def test_producers_outlive_the_segments_that_hold_their_batches(log: Log) -> Non
     assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(0, 1)
 
 
+@pytest.mark.parametrize("was_reset", [False, True], ids=["a segment before", "a snapshot"])
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["sound", "damaged"])
+def test_producers_outlive_a_trim_within_the_first_segment_that_is_left(
+    log: Log, was_reset: bool, is_damaged: bool
+) -> None:
+    if was_reset:
+        theirs = ProducerState()
+        theirs.update(read_header(batch_at(0, producer_id=9, sequence=0)))
+        log.runner.run(log.log.reset(EntryId(1, 1), theirs))
+    else:
+        log.runner.run(log.log.stage_append([batch_at(0, producer_id=9, sequence=0, size=900)]))
+    for at in (1, 2, 3):
+        log.runner.run(log.log.stage_append([batch_at(at, size=60)]))
+    log.runner.run(log.log.trim(2))
+    if is_damaged:
+        save_damage(log.disk, log.path, DamageReport(4, "", 0, "everything is read again"))
+    log.reopen()
+    assert (log.log.log_start, log.log.log_end, log.log.segment_count) == (2, 4, 1)
+    assert log.log.producers.check(read_header(batch_at(4, producer_id=9, sequence=0))) == Duplicate(0, 1)
+
+
 def test_trim_removes_whole_segments_and_moves_the_start(log: Log) -> None:
     for at in range(30):
         log.append(1, term=1 + at // 10, size=60)

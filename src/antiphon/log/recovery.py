@@ -288,10 +288,10 @@ class _Recovery:
         return bases
 
     def _best_snapshot(self, *, of_start: bool) -> tuple[Snapshot, ProducerState] | None:
-        """`of_start`: only that of the log's start, which stands for nothing that is in the log."""
+        """`of_start`: only one that stands for nothing that is in the log."""
         offsets = offsets_of(self.disk.listdir(self.directory), SNAPSHOT_SUFFIX)
         for offset in reversed(offsets):
-            if of_start and offset != self.start.log_start:
+            if of_start and offset > self.start.log_start:
                 continue
             path = file_of(self.directory, offset, SNAPSHOT_SUFFIX)
             snapshot = decode_snapshot(read_whole(self.disk, path), path)
@@ -303,9 +303,9 @@ class _Recovery:
     def _fits(self, snapshot: Snapshot) -> bool:
         """Are the files as the snapshot says? Checks sizes, and the last batch's index entry."""
         kept = [s for s in snapshot.segments if s.next_offset > self.start.log_start]
-        if not kept:  # all that it stands for is gone, by a reset or by retention, but for the producers
-            at = self.start.log_start
-            return snapshot.offset == at and (not self.bases or self.bases[0] == at)
+        if not kept:  # all that it stands for is gone, by a reset or by trimming, but for the producers
+            first = self.bases[0] if self.bases else self.start.log_start
+            return snapshot.offset == first <= self.start.log_start
         if [s.base_offset for s in kept] != self.bases[: len(kept)]:
             return False
         for number, summary in enumerate(kept):
