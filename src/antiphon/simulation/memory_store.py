@@ -87,12 +87,20 @@ class MemoryEngine:
         disk: where the files are.
         rng: decides when stores flush by themselves.
         flush_every: bounds of the number of changed rows after which they do.
+        block_bytes: about what a block of a run holds.
     """
 
-    def __init__(self, disk: Disk, rng: Random, flush_every: tuple[int, int] = FLUSH_EVERY_ROWS) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        rng: Random,
+        flush_every: tuple[int, int] = FLUSH_EVERY_ROWS,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
         self.disk = disk
         self.rng = rng
         self.flush_every = flush_every
+        self.block_bytes = block_bytes
         self.paths: set[str] = set()  # of the stores that are open
 
     def open(self, path: str) -> "MemoryStore":
@@ -280,7 +288,7 @@ class MemoryStore:
             self.check(b"", None)  # nothing is written anew from what cannot be read
             changes = [(key, self.rows[key]) for key in self.keys]
         name = f"{number:06}.run"
-        data = _run(changes)
+        data = _run(changes, self.engine.block_bytes)
         manifest = _Manifest(number + 1, [*([] if merged else runs), (name, len(data))])
         try:
             self._put_file(os.path.join(self._path, name), data)
@@ -401,7 +409,7 @@ def _failed(error: OSError, what: str, path: str) -> StorageFailedError:
     return kind(f"{what}: {error}", path=path)
 
 
-def _run(changes: list[tuple[bytes, bytes | None]]) -> bytes:
+def _run(changes: list[tuple[bytes, bytes | None]], block_bytes: int) -> bytes:
     """A run's file. `changes` are sorted by key."""
     parts: list[bytes] = []
     index: list[_Block] = []
@@ -409,7 +417,7 @@ def _run(changes: list[tuple[bytes, bytes | None]]) -> bytes:
     start, size = 0, 0
     for at, (key, value) in enumerate(changes):
         size += len(key) + len(value or b"") + 8
-        if size >= BLOCK_BYTES or at == len(changes) - 1:
+        if size >= block_bytes or at == len(changes) - 1:
             block = _block(_encode(changes[start : at + 1]))
             parts.append(block)
             index.append(_Block(changes[start][0], key, position, len(block)))

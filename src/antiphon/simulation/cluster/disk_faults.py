@@ -26,8 +26,8 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
+from antiphon.node import trimming
 from antiphon.node.multi_host import MultiHost
-from antiphon.node.trimming import trim_replica
 from antiphon.simulation.cluster.disk_view import end_of_log, promise_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.cluster.machine import DIRECTORY
@@ -398,7 +398,10 @@ def _is_known_to_be_older(machine: "Machine", path: str, copy: Copy) -> bool:
 
 @register("trim")
 def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
-    """Somebody lets the logs of a node's replicas begin later, so that who needs what is gone needs a snapshot."""
+    """Somebody wants the logs of a node's replicas to begin later: who needs what is gone needs a snapshot.
+
+    What is asked for may be above what is committed: then as much goes as may.
+    """
     machine = faults.machine(fault)
     node, process = machine.node, machine.process
     if node is None or process is None:
@@ -415,7 +418,9 @@ def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
         if isinstance(host, MultiHost):
             process.run(_keep_house(host))
         else:
-            process.run(_trim_one(node, shard_id, draw.randint(0, max(0, host.settled))))
+            log = host.log
+            before = log.log_end if draw.random() < 0.5 else draw.randint(log.log_start, log.log_end)
+            process.run(_trim_one(node, shard_id, before))
 
 
 async def _keep_house(host: MultiHost) -> None:
@@ -426,6 +431,6 @@ async def _keep_house(host: MultiHost) -> None:
 
 async def _trim_one(node: "Node", shard_id: int, before: int) -> None:
     try:
-        await trim_replica(node, shard_id, before)
+        await trimming.trim_replica(node, shard_id, before)
     except AntiphonError:
         return  # it does not lead any more, has stopped, or is busy: as it would be told at the door

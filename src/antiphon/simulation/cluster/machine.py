@@ -129,11 +129,12 @@ class Machine:
         self.founding = False
 
     def _stores(self, process: Process) -> "StoreEngine":
-        every = self.cluster.options.store_flush_every
+        options = self.cluster.options
+        every = options.store_flush_every
         draw, flush_every = Random(process.random.getrandbits(64)), (max(1, every // 4), every)
         if self.cluster.rocks_files is not None:
             return RocksOnDiskEngine(self.disk, self.cluster.rocks_files, draw, flush_every)
-        return MemoryEngine(self.disk, draw, flush_every)
+        return MemoryEngine(self.disk, draw, flush_every, options.store_block_bytes)
 
     def _took_s(self) -> float:
         return self.slow_s + self.disk.take_spent_s()

@@ -65,6 +65,9 @@ class ClusterOptions:
     rocks: bool = (
         False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory
     )
+    install_weight: int = 0  # power failures while a snapshot is put in place
+    intruders: int = 0  # clients that write to what belongs to the cluster
+    store_block_bytes: int = 4096  # of tables' stores: a row of another block is read where one is damaged
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -117,7 +120,13 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
     )
     return replace(
         options,
-        **{**_loads(profile, seed), **_doors(profile, seed), **_more_disk(profile, seed), **overrides},
+        **{
+            **_loads(profile, seed),
+            **_doors(profile, seed),
+            **_more_disk(profile, seed),
+            **_intruders(profile, seed),
+            **overrides,
+        },
     )
 
 
@@ -154,6 +163,10 @@ def _more_disk(profile: str, seed: int) -> dict[str, int]:
         "slow_calls_weight": draw.choice((0, 0, 1)),
         "old_shard_weight": draw.choice((0, 0, 0, 1)),
     }
+
+
+def _intruders(profile: str, seed: int) -> dict[str, int]:
+    return {"intruders": Random(f"antiphon cluster intruders {profile} {seed}").choice((0, 0, 0, 0, 1))}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

@@ -97,3 +97,15 @@ MOVES: Final[dict[str, Any]] = {
     "operator_weight": 1,
 }
 """An operator moves, splits, elects, creates and deletes."""
+
+SNAPSHOTS: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 6_000,
+    "fault_every_ms": 60,
+    "fault_lasts_ms": 1_000,
+    "store_flush_every": 20,
+    "operations_per_s": 400,
+    "kill_weight": 2,
+    "trim_weight": 12,
+}
+"""Logs are trimmed while nodes are away, which then need snapshots: about six in a run."""

@@ -17,7 +17,10 @@ from antiphon.simulation.cluster.host_plants import HOST_PLANTS
 from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
+from antiphon.simulation.cluster.read_plants import READ_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
+from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 
@@ -34,6 +37,9 @@ _ALL: Final = (
     *MULTI_PLANTS,
     *CORE_PLANTS,
     *STORE_PLANTS,
+    *SNAPSHOT_PLANTS,
+    *SHELL_PLANTS,
+    *READ_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

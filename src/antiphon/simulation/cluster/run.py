@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import structlog
 
-import antiphon.simulation.cluster.disk_faults  # noqa: F401 - registers its kinds of faults
+import antiphon.simulation.cluster.disk_faults
+import antiphon.simulation.cluster.snapshot_faults  # noqa: F401 - both register their kinds of faults
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.cluster import Event, SimulatedCluster
@@ -19,6 +20,7 @@ from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
+from antiphon.simulation.cluster.workloads.intruders import IntruderWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
 from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
 from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
@@ -33,6 +35,8 @@ FOUND_S: Final = 60.0  # until a cluster without faults has been founded
 LOOK_S: Final = 0.1  # between two looks at whether everything is settled
 TRACE_EVENTS: Final = 60
 PLAIN: Final = (str, bytes, int, float, type(None))
+COUNTED: Final = frozenset({"snapshot_sent", "snapshot_resumed", "log_trimmed"})
+"""What nodes say in passing that tells whether a run came to what it was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
         found.append(GroupWorkload(cluster))
     if options.http_clients:
         found.append(HttpWorkload(cluster))
+    if options.intruders:
+        found.append(IntruderWorkload(cluster))
     return found
 
 
@@ -130,11 +136,12 @@ class _Run:
 
     def hear(self, _logger: object, level: str, event: Any) -> Any:
         """What nodes and clients write to their logs: warnings and worse belong to the story of the run."""
-        if level not in {"debug", "info"}:
+        if level not in {"debug", "info"} or event.get("event") in COUNTED:
             process = current_process.get()
             who = "world" if process is None else process.name
             facts = [f"{name}={fact}" for name, fact in event.items() if name not in {"event", "exc_info"}]
-            self.cluster.tell_only("log", who, str(event.get("event")), " ".join(facts))
+            kind = event["event"] if event.get("event") in COUNTED else "log"
+            self.cluster.tell_only(kind, who, str(event.get("event")), " ".join(facts))
         raise structlog.DropEvent
 
     def result(self) -> ClusterResult:

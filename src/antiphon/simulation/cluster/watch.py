@@ -21,7 +21,7 @@
 - `no-loss`: no log is found damaged on a disk that lost nothing.
 - `no-crash`: no replica stops for a reason of its own.
 
-`watch_multi` has what holds where every replica writes.
+`shell_watch` has what holds where a shell acts on its own account, `watch_multi` what holds where every replica writes.
 
 What the checks read they read from memory or past the disk's calls, so that looking changes nothing.
 """
@@ -38,6 +38,7 @@ from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster import log_checks
 from antiphon.simulation.cluster.disk_view import DurableLog, promise_of
 from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
+from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
 from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
 from antiphon.simulation.violation import ViolationError, require
@@ -105,6 +106,7 @@ class Watch:
             speak(to, message)
 
         node.send_message = listened  # type: ignore[method-assign]
+        listen_to_node(self._judge, machine, node)
 
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
@@ -207,6 +209,9 @@ class Watch:
         count, found = self._gathered.get(machine.node_id, (-1, []))
         if count == len(hosts) and not any(seen.host.closed for seen in found):
             return found
+        for was in found:  # one that was closed in this step may have committed, and answered, in it before
+            if hosts.get(was.host.shard_id) is not was.host and was.replica.settled != was.settled:
+                self._look_at_commit(machine, was.host, was, was.replica.settled)
         found = []
         for shard_id, host in hosts.items():
             if not host.every_replica_writes:
@@ -253,7 +258,7 @@ class Watch:
         node_id = machine.node_id
 
         def told(high_watermark: int) -> None:
-            self._judge(self._check_applied, machine, host, high_watermark)
+            self._judge(check_applied, machine, host, high_watermark, "tells clients of")
             tell(high_watermark)
 
         def was_cut(to_offset: int) -> "LogOp":
@@ -272,15 +277,7 @@ class Watch:
             host.clients.committed = told  # type: ignore[method-assign]
         host.log.truncate = was_cut  # type: ignore[method-assign]
         host.log.clear_damage = is_whole  # type: ignore[method-assign]
-
-    def _check_applied(self, machine: "Machine", host: "ShardHost", high_watermark: int) -> None:
-        applied = host.require_table().state.applied_offset
-        require(
-            applied >= high_watermark,
-            "applied-first",
-            host.shard_id,
-            f"node {machine.node_id} tells clients of {high_watermark}, and its store is at {applied}",
-        )
+        listen_to_host(self._judge, machine, host, self.truth(host.shard_id))
 
     def _look_at_failed(self, machine: "Machine", host: "ShardHost") -> None:
         key = (machine.node_id, host.shard_id)

@@ -152,7 +152,6 @@ class TransactionWorkload(Workload):
         for one in self.transactions:
             self._check_outcome(history, one)
         for read in self.reads:
-            check_read(history, read)
             if read.together and not history.is_split:
                 values = {row[1] for row in read.rows.values() if row is not None}
                 require(
@@ -161,6 +160,7 @@ class TransactionWorkload(Workload):
                     self.shard_ids[0],
                     f"a scan of a group saw {read.rows}, and every transaction writes all of {read.keys}",
                 )
+            check_read(history, read)
 
     def _check_batches(self, history: TableHistory) -> None:
         """What is committed at once is a group, whole."""

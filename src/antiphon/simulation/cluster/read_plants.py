@@ -1,0 +1,100 @@
+"""Bugs to plant in reads, watches and conditions, each for a promise that no other planted bug breaks."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from antiphon.client import archive
+from antiphon.errors import AntiphonError
+from antiphon.node import table_shard
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.table.evaluator import TableEvaluator
+from antiphon.wire.requests import TableRows, TableScan
+
+if TYPE_CHECKING:
+    from antiphon.node.shard_clients import ShardClients
+    from antiphon.node.shard_host import ShardHost
+
+_SCAN: Final = table_shard.scan_rows
+_PAUSE_S: Final = 0.002
+_GROUPS: Final[dict[str, Any]] = {**CALM, "appenders": 0, "putters": 0, "transactions": True}
+
+
+def _scan_in_pieces(
+    host: "ShardHost", clients: "ShardClients", request: TableScan, done: Callable[[Any], None]
+) -> None:
+    """`scan_rows` that lets others write between its first row and the rest."""
+
+    def go_on(first: Any) -> None:
+        if not isinstance(first, TableRows) or not first.more:
+            done(first)
+            return
+        row = first.rows[-1]
+        rest = msgspec.structs.replace(request, start=(row.key if row is not None else b"") + b"\x00")
+
+        def finish() -> None:
+            try:
+                _SCAN(host, clients, rest, joined)
+            except AntiphonError as error:
+                done(error)
+
+        def joined(found: Any) -> None:
+            rows = TableRows(first.rows + found.rows, found.more) if isinstance(found, TableRows) else found
+            done(rows)
+
+        asyncio.get_running_loop().call_later(_PAUSE_S, finish)
+
+    _SCAN(host, clients, msgspec.structs.replace(request, limit=1), go_on)
+
+
+_IN_PIECES: Final = ((table_shard, "scan_rows", _scan_in_pieces),)
+
+READ_PLANTS: Final = (
+    ClusterPlant(
+        "node-scan-in-pieces",
+        "a scan lets others write between its rows",
+        _IN_PIECES,
+        options={**CALM, "appenders": 0, "putters": 4, "scans": True},
+    ),
+    ClusterPlant(
+        "node-scan-sees-half-a-transaction",
+        "a scan lets transactions change a group of keys while it reads them",
+        _IN_PIECES,
+        options=_GROUPS,
+    ),
+    ClusterPlant(
+        "client-reads-on-at-log-end",
+        "a reader goes on at the end of the leader's log, and not behind what it was given",
+        (Edit(archive, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
+        options={**CALM, "putters": 0, "appenders": 4, "followers": True},
+    ),
+    ClusterPlant(
+        "node-conditions-see-committed-only",
+        "conditions are judged by what is committed, and not by what is appended as well",
+        (
+            Edit(
+                TableEvaluator,
+                "_view",
+                "if key in overlay:\n            view[key] = overlay[key]\n        elif key in settled:",
+                "if key in settled:",
+            ),
+        ),
+        options=_GROUPS,
+    ),
+    ClusterPlant(
+        "node-refuses-by-the-uncommitted",
+        "a transaction is refused because of changes that are not committed yet, and may never be",
+        (
+            Edit(
+                TableEvaluator,
+                "_none_of_it",
+                "self._appended_end if self._overlay else 0",
+                "0",
+            ),
+        ),
+        options={**_GROUPS, "fault_every_ms": 100, "slow_weight": 1},
+    ),
+)

@@ -1,0 +1,158 @@
+"""Bugs to plant between a node's doors and its replicas: the cluster's own logs, metadata, groups, readers, forwarding."""
+
+from typing import Any, Final
+
+from antiphon.kafka import produce
+from antiphon.log import producer_state
+from antiphon.node import native_door
+from antiphon.node.metadata_fold import MetadataFold
+from antiphon.node.native_door import NativeSession
+from antiphon.node.shard_clients import ShardClients
+from antiphon.node.shard_host import ShardHost
+from antiphon.node.shard_reads import ShardReads
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, MOVES, TROUBLE
+from antiphon.wire.cluster import MetadataView
+
+_INTRUDED: Final[dict[str, Any]] = {
+    **CALM,
+    "intruders": 1,
+    "appenders": 1,
+    "putters": 1,
+    "operations_per_s": 200,
+}
+_TAKEN: Final = Edit(ShardClients, "append", "if host.shard_id == CLUSTER_SHARD_ID:", "if False:")
+
+_INTERNAL: Final = (
+    ClusterPlant(
+        "node-clients-write-cluster-log",
+        "clients may append to the cluster's own log",
+        (_TAKEN,),
+        options=_INTRUDED,
+    ),
+    ClusterPlant(
+        "node-fold-stops-at-garbage",
+        "clients may append to the cluster's own log, and what cannot be read there stops every voter",
+        (
+            _TAKEN,
+            Edit(
+                MetadataFold,
+                "_passed_over",
+                "self._metrics.metadata_unreadable += 1",
+                "raise CorruptBatchError(reason)",
+            ),
+        ),
+        options=_INTRUDED,
+    ),
+    ClusterPlant(
+        "door-writes-internal-tables",
+        "clients of the native protocol may write to the cluster's own tables and topics",
+        (Edit(native_door, "_check_owner", "if settings is not None and settings.internal:", "if False:"),),
+        options=_INTRUDED,
+    ),
+    ClusterPlant(
+        "door-produces-internal-topics",
+        "clients of Kafka's protocol may produce to the cluster's own topics",
+        (Edit(produce, "_refuse_topic", "if is_internal(topic):", "if False:"),),
+        options=_INTRUDED,
+    ),
+)
+
+_METADATA: Final = (
+    ClusterPlant(
+        "node-takes-older-metadata",
+        "a node takes metadata that is older than what it knows",
+        (Edit(MetadataView, "apply", "or delta.version < self.version", ""),),
+        options={**TROUBLE, "fault_every_ms": 200, "operator_weight": 20, "operations_per_s": 100},
+    ),
+)
+
+_GROUPS: Final = (
+    ClusterPlant(
+        "door-takes-skipped-sequences",
+        "a producer's batch is appended though one before it is missing",
+        (
+            Edit(
+                producer_state,
+                "_check_normal",
+                "if header.base_sequence != expected:",
+                "if header.base_sequence < expected:",
+            ),
+        ),
+        options={
+            **MOVES,
+            "fault_every_ms": 40,
+            "pieces_ppm": 1_000_000,
+            "appenders": 0,
+            "putters": 0,
+            "kafka_producers": 3,
+        },
+    ),
+)
+
+_READERS: Final = (
+    ClusterPlant(
+        "node-wakes-watchers-at-append",
+        "who follows a log is woken, and answered, by what is appended",
+        (
+            Edit(
+                ShardReads,
+                "_wake",
+                "log_end if uncommitted else high_watermark if committed else -1",
+                "log_end",
+            ),
+            Edit(
+                ShardReads,
+                "_end_for",
+                'log.log_end if isolation == "uncommitted" else host.high_watermark',
+                "log.log_end",
+            ),
+        ),
+        options={**CALM, "watches": True},
+    ),
+    ClusterPlant(
+        "node-wakes-watchers-before-applying",
+        "who follows a table is woken before its store has what was committed",
+        (
+            Edit(
+                ShardHost,
+                "_commit",
+                "    if self.table is not None:\n",
+                "    self.high_watermark = high_watermark\n    self.clients._wake(committed=True)\n"
+                "    if self.table is not None:\n",
+            ),
+        ),
+        options={**CALM, "watches": True},
+    ),
+)
+
+_FORWARDED: Final = (
+    ClusterPlant(
+        "node-answers-forwarded-at-once",
+        "what another node passes on is answered when it is appended, and not when it is committed",
+        (
+            Edit(
+                NativeSession,
+                "_append",
+                "        host.clients.append(payload, body.expected_offset, _timeout_s(body.timeout_ms), appended)\n",
+                "        base, forwarded = host.log.log_end, self._peer_id is not None\n"
+                "        told = (lambda _: None) if forwarded else appended\n"
+                "        host.clients.append(payload, body.expected_offset, _timeout_s(body.timeout_ms), told)\n"
+                "        if forwarded:\n"
+                "            appended(Appended(base, host.log.log_end, host.term))\n",
+            ),
+        ),
+        profile="tarantool",
+        options={
+            **MOVES,
+            "fault_every_ms": 60,
+            "fault_lasts_ms": 600,
+            "slow_weight": 2,
+            "commit": "at_least(3)",
+            "putters": 0,
+            "appenders": 4,
+        },
+    ),
+)
+
+SHELL_PLANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED)

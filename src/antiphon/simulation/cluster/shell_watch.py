@@ -1,0 +1,84 @@
+"""What has to hold where a node's shell does something on its own account, beside the protocol: see `watch`.
+
+- `trimmed-committed`: no log begins above what its replica knows to be committed.
+- `applied-first`: nor are those who follow a table woken for what its store does not have.
+- `metadata-rises`: the metadata that a node knows never becomes older.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.log.operations import LogOp
+    from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
+    from antiphon.simulation.cluster.machine import Machine
+    from antiphon.simulation.cluster.truth import ShardTruth
+    from antiphon.wire.cluster import MetadataDelta
+
+Judge = Callable[..., None]
+"""Called with a check and its arguments, in the middle of a step."""
+
+
+def listen_to_node(judge: Judge, machine: "Machine", node: "Node") -> None:
+    """Look on when a node hears of metadata."""
+    view = node.view
+    take = view.apply
+
+    def apply(delta: "MetadataDelta") -> bool:
+        before = view.version
+        taken = take(delta)
+        judge(_check_version, machine, before, view.version)
+        return taken
+
+    view.apply = apply  # type: ignore[method-assign]
+
+
+def _check_version(machine: "Machine", before: int, now: int) -> None:
+    require(
+        now >= before,
+        "metadata-rises",
+        -1,
+        f"node {machine.node_id} knew metadata of version {before} and goes back to {now}",
+    )
+
+
+def listen_to_host(judge: Judge, machine: "Machine", host: "ShardHost", truth: "ShardTruth") -> None:
+    """Look on when a log is trimmed, and when those who follow a table are woken."""
+    cut_off, wake = host.log.trim, host.clients._wake  # noqa: SLF001 - to look on
+
+    def trim(log_start: int) -> "LogOp | None":
+        judge(_check_trim, machine, host, truth, log_start)
+        return cut_off(log_start)
+
+    def woken(**which: Any) -> None:
+        if which["committed"]:
+            judge(check_applied, machine, host, host.high_watermark, "wakes readers for")
+        wake(**which)
+
+    host.log.trim = trim  # type: ignore[method-assign]
+    if host.table is not None:
+        host.clients._wake = woken  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _check_trim(machine: "Machine", host: "ShardHost", truth: "ShardTruth", log_start: int) -> None:
+    require(
+        log_start <= min(truth.end, host.settled),
+        "trimmed-committed",
+        host.shard_id,
+        f"the log on node {machine.node_id} is to begin at {log_start}, committed is {truth.end}, "
+        f"and it knows of {host.settled}",
+    )
+
+
+def check_applied(machine: "Machine", host: "ShardHost", high_watermark: int, what: str) -> None:
+    """Does the store have what somebody is about to hear of?"""
+    applied = host.require_table().state.applied_offset
+    require(
+        applied >= high_watermark,
+        "applied-first",
+        host.shard_id,
+        f"node {machine.node_id} {what} {high_watermark}, and its store is at {applied}",
+    )

@@ -1,0 +1,53 @@
+"""A machine that loses power while a snapshot takes the place of a replica's log and store."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from antiphon.log.simulated_faults import Fault as DiskFault
+from antiphon.node.table_files import INSTALL_SUFFIX
+from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.machine import Machine
+
+CALLS_MAX: Final = 25  # to the disk, from when an installation has begun until the power fails
+LOOK_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class _Waiting(DiskFault):
+    """Fails no call: it waits for the one that begins an installation, and ends the machine some calls after it."""
+
+    machine: "Machine | None" = None
+
+    def hits(self, kind: str, path: str, rng: Random) -> bool:  # noqa: ARG002 (as every fault of a disk)
+        """See `DiskFault`."""
+        if self.calls > 0 and kind == "rename" and INSTALL_SUFFIX in path and self.machine is not None:
+            self.calls = 0
+            disk = self.machine.disk
+            disk.crash_after = disk.calls + self.after
+        return False
+
+
+@register("install")
+def _install(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The next snapshot that is put in place on this machine is interrupted."""
+    machine = faults.machine(fault)
+    waiting = _Waiting(after=draw.randrange(CALLS_MAX), machine=machine)
+    machine.trouble.append(waiting)
+
+    def over() -> None:
+        if waiting in machine.trouble:
+            machine.trouble.remove(waiting)
+
+    def look() -> None:
+        if waiting.calls == 0 and not machine.is_up:
+            faults.cluster.tell_only("install-interrupted", machine.node_id)
+            over()
+            restart_later(faults, machine, fault.lasts_ms)
+        elif waiting in machine.trouble:
+            faults.later(LOOK_S, look)
+
+    faults.later(LOOK_S, look)
+    faults.later(2 * LOOK_S + fault.lasts_ms / 1000, over)
