@@ -88,7 +88,9 @@ class DurableLog:
     def _is_beyond(self, name: str, data: bytearray, base_offset: int) -> bool:
         """Is what was found in the file still there, and all of it before `base_offset`?"""
         last = next(reversed(self._positions[name]), -1)
-        return last < base_offset and self._at(name, data, last) is not None
+        found = self._at(name, data, last) if last < base_offset else None
+        # One of another length in its place means that the file was cut before it, and written anew.
+        return found is not None and self._positions[name][last] + len(found) == self._scanned[name]
 
     def _forget(self, name: str) -> None:
         self._positions.pop(name, None)
