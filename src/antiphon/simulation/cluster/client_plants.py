@@ -2,11 +2,14 @@
 
 from typing import Final
 
+from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.client.pipeline import ShardPipeline
 from antiphon.client.table_writer import TableWriter
 from antiphon.client.topic_writer import TopicWriter
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import RESETS
+from antiphon.simulation.cluster.plant_worlds import CALM, RESETS
+
+_LEDGER: Final = {**CALM, "ledger_keepers": 3, "putters": 0, "appenders": 0}
 
 CLIENT_PLANTS: Final = (
     ClusterPlant(
@@ -44,5 +47,31 @@ CLIENT_PLANTS: Final = (
             ),
         ),
         options={**RESETS, "putters": 4, "appenders": 0},
+    ),
+    ClusterPlant(
+        "client-ledger-takes-others-for-own",
+        "a log-backed store whose append was refused takes what is at its place for its own",
+        (
+            Edit(
+                AsyncLogBackedStore,
+                "_take_in",
+                "(MARK, batch.mark) in record.headers",
+                "True",
+            ),
+        ),
+        options=_LEDGER,
+    ),
+    ClusterPlant(
+        "client-ledger-refuses-at-once",
+        "a log-backed store refuses an operation without asking whether it has read the log to its end",
+        (
+            Edit(
+                AsyncLogBackedStore,
+                "_try",
+                "return None if end == batch.expected else end",
+                "return None",
+            ),
+        ),
+        options=_LEDGER,
     ),
 )

@@ -58,6 +58,8 @@ class ClusterOptions:
     watches: bool = False
     followers: bool = False  # of topics: clients that read as records come
     multi_tables: bool = False  # only in the profile multi
+    range_deletes: bool = False  # of a table of their own
+    ledger_keepers: int = 0  # log-backed stores on one shard
     slow_calls_weight: int = 0
     old_shard_weight: int = 0
     late_weight: int = 0
@@ -122,6 +124,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         options,
         **{
             **_loads(profile, seed),
+            **_more_loads(profile, seed),
             **_doors(profile, seed),
             **_more_disk(profile, seed),
             **_intruders(profile, seed),
@@ -141,6 +144,15 @@ def _loads(profile: str, seed: int) -> dict[str, Any]:
         "watches": draw.random() < 0.4,
         "followers": draw.random() < 0.4,
         "multi_tables": profile == "multi" and draw.random() < 0.7,
+    }
+
+
+def _more_loads(profile: str, seed: int) -> dict[str, Any]:
+    """What few worlds have, so that seeds stay quick."""
+    draw = Random(f"antiphon cluster more loads {profile} {seed}")
+    return {
+        "range_deletes": draw.random() < 0.2,
+        "ledger_keepers": draw.choice((0, 0, 0, 0, 2, 3)),
     }
 
 

@@ -6,6 +6,9 @@ from antiphon.node import table_shard
 from antiphon.node.shard_host import ShardHost
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.table.evaluator import TableEvaluator
+
+_RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
 TABLE_PLANTS: Final = (
     ClusterPlant(
@@ -42,5 +45,24 @@ TABLE_PLANTS: Final = (
             ),
         ),
         options=CALM,
+    ),
+    ClusterPlant(
+        "node-range-has-no-end",
+        "a delete of a range looks up the keys to remove without the range's end",
+        (
+            Edit(
+                TableEvaluator,
+                "_delete_range",
+                "self.state.versions_in(start, end, limit)",
+                'self.state.versions_in(start, b"", limit)',
+            ),
+        ),
+        options=_RANGES,
+    ),
+    ClusterPlant(
+        "node-range-misses-uncommitted",
+        "a delete of a range leaves alone what is in the log and not in the store yet",
+        (Edit(TableEvaluator, "_delete_range", "(self._overlay, to.changed)", "(to.changed,)"),),
+        options=_RANGES,
     ),
 )

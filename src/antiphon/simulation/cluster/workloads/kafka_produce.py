@@ -142,6 +142,10 @@ class _Lane:
         self._draw: Random = client.random
         self._version = self._draw.choice(VERSIONS)
         self._delivery_s = self._draw.choice(DELIVERY_S)
+        codecs = workload.cluster.stream(f"codec {number} {partition}")
+        self._compression = codecs.choice(
+            ("none", "gzip")
+        )  # what there is without pyarrow; nodes unpack nothing
         self._producer_id = -1
         self._incarnation = 0
         self._sequence = 0
@@ -196,6 +200,7 @@ class _Lane:
             producer_id=self._producer_id,
             producer_epoch=0,
             base_sequence=first,
+            compression=self._compression,
         )
         return _Batch(first, values, bytes(data), self._workload.now)
 

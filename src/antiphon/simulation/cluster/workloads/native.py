@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
+from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
+from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
@@ -29,6 +31,10 @@ def native_workloads(
         found.append(WatchWorkload(cluster, table))
     if options.followers:
         found.append(FollowerWorkload(cluster, topic))
+    if options.range_deletes:
+        found.append(RangeWorkload(cluster))
+    if options.ledger_keepers:
+        found.append(LedgerWorkload(cluster))
     if options.multi_tables:
         found.append(MultiTableWorkload(cluster))
     return found

@@ -1,0 +1,197 @@
+"""Several log-backed stores on one shard (KIP-27's recipe): the log is a legal history, whoever wrote it.
+
+The state is a balance that must not fall below nothing. Each store judges withdrawals on what it has read; conditional
+appends are to keep out every operation whose writer had not seen all that was before it.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
+from antiphon.errors import AntiphonError, OffsetMismatchError, TimedOutError
+from antiphon.records.batch import read_header
+from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+DEPOSIT_MAX: Final = 5
+WITHDRAWAL_MAX: Final = 12
+TOGETHER_MAX: Final = 4
+
+State = tuple[int, int]  # balance, operations so far
+
+
+class _OverdrawnError(Exception):
+    """The balance does not cover a withdrawal."""
+
+
+def _apply(state: State, operation: bytes) -> State:
+    return state[0] + int(operation.rsplit(b":", 1)[1]), state[1] + 1
+
+
+def _validate(state: State, operation: bytes) -> None:
+    if _apply(state, operation)[0] < 0:
+        raise _OverdrawnError
+
+
+class Told(NamedTuple):
+    """What a client was told of one operation, and how far the log was committed before and after."""
+
+    operation: bytes
+    outcome: str
+    offset: int
+    state: State
+    began: int
+    ended: int
+
+
+class LedgerWorkload(Workload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "ledger") -> None:
+        super().__init__(cluster, name)
+        self.shard_id = -1
+        self.told: list[Told] = []
+        self.sent: set[bytes] = set()
+        self.outcomes = {"booked": 0, "overdrawn": 0, "overtaken": 0, "not-booked": 0, "balances": 0}
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`. The topic loses nothing: no `commit=local`, one writer a shard."""
+        options = self.cluster.options
+        config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
+        profile = "oxia" if options.profile == "multi" else options.profile
+        await insist(
+            lambda: db.create_topic(
+                self.name, shards=1, replicas=options.replicas, profile=profile, config=config
+            )
+        )
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
+        self.shard_id = found.shards[0].shard_id
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.ledger_keepers):
+            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+
+    async def _work(self, process: "Process", number: int) -> None:
+        db = await self.connected()
+        start: State = (0, 0)
+        store = AsyncLogBackedStore(
+            db, self.name, initial=start, apply=_apply, validate=_validate, timeout_s=PATIENCE_S
+        )
+        await insist(store.start)
+        draw, serial = process.random, 0
+        while not self.stopped:
+            if draw.random() < 0.2:
+                await self._read(store)
+                continue
+            count, reevaluate = draw.randint(1, TOGETHER_MAX), draw.random() < 0.5
+            work = []
+            for _ in range(count):
+                serial += 1
+                amount = draw.choice((draw.randint(1, DEPOSIT_MAX), -draw.randint(1, WITHDRAWAL_MAX)))
+                work.append(self._book(store, b"%d:%d:%d" % (number, serial, amount), reevaluate=reevaluate))
+            await asyncio.gather(*work)
+            await self.think(process, count)
+        await store.close()
+        await db.close()
+
+    def _committed(self) -> int:
+        return self.cluster.watch.truth(self.shard_id).end
+
+    async def _book(self, store: AsyncLogBackedStore[State], operation: bytes, *, reevaluate: bool) -> None:
+        began, offset, state = self._committed(), -1, (0, 0)
+        self.sent.add(operation)
+        try:
+            offset, state = await store.submit(operation, reevaluate=reevaluate, timeout_s=PATIENCE_S)
+            outcome = "booked"
+        except _OverdrawnError:
+            outcome = "overdrawn"
+        except OffsetMismatchError:
+            outcome = "overtaken"
+        except TimedOutError as error:
+            outcome = "unknown" if error.details.get("sent", True) else "not-sent"
+        except AntiphonError as error:
+            outcome = f"unknown: {error.code}"
+        self.outcomes[outcome if outcome in self.outcomes else "not-booked"] += 1
+        self.cluster.tell("book", operation.decode(), outcome, offset, state)
+        self.told.append(Told(operation, outcome, offset, state, began, self._committed()))
+
+    async def _read(self, store: AsyncLogBackedStore[State]) -> None:
+        began = self._committed()
+        try:
+            state = await store.catch_up(timeout_s=PATIENCE_S)
+        except AntiphonError as error:
+            self.cluster.tell("balance-not-read", error.code)
+            return
+        self.outcomes["balances"] += 1
+        self.cluster.tell("balance", state)
+        self.told.append(Told(b"", "read", -1, state, began, self._committed()))
+
+    # -- the judge ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `Workload`."""
+        at: dict[bytes, int] = {}
+        states: list[tuple[int, State]] = [(0, (0, 0))]  # from which offset on the log comes to this
+        for batch in self.cluster.watch.truth(self.shard_id).batches:
+            if read_header(batch.data).is_control:
+                continue
+            for record in decode_records(batch.data):
+                operation, state = bytes(record.value or b""), states[-1][1]
+                where = f"{operation!r} at {record.offset}"
+                require(operation in self.sent, "nobodys-record", self.shard_id, f"nobody sent {where}")
+                require(operation not in at, "exactly-once", self.shard_id, f"{where} is at {at} too")
+                at[operation] = record.offset
+                states.append((record.offset + 1, _apply(state, operation)))
+                require(
+                    states[-1][1][0] >= 0,
+                    "legal-history",
+                    self.shard_id,
+                    f"{where} withdraws from a balance of {state[0]}",
+                )
+        for told in self.told:
+            self._check_told(told, at, states)
+
+    def _check_told(self, told: Told, at: dict[bytes, int], states: list[tuple[int, State]]) -> None:
+        between = [
+            state
+            for place, (_, state) in enumerate(states)
+            if states[place][0] <= told.ended
+            and (place + 1 == len(states) or states[place + 1][0] > told.began)
+        ]
+        if told.outcome == "booked":
+            after = dict(states).get(told.offset + 1)
+            require(
+                at.get(told.operation) == told.offset and after == told.state,
+                "acknowledged-kept",
+                self.shard_id,
+                f"{told} was acknowledged; it is at {at.get(told.operation)}, and the log comes to {after} there",
+            )
+        elif told.outcome in {"overdrawn", "overtaken", "not-sent"}:
+            require(
+                told.operation not in at,
+                "refused-nowhere",
+                self.shard_id,
+                f"{told} was not carried out, and is at {at.get(told.operation)}",
+            )
+        if told.outcome == "overdrawn":
+            amount = int(told.operation.rsplit(b":", 1)[1])
+            require(
+                any(balance + amount < 0 for balance, _ in between),
+                "refusal",
+                self.shard_id,
+                f"{told} was refused, and the balance covered it at all times: {between}",
+            )
+        if told.outcome == "read":
+            require(
+                told.state in between,
+                "linearizable",
+                self.shard_id,
+                f"{told} was read; between question and answer the log came to {between}",
+            )
