@@ -1,8 +1,14 @@
 """Consumer groups that this node coordinates: those whose shard of `__groups` it leads.
 
 Holds the groups' state machines, gives them the time, and hands their answers to the requests that wait. A group's state
-belongs to one term of its shard's leadership: when the metadata shows another leader or term, the state is dropped, whoever
-waits is told to find the coordinator, and the members join anew where it is now.
+belongs to one term in which this node's replica of the shard leads: when the metadata shows another leader, or the replica
+leads in another term or not at all, the state is dropped, whoever waits is told to find the coordinator, and the members
+join anew where it is now.
+
+The term is the replica's own, not the metadata's, which may be behind it: a node that lost the lead and got it back before
+its metadata showed either would let members of its old term commit behind those of the coordinator in between. A deposed
+coordinator that has not heard of it still answers heartbeats. It commits nothing, as its replica's term has lost the
+majority, and fetches no offsets, as those reads are confirmed by it.
 """
 
 import asyncio
@@ -89,12 +95,18 @@ class GroupCoordinator:
         except AntiphonError as error:
             structlog.get_logger().warning("group table not created", reason=error.message)
 
-    def home(self, group_id: str) -> ShardMeta:
-        """The shard of a group that this node coordinates."""
+    def home(self, group_id: str) -> tuple[int, int]:
+        """The shard of a group that this node coordinates, and the term in which it does."""
         shard = shard_of_group(self._gateway, group_id)
         if shard.leader != self._gateway.node_id:
             raise NotLeaderError(f"node {shard.leader} coordinates group {group_id!r}", leader=shard.leader)
-        return shard
+        term = self._gateway.term_led(shard.shard_id)
+        if term is None:
+            raise NotLeaderError(
+                f"node {shard.leader} was to coordinate group {group_id!r}, and its replica does not lead",
+                leader=None,
+            )
+        return shard.shard_id, term
 
     def led_shards(self) -> list[ShardMeta]:
         """Shards of the table that this node leads; none while there is no table."""
@@ -106,9 +118,9 @@ class GroupCoordinator:
 
     def find(self, group_id: str) -> Group | None:
         """The group's state, if it has members here."""
-        shard = self.home(group_id)
+        place = self.home(group_id)
         hosted = self._hosted.get(group_id)
-        if hosted is not None and (hosted.shard_id, hosted.term) != (shard.shard_id, shard.term):
+        if hosted is not None and (hosted.shard_id, hosted.term) != place:
             self._drop(group_id)
             hosted = None
         return hosted.group if hosted else None
@@ -177,9 +189,9 @@ class GroupCoordinator:
     def _host(self, group_id: str) -> Group:
         if len(self._hosted) >= GROUPS_MAX:
             raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
-        shard = self.home(group_id)
+        place = self.home(group_id)
         group = Group(group_id, self._config)
-        self._hosted[group_id] = _Hosted(group, shard.shard_id, shard.term)
+        self._hosted[group_id] = _Hosted(group, *place)
         return group
 
     def _settle(self, group: Group) -> None:

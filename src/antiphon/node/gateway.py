@@ -79,6 +79,10 @@ class Gateway(Protocol):
         """Metadata of a shard; raises UnknownShardError."""
         ...
 
+    def term_led(self, shard_id: int) -> int | None:
+        """The term in which the replica here leads a shard and serves it, as the replica knows; None where it does not."""
+        ...
+
     def lost_peers(self) -> Sequence[int]:
         """Nodes that this node cannot reach right now; whether they are dead is for the coordinator to say."""
         ...

@@ -87,6 +87,11 @@ class GatewayCalls:
             raise UnknownShardError(f"there is no shard {shard_id}", shard_id=shard_id)
         return found
 
+    def term_led(self, shard_id: int) -> int | None:
+        """See Gateway."""
+        host = self.hosts.get(shard_id)
+        return host.term if host is not None and host.is_serving else None
+
     def host(self, shard_id: int) -> ShardHost:
         """This node's replica of the shard; NotLeaderError with the leader where it has none, or UnknownShardError."""
         host = self.hosts.get(shard_id)

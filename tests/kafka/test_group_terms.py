@@ -1,0 +1,68 @@
+"""A group's state belongs to the term in which this node's own replica leads, whatever the metadata here says yet."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from antiphon.errors import NotLeaderError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.group_coordinator import GroupCoordinator
+from antiphon.kafka.group_types import GroupConfig, Join, Sync
+from antiphon.node.gateway import Gateway
+from antiphon.wire.metadata import Kind, ShardMeta, TopicMeta
+
+HERE, SHARD, TERM = 1, 7, 5
+JOIN = Join("", None, "c", "h", 60_000, 60_000, "consumer", (("range", b""),), "m")
+
+
+class StaleNode:
+    """A node whose metadata says for ever that it leads the shard of all groups in one term; its replica knows better."""
+
+    node_id = HERE
+    metadata = SimpleNamespace(version=1)
+
+    def __init__(self) -> None:
+        self.leads_in: int | None = TERM
+
+    def topic(self, name: str) -> TopicMeta:
+        shard = ShardMeta(SHARD, 0, (0, 1, 2), leader=HERE, term=TERM)
+        return TopicMeta(name, b"t" * 16, Kind.TABLE, 3, "oxia", (shard,), internal=True)
+
+    def term_led(self, shard_id: int) -> int | None:
+        return self.leads_in if shard_id == SHARD else None
+
+
+async def with_a_member(node: StaleNode) -> tuple[GroupCoordinator, int]:
+    groups = GroupCoordinator(cast(Gateway, cast(Any, node)), GroupConfig(initial_delay_ms=0), table_shards=1)
+    joined = await groups.join("g", JOIN)
+    assert joined.error_code == code.NONE
+    await groups.sync("g", Sync("m", None, joined.generation, "consumer", "range", (("m", b""),)))
+    assert groups.check_commit("g", "m", None, joined.generation) == code.NONE
+    return groups, joined.generation
+
+
+def test_a_generation_of_an_earlier_term_commits_nothing_though_the_metadata_still_shows_that_term() -> None:
+    async def scenario() -> None:
+        node = StaleNode()
+        groups, generation = await with_a_member(node)
+        node.leads_in = (
+            TERM + 2
+        )  # another node led in between, and may have had members of a later generation
+        assert groups.check_commit("g", "m", None, generation) == code.ILLEGAL_GENERATION
+        assert groups.heartbeat("g", "m", None, generation) == code.UNKNOWN_MEMBER_ID
+
+    asyncio.run(scenario())
+
+
+def test_a_coordinator_whose_replica_was_deposed_answers_for_no_group() -> None:
+    async def scenario() -> None:
+        node = StaleNode()
+        groups, generation = await with_a_member(node)
+        node.leads_in = None
+        with pytest.raises(NotLeaderError):
+            groups.heartbeat("g", "m", None, generation)
+        assert groups.hosted() == []
+
+    asyncio.run(scenario())
