@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+TYPES := $(VENV)/types.txt
 # How many processes run tests; all that need Spark stay in one of them.
 WORKERS ?= 2
 
-.PHONY: help setup demo test check fix bench simulate simulate-plants prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench simulate simulate-plants prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -25,13 +26,18 @@ setup: $(STAMP) ## make .venv from the lock file, with every extra
 demo: setup ## run the main job on a year of flights and prove the result
 	$(BIN)/antiphon demo $(ARGS)
 
-check: setup ## lint and types; changes nothing
-	$(BIN)/ruff format --check --quiet src tests examples || { echo "formatting differs: make fix"; exit 1; }
-	$(BIN)/ruff check --quiet src tests examples
+check: lint ## lint and types; changes nothing
 	$(BIN)/mypy
 
-test: check ## lint, types and the whole test suite
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+lint: setup
+	$(BIN)/ruff format --check --quiet src tests examples || { echo "formatting differs: make fix"; exit 1; }
+	$(BIN)/ruff check --quiet src tests examples
+
+# Types are checked while the tests begin: mypy needs one core for as long as the tests take to be collected.
+test: lint ## lint, types and the whole test suite
+	@$(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat $(TYPES); test $$tests -eq 0 -a $$types -eq 0
 
 fix: setup ## format and mend what the linter can mend
 	$(BIN)/ruff format src tests examples
