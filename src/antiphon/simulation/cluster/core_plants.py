@@ -2,12 +2,82 @@
 
 from typing import Any, Final
 
+from antiphon.log.hard_state import HardState
 from antiphon.log.segment import SegmentScan
 from antiphon.log.shard_log import ShardLog
 from antiphon.node.shard_clients import ShardClients
-from antiphon.simulation import mutations
+from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE
+
+_ALONE: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 15_000,
+    "fault_every_ms": 2_500,
+    "fault_lasts_ms": 6_000,
+    "delay_us": (1_000, 5_000),
+    "cut_weight": 1,
+}
+"""Leaders are cut off for seconds. Clients who write to them wait, so those count who only read, or are refused."""
+
+_ALONE_AND_BUSY: Final[dict[str, Any]] = {**_ALONE, "operations_per_s": 48}
+
+_DEATHS_BEYOND_CUTS: Final[dict[str, Any]] = {
+    **_ALONE,
+    "fault_every_ms": 700,
+    "fault_lasts_ms": 3_000,
+    "kill_weight": 1,
+    "operations_per_s": 200,
+    "appenders": 6,
+    "putters": 0,
+}
+"""Who leads beyond a cut dies, and somebody leads next who has fewer entries than who is cut off."""
+
+_HALVES: Final[dict[str, Any]] = {
+    **_ALONE,
+    "nodes": 5,
+    "topic_shards": 5,
+    "fault_every_ms": 1_000,
+    "fault_lasts_ms": 3_000,
+    "operations_per_s": 100,
+}
+"""Two of five nodes are cut off: of some shards they have a majority, of the cluster they have none."""
+
+_SLOW_LEADERS: Final[dict[str, Any]] = {
+    **CALM,
+    "topic_shards": 6,
+    "fault_ms": 10_000,
+    "fault_every_ms": 300,
+    "fault_lasts_ms": 2_000,
+    "kill_weight": 2,
+    "pause_weight": 2,
+    "one_way_weight": 2,
+    "slow_calls_weight": 3,
+    "operations_per_s": 30,
+}
+"""Who is asked to lead takes so long that somebody else is asked."""
+
+_LOSSES_BEYOND_CUTS: Final[dict[str, Any]] = {
+    **_ALONE,
+    "fault_ms": 20_000,
+    "fault_every_ms": 900,
+    "fault_lasts_ms": 4_000,
+    "lost_files_weight": 1,
+    "kill_weight": 1,
+    "operations_per_s": 40,
+}
+"""One node is cut off, one loses its files, and then the only one with everything dies."""
+
+_BIG_LOSSES: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 8_000,
+    "fault_every_ms": 1_500,
+    "lost_files_weight": 1,
+    "record_bytes": 65_000,
+    "operations_per_s": 60,
+    "putters": 1,
+}
+"""What was lost comes back in several pieces."""
 
 _KILLS: Final[dict[str, Any]] = {
     **CALM,
@@ -16,10 +86,24 @@ _KILLS: Final[dict[str, Any]] = {
     "fault_lasts_ms": 200,
     "kill_weight": 1,
 }
+_ELECTIONS: Final[dict[str, Any]] = {
+    **_KILLS,
+    "nodes": 5,
+    "replicas": 5,
+    "topic_shards": 6,
+    "fault_every_ms": 40,
+    "fault_lasts_ms": 20,
+    "delay_us": (20_000, 120_000),
+    "operations_per_s": 20,
+    "appenders": 1,
+    "putters": 1,
+}
+"""Elections take long, several ask for votes at a time, and voters are killed and back at once."""
+
 _ROT: Final[dict[str, Any]] = {**_KILLS, "fault_every_ms": 400, "bit_flip_weight": 4}
 _LATE: Final[dict[str, Any]] = {**RESETS, "fault_every_ms": 100, "reset_weight": 0, "late_weight": 6}
 
-_PROTOCOL: Final = (
+_FOLLOWING: Final = (
     ClusterPlant(
         "node-h4-older-term-by-counting",
         "a leader commits entries of older terms because a majority has them (H4)",
@@ -28,15 +112,62 @@ _PROTOCOL: Final = (
         options=TROUBLE,
     ),
     ClusterPlant(
+        "node-no-prev-check",
+        "a follower takes entries wherever the leader says that they go",
+        mutations.NO_PREV_CHECK,
+        profile="raft",
+        options=_DEATHS_BEYOND_CUTS,
+        rare=True,
+    ),
+    ClusterPlant(
         "node-cut-on-every-append",
         "a follower cuts its log behind the preceding entry before it takes new ones, also those of a late message",
         mutations.CUT_ON_EVERY_APPEND,
         profile="raft",
         options=_LATE,
     ),
+    ClusterPlant(
+        "node-repaired-too-early",
+        "a damaged log counts as whole again once it has any entry committed in the current term",
+        election_mutations.REPAIRED_TOO_EARLY,
+        profile="raft",
+        options=_BIG_LOSSES,
+    ),
+)
+
+_LEADING: Final = (
+    ClusterPlant(
+        "node-minority-fence",
+        "the coordinator appoints a leader when a single replica has promised the term",
+        election_mutations.MINORITY_FENCE,
+        options=_HALVES,
+        rare=True,
+    ),
+    ClusterPlant(
+        "node-damaged-votes",
+        "a promise counts although the log behind it has lost entries",
+        election_mutations.DAMAGED_VOTES,
+        options=_LOSSES_BEYOND_CUTS,
+        rare=True,
+    ),
+    ClusterPlant(
+        "node-same-term-again",
+        "the coordinator repeats an election in the term of one that did not come to an end",
+        election_mutations.SAME_TERM_AGAIN,
+        options=_SLOW_LEADERS,
+        rare=True,
+    ),
 )
 
 _STARTS: Final = (
+    ClusterPlant(
+        "node-forgotten-vote",
+        "a restarted replica does not know whom it voted for",
+        (Edit(HardState, "load", "vote = None if voted_for < 0 else voted_for", "vote = None"),),
+        profile="raft",
+        options=_ELECTIONS,
+        rare=True,
+    ),
     ClusterPlant(
         "node-forgotten-term",
         "a restarted replica takes the term of its last entry for its own",
@@ -62,7 +193,7 @@ _STARTS: Final = (
                 "if self._indexed_beyond():\n            check_batch(header, batch)",
             ),
         ),
-        options={**CRASHES, "bulk_writers": 3, "appenders": 4},
+        options={**CRASHES, "bulk_writers": 3, "appenders": 4, "record_bytes": 1_500},
         rare=True,
     ),
     ClusterPlant(
@@ -74,6 +205,27 @@ _STARTS: Final = (
 )
 
 _CLIENTS: Final = (
+    ClusterPlant(
+        "node-read-without-confirming",
+        "a leader serves reads without asking whether it still leads",
+        mutations.READ_WITHOUT_CONFIRMING,
+        options={**_ALONE_AND_BUSY, "appenders": 0, "putters": 12},
+        rare=True,
+    ),
+    ClusterPlant(
+        "node-refuse-without-confirming",
+        "a leader refuses a conditional append without asking whether it still leads",
+        (
+            Edit(
+                ShardClients,
+                "_mismatch",
+                "self.when_confirmed(actual, timeout_s",
+                "self.when_committed(actual, timeout_s",
+            ),
+        ),
+        options={**_ALONE_AND_BUSY, "appenders": 12, "putters": 0, "conditional_ppm": 1_000_000},
+        rare=True,
+    ),
     ClusterPlant(
         "node-condition-on-watermark",
         "a conditional append is held against the high watermark, not against the log's end",
@@ -96,4 +248,4 @@ _CLIENTS: Final = (
     ),
 )
 
-CORE_PLANTS: Final = (*_PROTOCOL, *_STARTS, *_CLIENTS)
+CORE_PLANTS: Final = (*_FOLLOWING, *_LEADING, *_STARTS, *_CLIENTS)

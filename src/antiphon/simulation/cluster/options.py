@@ -63,6 +63,7 @@ class ClusterOptions:
     slow_calls_weight: int = 0
     old_shard_weight: int = 0
     late_weight: int = 0
+    record_bytes: int = 0  # of each record of the topic, besides its value
     old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
     rocks: bool = (
         False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory

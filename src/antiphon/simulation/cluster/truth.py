@@ -5,6 +5,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from antiphon.records.batch import BatchHeader, Buffer
+from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.simulation.violation import require
 
 
@@ -57,6 +58,11 @@ class ShardTruth:
         if header.producer_id >= 0:
             self.producers[header.producer_id] = None
         return True
+
+    @property
+    def end_id(self) -> EntryId:
+        """Of the last committed batch."""
+        return EntryId(self.batches[-1].term, self.end) if self.batches else EMPTY
 
     def at(self, offset: int) -> Batch | None:
         """The committed batch that begins at `offset`."""

@@ -10,7 +10,7 @@
   until it has all of it again.
 - `watermark`: nothing is settled beyond the log's end; settled offsets only rise while a process lives.
 - `one-leader`: no two replicas lead one shard in one term.
-- `leader-completeness`: who begins to serve as leader has all that was committed.
+- `leader-completeness`: who leads has all that was committed.
 - `applied-committed`: a table's store is never ahead of what is committed.
 - `applied-first`: a table's store has what clients are told is committed, before they are told.
 - `producers-known`: of a log that was cut, no producer's last batch is behind the end.
@@ -439,17 +439,16 @@ class Watch:
             host.shard_id,
             f"nodes {other} and {machine.node_id} both lead term {host.term}",
         )
-        if not host.is_serving:
-            return
-        seen.ready_term = host.term
-        self._cluster.tell("leader", machine.node_id, host.shard_id, host.term, host.log.log_end)
-        truth = self.truth(host.shard_id)
+        truth, log = self.truth(host.shard_id), host.log
         require(
-            host.log.log_end >= truth.end,
+            log.log_end >= truth.end and (log.log_start >= truth.end or log.terms.holds(truth.end_id)),
             "leader-completeness",
             host.shard_id,
-            f"node {machine.node_id} leads term {host.term} with a log of {host.log.log_end}, committed is {truth.end}",
+            f"node {machine.node_id} leads term {host.term} with a log of {log.end}, committed is {truth.end_id}",
         )
+        if host.is_serving:
+            seen.ready_term = host.term
+            self._cluster.tell("leader", machine.node_id, host.shard_id, host.term, log.log_end)
 
 
 def _shard_path(shard_id: int) -> str:

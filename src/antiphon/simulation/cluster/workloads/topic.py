@@ -47,6 +47,7 @@ class TopicWorkload(Workload):
     ) -> None:
         super().__init__(cluster, name)
         self._losses_allowed = losses_allowed
+        self._key = bytes(cluster.options.record_bytes) or None
         self.shard_ids: list[int] = []
         self.acknowledged: dict[bytes, tuple[int, int]] = {}  # value -> (shard, offset)
         self._sent: set[bytes] = set()
@@ -106,7 +107,9 @@ class TopicWorkload(Workload):
             self._expected[value] = expected
         committed = self.cluster.watch.truth(self.shard_ids[shard]).end
         try:
-            at = await topic.append(value, shard=shard, expected_offset=expected, timeout_s=PATIENCE_S)
+            at = await topic.append(
+                value, key=self._key, shard=shard, expected_offset=expected, timeout_s=PATIENCE_S
+            )
         except OffsetMismatchError as error:
             self.outcomes["refused"] += 1
             self._check_refusal(value, shard, int(error.details["actual"]), committed)
