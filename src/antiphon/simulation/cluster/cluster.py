@@ -37,6 +37,7 @@ class SimulatedCluster:
         self.options = options
         self._draw = Random(f"antiphon cluster run {options.profile} {options.seed}")
         self.loop = VirtualLoop(self.stream("loop"))
+        self.loop.thread_lag_s = options.thread_lag_us / 1e6
         low, high = options.delay_us
         self.network = Network(self.loop, self.stream("network"), (low / 1e6, high / 1e6))
         self.network.observe = self._observe

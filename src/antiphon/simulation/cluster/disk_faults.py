@@ -169,6 +169,7 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
     def look() -> None:
         if is_sound(cluster, machine, needed):
             cluster.watch.hurt.discard(machine.node_id)
+            machine.flipped.clear()  # what has those names by now may be other files
             cluster.tell("sound", machine.node_id)
             return
         if faults.stopped:
@@ -287,6 +288,16 @@ def _some_loss(machine: "Machine", draw: Random) -> list[str]:
 @register("bit_flip")
 def _bit_flip(faults: Faults, fault: Fault, draw: Random) -> None:
     """The node is killed, and starts again with one bit flipped in a log, index, snapshot, hard state or store."""
+    _flip(faults, fault, draw, "")
+
+
+@register("store_flip")
+def _store_flip(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The same, always in a table's store."""
+    _flip(faults, fault, draw, "store")
+
+
+def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
     machine = faults.machine(fault)
     if not machine.is_up or not may_be_hurt(faults.cluster, machine):
         return
@@ -297,7 +308,7 @@ def _bit_flip(faults: Faults, fault: Fault, draw: Random) -> None:
     for root in (*_replicas_with_something(machine), *tables):
         for path, data in _files(machine.disk.copy(root), root):
             kind = _kind_of_file(path)
-            if data and kind:
+            if data and kind and wanted in {"", kind}:
                 by_kind.setdefault(kind, []).append((path, len(data)))
     if by_kind:
         path, size = draw.choice(by_kind[draw.choice(sorted(by_kind))])

@@ -12,6 +12,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.faults import Fault, Faults, register
+from antiphon.wire.internal import is_internal
 from antiphon.wire.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
 
 if TYPE_CHECKING:
@@ -37,13 +38,18 @@ class Operator:
         name = draw.choice(sorted(COMMANDS))
         self.process.run(self._carry_out(name, draw))
 
+    async def elect_internal(self, draw: Random) -> None:
+        """Have one node lead the shards of the cluster's own tables."""
+        await self._carry_out("elect-internal", draw)
+
     async def _carry_out(self, name: str, draw: Random) -> None:
         try:
             if self._client is None:
                 client = AsyncClient(self.cluster.servers, timeout_s=PATIENCE_S)
                 await client.connect()
                 self._client = client
-            await COMMANDS[name](self, await self.db.metadata(), draw)
+            command = COMMANDS.get(name, _elect_internal)
+            await command(self, await self.db.metadata(), draw)
         except AntiphonError as error:
             self.cluster.tell("refused", name, error.code)
         else:
@@ -77,6 +83,14 @@ async def _elect(operator: Operator, meta: ClusterMeta, draw: Random) -> None:
     topic, shard = operator.some_shard(meta, draw)
     node = draw.choice([-1, *shard.ensemble])
     await operator.db.elect_leader(topic.name, shard.index, node=node)
+
+
+async def _elect_internal(operator: Operator, meta: ClusterMeta, draw: Random) -> None:
+    node = draw.choice(meta.nodes).node_id
+    for topic in meta.topics:
+        for shard in topic.shards if is_internal(topic) else ():
+            if node in shard.ensemble:
+                await operator.db.elect_leader(topic.name, shard.index, node=node)
 
 
 async def _move(operator: Operator, meta: ClusterMeta, draw: Random) -> None:

@@ -69,6 +69,10 @@ class ClusterOptions:
         False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory
     )
     install_weight: int = 0  # power failures while a snapshot is put in place
+    store_flip_weight: int = 0  # flipped bits in tables' stores only
+    internal_elect_weight: int = 0  # elections of leaders in the cluster's own tables
+    slow_watchers: bool = False  # they take their time over what they are given
+    thread_lag_us: int = 0  # what was done in a thread is known so much later, at most
     intruders: int = 0  # clients that write to what belongs to the cluster
     store_block_bytes: int = 4096  # of tables' stores: a row of another block is read where one is damaged
 
@@ -129,6 +133,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
             **_doors(profile, seed),
             **_more_disk(profile, seed),
             **_intruders(profile, seed),
+            **_delays(profile, seed),
             **overrides,
         },
     )
@@ -180,6 +185,11 @@ def _more_disk(profile: str, seed: int) -> dict[str, int]:
 
 def _intruders(profile: str, seed: int) -> dict[str, int]:
     return {"intruders": Random(f"antiphon cluster intruders {profile} {seed}").choice((0, 0, 0, 0, 1))}
+
+
+def _delays(profile: str, seed: int) -> dict[str, Any]:
+    draw = Random(f"antiphon cluster delays {profile} {seed}")
+    return {"thread_lag_us": draw.choice((0, 0, 0, 1_000, 20_000)), "slow_watchers": draw.random() < 0.3}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

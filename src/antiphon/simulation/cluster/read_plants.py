@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from antiphon.client import archive
+from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.node import table_shard
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.wire.requests import TableRows, TableScan
 
@@ -64,6 +65,30 @@ READ_PLANTS: Final = (
         "a scan lets transactions change a group of keys while it reads them",
         _IN_PIECES,
         options=_GROUPS,
+    ),
+    ClusterPlant(
+        "client-watches-new-shards-early",
+        "a watch follows a shard that was split off as soon as it hears of it, and not where its keys were released",
+        (
+            Edit(
+                Watch,
+                "_follow",
+                "            if changes:\n",
+                "            await self._cluster.refresh()\n"
+                "            for shard in (await self._resolve()).shards:\n"
+                "                self._begin(shard.shard_id, shard.own_start)\n"
+                "            if changes:\n",
+            ),
+        ),
+        options={
+            **MOVES,
+            "appenders": 0,
+            "putters": 4,
+            "watches": True,
+            "slow_watchers": True,
+            "fault_every_ms": 100,
+        },
+        rare=True,
     ),
     ClusterPlant(
         "client-reads-on-at-log-end",

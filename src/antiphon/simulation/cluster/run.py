@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 import antiphon.simulation.cluster.disk_faults
-import antiphon.simulation.cluster.snapshot_faults  # noqa: F401 - both register their kinds of faults
+import antiphon.simulation.cluster.shell_faults  # noqa: F401 - both register their kinds of faults
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.cluster import Event, SimulatedCluster

@@ -2,10 +2,12 @@
 
 from typing import Final
 
-from antiphon.node import trimming
+from antiphon.node import received_snapshots, trimming
+from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import SNAPSHOTS
+from antiphon.simulation.memory_store import MemoryStore
 
 _SENT: Final = (
     ClusterPlant(
@@ -21,6 +23,51 @@ _SENT: Final = (
         ),
         options={**SNAPSHOTS, "operations_per_s": 60, "appenders": 8, "putters": 4},
     ),
+    ClusterPlant(
+        "node-resumes-another-snapshot",
+        "a snapshot goes on with files that came with another one, and only their sizes are checked",
+        (
+            Edit(
+                ReceivedSnapshots,
+                "begin",
+                "if begun is None or (begun.snapshot_id, begun.files) != (request.snapshot_id, request.files):",
+                "if begun is None:",
+            ),
+            Edit(
+                received_snapshots,
+                "_check_files",
+                "if (size, crc) != (file.size_bytes, file.crc):",
+                "if size != file.size_bytes:",
+            ),
+        ),
+        options={**SNAPSHOTS, "cut_weight": 2, "thread_lag_us": 50_000},
+    ),
+)
+
+_STORES: Final = (
+    ClusterPlant(
+        "node-scan-passes-over-damage",
+        "a scan that meets a damaged block of the store ends there, as if there were no more rows",
+        (
+            Edit(MemoryStore, "items", "if damaged:", "if False:"),
+            Edit(MemoryStore, "items", "    self.check(start, None)\n", ""),
+        ),
+        options={
+            **SNAPSHOTS,
+            "fault_ms": 40_000,
+            "fault_every_ms": 400,
+            "fault_lasts_ms": 100,
+            "kill_weight": 3,
+            "trim_weight": 0,
+            "store_flip_weight": 3,
+            "store_block_bytes": 1,
+            "store_flush_every": 12,
+            "operations_per_s": 12,
+            "scans": True,
+            "putters": 1,
+            "appenders": 0,
+        },
+    ),
 )
 
 _TRIMMED: Final = (
@@ -35,4 +82,4 @@ _TRIMMED: Final = (
     ),
 )
 
-SNAPSHOT_PLANTS: Final = (*_SENT, *_TRIMMED)
+SNAPSHOT_PLANTS: Final = (*_SENT, *_STORES, *_TRIMMED)

@@ -87,6 +87,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         self.steps = 0
         self.now = 1000.0  # seconds of the world's own clock
         self.failures: list[dict[str, Any]] = []  # what reached the exception handler
+        self.thread_lag_s = 0.0  # what was done in a thread is known so much later, at most
         self._rng = rng
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
@@ -262,6 +263,13 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
                 result = func(*args)
             except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to who waits
                 error = problem
+            if self.thread_lag_s:
+                lag_s = self._rng.uniform(0.0, self.thread_lag_s)
+                self.in_context(lag_s, copy_context(), deliver, result, error)
+            else:
+                deliver(result, error)
+
+        def deliver(result: Any, error: Exception | None) -> None:
             if future.done():
                 return
             if error is not None:

@@ -5,6 +5,7 @@ saw a split begin gives each key's changes in order; one that began when a table
 promises an order for each of them only.
 """
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.watch import Change
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 WATCHERS: Final = 2
 CHANGES_MAX: Final = 200  # of one watch, about, until it is begun anew
+PAUSE_CHANCE: Final = 0.02
+PAUSE_S: Final = 1.0
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -48,6 +51,7 @@ class WatchWorkload(FollowingWorkload):
         super().__init__(cluster, "watches", writers)
         self._table = writers
         self._watchers = [Watcher(self.random.choice((LATEST, EARLIEST))) for _ in range(WATCHERS)]
+        self._pauses = cluster.stream("slow watchers")
         self.outcomes = {"changes": 0, "watches": 0}
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -93,9 +97,15 @@ class WatchWorkload(FollowingWorkload):
                 if change.shard not in watcher.shards:
                     await self._shards(db, watcher)
                 self._given(watcher, change)
+                await self._take_time()
                 changes -= 1
                 if not changes and not self.stopped:
                     return
+
+    async def _take_time(self) -> None:
+        """Now and then a watcher is busy with a change for a while, and the next ones wait."""
+        if self.cluster.options.slow_watchers and not self.stopped and self._pauses.random() < PAUSE_CHANCE:
+            await asyncio.sleep(self._pauses.uniform(0.0, PAUSE_S))
 
     @staticmethod
     def _start_in(watcher: Watcher, shard_id: int) -> int:

@@ -1,4 +1,4 @@
-"""A machine that loses power while a snapshot takes the place of a replica's log and store."""
+"""Power failures while a snapshot takes the place of a replica, and elections in the cluster's own tables."""
 
 from dataclasses import dataclass
 from random import Random
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CALLS_MAX: Final = 25  # to the disk, from when an installation has begun until the power fails
 LOOK_S: Final = 0.1
+RESTART_MS_MAX: Final = 1_000
+ARMED_S: Final = 3.0  # so long such a failure waits for a snapshot
 
 
 @dataclass(slots=True)
@@ -45,9 +47,17 @@ def _install(faults: Faults, fault: Fault, draw: Random) -> None:
         if waiting.calls == 0 and not machine.is_up:
             faults.cluster.tell_only("install-interrupted", machine.node_id)
             over()
-            restart_later(faults, machine, fault.lasts_ms)
+            restart_later(faults, machine, min(fault.lasts_ms, RESTART_MS_MAX))
         elif waiting in machine.trouble:
             faults.later(LOOK_S, look)
 
     faults.later(LOOK_S, look)
-    faults.later(2 * LOOK_S + fault.lasts_ms / 1000, over)
+    faults.later(ARMED_S, over)
+
+
+@register("internal_elect")
+def _internal_elect(faults: Faults, _fault: Fault, draw: Random) -> None:
+    """An operator has the shards of the cluster's own tables led by some node."""
+    operator = faults.cluster.operator
+    if operator is not None:
+        operator.process.run(operator.elect_internal(draw))
