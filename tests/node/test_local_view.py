@@ -1,7 +1,13 @@
 """What a node tells of leaders where replicas vote: its own replica may know better than the coordinator has said."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from antiphon.node.agent import ClusterAgent
 from antiphon.node.local_view import LocalView
-from antiphon.wire.cluster import MetadataDelta, ShardChange
+from antiphon.wire.cluster import LiveSet, MetadataDelta, ShardChange
 from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus, TopicMeta
 
 TOPIC = TopicMeta("t", b"t" * 16, Kind.TOPIC, 3, "raft", ())
@@ -59,3 +65,17 @@ def test_what_is_known_here_outlives_a_whole_copy_of_the_metadata() -> None:
     view.led_by(7, 5, 1)
     assert view.apply(delta(2, 4, 0))
     assert seen(view) == (1, 5, ShardStatus.ONLINE)
+
+
+@pytest.mark.parametrize("votes", [True, False])
+def test_a_leader_that_votes_reports_again_while_the_metadata_shows_an_older_term(votes: bool) -> None:
+    """Its report may have come before the record that made it a member, and been passed over (S0.2)."""
+    agent: Any = SimpleNamespace(view=LocalView("c"))
+    host: Any = SimpleNamespace(elects_itself=votes)
+    live = LiveSet(7, 6, (0, 1, 2), ())
+    is_news = ClusterAgent._is_news
+    assert not is_news(agent, host, live), "nothing is known of the shard"
+    assert agent.view.apply(delta(1, 5, ABSENT_NODE))
+    assert is_news(agent, host, live) is votes
+    assert agent.view.apply(delta(2, 7, 1, base=1))
+    assert not is_news(agent, host, live), "a newer leader is recorded"

@@ -11,6 +11,9 @@ from antiphon.simulation.cluster.run import run_cluster
 
 QUICK_SEEDS = 3
 QUICK = [
+    "node-one-step-change",
+    "node-marker-of-everything",
+    "node-few-are-enough",
     "node-promises-unsynced",
     "node-writes-no-vote",
     "node-acknowledges-before-sync",

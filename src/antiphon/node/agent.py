@@ -38,6 +38,7 @@ from antiphon.wire.requests import AdminRequest
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
 
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.3
@@ -165,17 +166,24 @@ class ClusterAgent:
             if host.is_serving or host.replica.live:
                 told = self._live_told.get(host.shard_id)
                 live = live_set(host, told)
-                if told != live or self._is_news(live):
+                if told != live or self._is_news(host, live):
                     changes.append(live)
                     host.proposed_live = (
                         None  # said once; the replica proposes again what is not recorded in time
                     )
         return tuple(changes[:LIVE_SETS_MAX])
 
-    def _is_news(self, live: LiveSet) -> bool:
-        """Does the metadata of this term say otherwise? A restarted member counts again when its leader says so."""
+    def _is_news(self, host: "ShardHost", live: LiveSet) -> bool:
+        """Does the metadata say otherwise? A restarted member counts again when its leader says so.
+
+        And where replicas vote, a leader is not recorded whose report came before the record that made it a member.
+        """
         found = self.view.recorded(live.shard_id)
-        return found is not None and found.term == live.term and set(found.live) != set(live.live)
+        if found is None:
+            return False
+        if found.term < live.term:
+            return host.elects_itself
+        return found.term == live.term and set(found.live) != set(live.live)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 

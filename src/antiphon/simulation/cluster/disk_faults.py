@@ -28,9 +28,8 @@ from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
 from antiphon.node import trimming
 from antiphon.node.multi_host import MultiHost
-from antiphon.simulation.cluster.disk_view import end_of_log, promise_of
+from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
-from antiphon.simulation.cluster.machine import DIRECTORY
 from antiphon.simulation.memory_store import MemoryStore
 from antiphon.simulation.rocks_on_disk import RocksOnDisk
 
@@ -190,6 +189,8 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
             return False
         if host.log.durable_end < end or not cluster.watch.holds_all(machine, host, end):
             return False
+        if machine.has_new_disk and not host.elects_itself and machine.node_id not in shard.live:
+            return False  # the coordinator does not trust it yet
         if _is_store_damaged(host):
             return False
     return all(host.log.damaged is None for host in node.hosts.values())
@@ -385,6 +386,24 @@ def _while_stopped(faults: Faults, machine: "Machine", work: Callable[[], None])
     task = process.run(node.stop())
     task.add_done_callback(lambda _: faults.later(0.0, stopped))
     faults.later(STOP_S, stopped)
+
+
+@register("new_disk")
+def _new_disk(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The machine fails, and comes back with an empty disk; or all lose power, and one disk does not survive that."""
+    machine = faults.machine(fault)
+    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+        return
+    faults.cluster.watch.note_held(machine)
+    for other in faults.cluster.machines if draw.random() < 0.5 else ():
+        other.power_off()
+        restart_later(faults, other, draw.randint(1, fault.lasts_ms))
+    machine.kill()
+    _hurt(faults, machine, "a new disk")
+    faults.cluster.watch.disk_is_new(machine)
+    machine.has_new_disk, machine.disk_is_known = True, False
+    machine.disk.lose(DIRECTORY)
+    restart_later(faults, machine, fault.lasts_ms)
 
 
 def _is_known_to_be_older(machine: "Machine", path: str, copy: Copy) -> bool:

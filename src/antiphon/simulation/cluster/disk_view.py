@@ -4,16 +4,23 @@ import os
 import struct
 from typing import Final
 
+from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.segment import DATA_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.entry_id import EMPTY, EntryId
 
+DIRECTORY: Final = "/data"  # of each simulated node
 _PROMISE_AT: Final = 16  # magic, version and CRC come first
 _BEGINNING: Final = struct.Struct(">qiibIhi")
 """Of a batch: base offset, length after these two fields, term, magic, CRC, attributes, its last offset less the first."""
 _LENGTH_FIELDS: Final = 12  # of a batch, not counted by its length
+
+
+def shard_path(shard_id: int) -> str:
+    """Where a simulated node keeps its replica of a shard."""
+    return f"{DIRECTORY}/{SHARDS_NAME}/{shard_id}"
 
 
 def promise_of(disk: SimulatedDisk, shard_path: str) -> tuple[int, int]:

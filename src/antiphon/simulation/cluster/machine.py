@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports
 from antiphon.node.node import Node
+from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
 from antiphon.simulation.runtime.process import EPOCH_NS, Process
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from antiphon.table.store import StoreEngine
 
 NATIVE_PORT, KAFKA_PORT, HTTP_PORT = 7400, 9092, 8080
-DIRECTORY = "/data"
 CARE_S: Final = 2.0  # between two looks of an operator
 RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
@@ -39,6 +39,8 @@ class Machine:
         self.trouble: list[Fault] = []  # what the disk does wrong, over restarts too
         self.may_stop = False  # has the disk given replicas a reason to stop?
         self.flipped: list[tuple[str, int]] = []  # bits, by file
+        self.has_new_disk = False  # in the place of the one that it began with
+        self.disk_is_known = True  # to the coordinator, since a process before this one
         self._capacity_bytes: int | None = None
         self._duration_s: Duration | None = None
         self._arm()
@@ -159,6 +161,7 @@ class Machine:
             self._gone()
 
     def _gone(self) -> None:
+        self.disk_is_known = self.is_disk_known()
         node, self.node = self.node, None
         self.slow_s = 0.0
         if node is not None:
@@ -211,6 +214,11 @@ class Machine:
         elif process is not None and not process.alive:
             self.start()
         self.cluster.loop.call_later(CARE_S, self._care, restarts)
+
+    def is_disk_known(self) -> bool:
+        """Has the coordinator heard which disk this machine has?"""
+        node = self.node
+        return self.disk_is_known or (node is not None and node.agent.registered.is_set())
 
     def look(self) -> None:
         """Did the disk crash the process in the middle of a call?"""

@@ -35,7 +35,7 @@ class Operator:
 
     def order(self, draw: Random) -> None:
         """Carry out a drawn command, in the background."""
-        name = draw.choice(sorted(COMMANDS))
+        name = draw.choice(self.cluster.options.commands.split() or sorted(COMMANDS))
         self.process.run(self._carry_out(name, draw))
 
     async def elect_internal(self, draw: Random) -> None:

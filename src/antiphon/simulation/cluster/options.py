@@ -64,6 +64,9 @@ class ClusterOptions:
     old_shard_weight: int = 0
     late_weight: int = 0
     record_bytes: int = 0  # of each record of the topic, besides its value
+    new_disk_weight: int = 0  # an empty disk in the place of the one that was there
+    commands: str = ""  # of the operator, separated by spaces; empty: all that there are
+    topic_config: str = ""  # of the topic: name=value, separated by spaces
     old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
     rocks: bool = (
         False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory

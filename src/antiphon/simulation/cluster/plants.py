@@ -14,6 +14,7 @@ from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
 from antiphon.simulation.cluster.door_plants import DOOR_PLANTS
 from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
 from antiphon.simulation.cluster.host_plants import HOST_PLANTS
+from antiphon.simulation.cluster.mode_plants import MODE_PLANTS
 from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
@@ -40,6 +41,7 @@ _ALL: Final = (
     *SNAPSHOT_PLANTS,
     *SHELL_PLANTS,
     *READ_PLANTS,
+    *MODE_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

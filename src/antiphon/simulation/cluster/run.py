@@ -19,6 +19,7 @@ from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
+from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
 from antiphon.simulation.cluster.workloads.intruders import IntruderWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
@@ -87,6 +88,8 @@ def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
         found.append(HttpWorkload(cluster))
     if options.intruders:
         found.append(IntruderWorkload(cluster))
+    if options.new_disk_weight:
+        found.append(FirstRecords(cluster, "first-records"))
     return found
 
 

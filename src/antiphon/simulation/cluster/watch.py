@@ -21,7 +21,8 @@
 - `no-loss`: no log is found damaged on a disk that lost nothing.
 - `no-crash`: no replica stops for a reason of its own.
 
-`shell_watch` has what holds where a shell acts on its own account, `watch_multi` what holds where every replica writes.
+`shell_watch` has what holds where a shell acts on its own account, `watch_multi` what holds where every replica writes,
+`mode_watch` what holds of members, live sets, markers and announced losses.
 
 What the checks read they read from memory or past the disk's calls, so that looking changes nothing.
 """
@@ -30,14 +31,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, InternalError
-from antiphon.log.directory import SHARDS_NAME
 from antiphon.records.batch import Buffer, read_header
-from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster import log_checks
-from antiphon.simulation.cluster.disk_view import DurableLog, promise_of
+from antiphon.simulation.cluster.disk_view import DurableLog, promise_of, shard_path
 from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
+from antiphon.simulation.cluster.mode_watch import ModeWatch
 from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
 from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
@@ -57,11 +57,12 @@ PROMISES: Final = (NewTermReply, VoteReply, Ack)
 class _Seen:
     """What was seen last of one replica."""
 
-    __slots__ = ("checked", "host", "led_term", "ready_term", "replica", "settled")
+    __slots__ = ("checked", "host", "led_term", "members", "ready_term", "replica", "settled")
 
     def __init__(self, host: "ShardHost") -> None:
         self.host = host
         self.replica = host.replica
+        self.members = host.replica.members  # that it went by at the end of the last step
         self.settled = -1
         self.checked = host.log.log_start
         self.led_term = 0  # it led in at the end of the last step
@@ -87,6 +88,7 @@ class Watch:
         self.word = KeptWord(may_move=cluster.options.operator_weight > 0)
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(self.hurt, self._durable_log, self._judge, self._look_at_failed)
+        self.modes = ModeWatch(cluster, self)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
 
@@ -149,7 +151,7 @@ class Watch:
             return
         if machine.node_id in self.hurt and not isinstance(message, Ack):
             self._check_evidence(machine, message)
-        term, vote = promise_of(machine.disk, _shard_path(message.shard))
+        term, vote = promise_of(machine.disk, shard_path(message.shard))
         require(
             term >= message.term,
             "durable-promise",
@@ -170,6 +172,8 @@ class Watch:
         held = self.held.get((machine.node_id, message.shard), 0)
         if host is None or getattr(message, "damaged", False):
             return
+        if machine.has_new_disk and not host.elects_itself and machine.is_disk_known():
+            return  # the coordinator knows what the promise of such a replica is worth
         require(
             host.log.durable_end >= held,
             "no-false-evidence",
@@ -184,6 +188,10 @@ class Watch:
         for shard_id, host in hosts.items():
             self.held[machine.node_id, shard_id] = min(self.truth(shard_id).end, host.log.durable_end)
 
+    def disk_is_new(self, machine: "Machine") -> None:
+        """An empty disk is in the place of this machine's. That it lost what there was is for its identity to say."""
+        self._had = {key: end for key, end in self._had.items() if key[0] != machine.node_id}
+
     # -- after each step --------------------------------------------------------------------------------------------
 
     def look(self, machine: "Machine", node: "Node") -> None:
@@ -191,6 +199,7 @@ class Watch:
         if self._broken is not None:
             raise self._broken
         self.multi.look(machine, node)
+        self.modes.look(node)
         for seen in self._hosts_of(machine, node):
             host, replica = seen.host, seen.replica
             if host.failed is not None:
@@ -202,6 +211,10 @@ class Watch:
             if replica.role is Role.LEADER and seen.ready_term != replica.term:
                 self._look_at_leader(machine, host, seen)
                 seen.led_term = replica.term
+            if replica.members is not seen.members:
+                seen.members = replica.members
+                self.modes.members_changed(machine, host)
+        self.modes.judge_markers()
 
     def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
         """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
@@ -241,7 +254,7 @@ class Watch:
             f"node {machine.node_id} had a durable log up to {had}, and goes on from {host.log.log_end} as if that was all",
         )
         if damaged is None:
-            log_checks.check_opened(machine.disk, _shard_path(host.shard_id), host, machine.node_id)
+            log_checks.check_opened(machine.disk, shard_path(host.shard_id), host, machine.node_id)
         settled, committed = host.replica.settled, self.truth(host.shard_id).end
         require(
             settled <= committed or host.table is not None,  # a store is written in the step of the commit
@@ -265,6 +278,7 @@ class Watch:
             self._judge(log_checks.check_cut, self.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
             self._judge(self._check_cut, machine, host)
+            self._judge(self.modes.was_cut, machine, host, to_offset)
             return op
 
         def is_whole() -> "LogOp":
@@ -278,6 +292,7 @@ class Watch:
         host.log.truncate = was_cut  # type: ignore[method-assign]
         host.log.clear_damage = is_whole  # type: ignore[method-assign]
         listen_to_host(self._judge, machine, host, self.truth(host.shard_id))
+        self.modes.listen(machine, host)
 
     def _look_at_failed(self, machine: "Machine", host: "ShardHost") -> None:
         key = (machine.node_id, host.shard_id)
@@ -333,8 +348,9 @@ class Watch:
             )  # what is on its disk of the time before proves nothing
         for batch in self._batches(machine, host, start, settled):
             header = read_header(batch)
-            if header.base_offset >= start and truth.take(header, batch, f"node {machine.node_id}"):
-                self._check_durable(host, header.base_offset, bytes(batch))
+            is_new = header.base_offset >= start and truth.take(header, batch, f"node {machine.node_id}")
+            if is_new and host.replica.role is Role.LEADER:  # others hear of it from one
+                self.modes.committed(host, seen.members, truth.batches[-1])
         seen.checked = settled
         if host.table is not None:
             applied = host.table.state.applied_offset
@@ -381,33 +397,8 @@ class Watch:
             yield batch
             at = read_header(batch).next_offset
 
-    def _check_durable(self, host: "ShardHost", base_offset: int, data: bytes) -> None:
-        """A batch has just become committed: is it where it has to be?"""
-        replica = host.replica
-        machines = self._cluster.machines
-        members = replica.members
-        voters = members.voters
-        if replica.role is not Role.LEADER:
-            return  # heard of from a leader that was not looked at in the step of its commit
-        live = replica.live
-        wanted = [node for node in live or voters if node < len(machines)]
-        have = [
-            node
-            for node in wanted
-            if node in self.hurt or self._holds(node, host.shard_id, base_offset, data)
-        ]
-        needed = len(wanted) if live else len(voters) // 2 + 1
-        if not live and replica.commit_rule.kind is CommitKind.AT_LEAST:
-            needed = max(needed, min(replica.commit_rule.k, len(voters)))
-        require(
-            len(have) >= needed,
-            "durable-majority",
-            host.shard_id,
-            f"the batch at {base_offset} is committed by node {self._cluster_node(host)}, and durable on "
-            f"{have} of {wanted}: {needed} are needed",
-        )
-
-    def _holds(self, node_id: int, shard_id: int, base_offset: int, data: bytes) -> bool:
+    def holds(self, node_id: int, shard_id: int, base_offset: int, data: bytes) -> bool:
+        """Is this batch durable on the node's disk?"""
         disk = self._cluster.machines[node_id].disk
         return self._durable_log(node_id, shard_id).batch(disk, base_offset) == data
 
@@ -424,12 +415,8 @@ class Watch:
         key = (node_id, shard_id)
         found = self._durable.get(key)
         if found is None:
-            found = self._durable[key] = DurableLog(_shard_path(shard_id))
+            found = self._durable[key] = DurableLog(shard_path(shard_id))
         return found
-
-    @staticmethod
-    def _cluster_node(host: "ShardHost") -> int:
-        return host.services.node_id
 
     def _look_at_leader(self, machine: "Machine", host: "ShardHost", seen: _Seen) -> None:
         other = self._leaders.setdefault((host.shard_id, host.term), machine.node_id)
@@ -449,9 +436,3 @@ class Watch:
         if host.is_serving:
             seen.ready_term = host.term
             self._cluster.tell("leader", machine.node_id, host.shard_id, host.term, log.log_end)
-
-
-def _shard_path(shard_id: int) -> str:
-    from antiphon.simulation.cluster.machine import DIRECTORY
-
-    return f"{DIRECTORY}/{SHARDS_NAME}/{shard_id}"

@@ -158,9 +158,10 @@ class Pipe:
     def healed(self) -> None:
         """The link works again: everything that was held back is on its way."""
         loop = self.network.loop
-        self._last_s = max(self._last_s, loop.now)
-        for _ in range(len(self._arriving)):
-            self._last_s += self.network.rng.uniform(*self.link.delay_s)
+        for _ in range(
+            len(self._arriving)
+        ):  # in their order, and not each only after the one before has arrived
+            self._last_s = max(self._last_s, loop.now + self.network.rng.uniform(*self.link.delay_s))
             loop.in_context(self._last_s - loop.now, self.target.context, self._arrive)
 
     def drop(self) -> None:
@@ -527,9 +528,8 @@ class Network:
     def heal_all(self) -> None:
         """All links work as they did at the beginning."""
         for source, target in list(self._links):
+            self._links[source, target].usual(self.delay_s)
             self.heal(source, target)
-            link = self._links[source, target]
-            link.delay_s, link.pieces = self.delay_s, False
 
     def transports(self) -> list[Transport]:
         """One end of each open connection, oldest first."""

@@ -58,7 +58,9 @@ class TopicWorkload(Workload):
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
         options = self.cluster.options
-        config = {"commit": options.commit} if options.commit else {}
+        config = dict(one.split("=", 1) for one in options.topic_config.split())
+        if options.commit:
+            config["commit"] = options.commit
         writers = {"writers": "multi"} if options.profile == "multi" else {}
         if writers and options.trim_weight:
             writers |= {"segment.bytes": "4096", "retention.bytes": "1"}  # trimmed when somebody keeps house

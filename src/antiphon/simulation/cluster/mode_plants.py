@@ -1,0 +1,195 @@
+"""Bugs to plant in the ways to replicate: live sets, members that change, disks that are replaced, commit rules."""
+
+from typing import Any, Final
+
+from antiphon.node import raft_shards
+from antiphon.node.shards import Shards
+from antiphon.replication.commit_marker import CommitMarker
+from antiphon.simulation import mode_mutations as wrong
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, MOVES, TROUBLE
+
+_LIVE: Final[dict[str, Any]] = {
+    **TROUBLE,
+    "slow_weight": 8,
+    "appenders": 3,
+    "putters": 0,
+    "topic_config": "live.lag.ms=200",
+}
+"""Replicas trail, are taken out of the live set, and come back."""
+
+_LONG: Final[dict[str, Any]] = {
+    **CALM,
+    "replicas": 2,
+    "fault_ms": 60_000,
+    "fault_every_ms": 5_000,
+    "fault_lasts_ms": 16_000,
+    "kill_weight": 1,
+    "operations_per_s": 60,
+    "putters": 0,
+    "topic_config": "live.lag.ms=200",
+}
+"""One live replica goes after the other, and the first comes back before the last."""
+
+_MOVING: Final[dict[str, Any]] = {
+    **MOVES,
+    "nodes": 5,
+    "fault_ms": 6_000,
+    "commands": "move",
+    "fault_every_ms": 250,
+    "appenders": 3,
+    "putters": 0,
+}
+"""Replicas of the topic and of an idle table move."""
+
+_SLOW: Final[dict[str, Any]] = {
+    **_MOVING,
+    "fault_every_ms": 80,
+    "fault_lasts_ms": 1_000,
+    "delay_us": (2_000, 30_000),
+    "operator_weight": 4,
+    "slow_weight": 2,
+    "cut_weight": 1,
+    "commands": "move",
+}
+"""The same where commits take their time, so that much goes on between a command and its end."""
+
+_SETTLING: Final[dict[str, Any]] = {
+    **_MOVING,
+    "fault_ms": 8_000,
+    "fault_every_ms": 60,
+    "fault_lasts_ms": 2_000,
+    "operator_weight": 2,
+    "slow_weight": 3,
+}
+"""The same where most replicas trail."""
+
+_NEW_DISKS: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 10_000,
+    "fault_every_ms": 250,
+    "fault_lasts_ms": 600,
+    "new_disk_weight": 3,
+    "kill_weight": 1,
+    "slow_weight": 2,
+    "operations_per_s": 100,
+}
+"""Machines come back with empty disks."""
+
+_LOSSES: Final[dict[str, Any]] = {
+    **CUTS,
+    "commit": "local",
+    "fault_every_ms": 1_500,
+    "fault_lasts_ms": 6_000,
+    "operations_per_s": 200,
+    "putters": 0,
+    "appenders": 3,
+}
+"""Leaders are cut off together with what they have acknowledged alone."""
+
+_SETS: Final = (
+    ClusterPlant(
+        "node-shrink-not-recorded",
+        "a leader stops waiting for a lagging live member before the smaller live set is recorded (S3.28)",
+        wrong.SHRINK_NOT_RECORDED,
+        "fluvio",
+        _LIVE,
+    ),
+    ClusterPlant(
+        "node-live-at-once",
+        "a follower is proposed as live before it holds all that was committed",
+        wrong.LIVE_AT_ONCE,
+        "fluvio",
+        _LIVE,
+    ),
+    ClusterPlant(
+        "node-unclean-anyway",
+        "a member that is not live is elected though the topic does not allow it (S3.18)",
+        wrong.UNCLEAN_ANYWAY,
+        "fluvio",
+        _LONG,
+        rare=True,
+    ),
+    ClusterPlant(
+        "node-few-are-enough",
+        "commits go on with fewer live members than min.live",
+        wrong.FEW_ARE_ENOUGH,
+        "fluvio",
+        {**_LIVE, "topic_config": "min.live=3"},
+    ),
+)
+
+_MEMBERS: Final = (
+    ClusterPlant(
+        "node-joint-new-majority-only",
+        "while members change, only a majority of the new voters is counted",
+        wrong.JOINT_NEW_ONLY,
+        "raft",
+        _SLOW,
+    ),
+    ClusterPlant(
+        "node-one-step-change",
+        "the voters are replaced in one step",
+        wrong.ONE_STEP,
+        "raft",
+        _MOVING,
+    ),
+    ClusterPlant(
+        "node-learners-count",
+        "a learner's acknowledgement counts as a voter's",
+        wrong.LEARNERS_COUNT,
+        "raft",
+        _SLOW,
+    ),
+    ClusterPlant(
+        "node-settled-at-once",
+        "a leader says that a change of members is settled before the new voters hold what was committed",
+        wrong.SETTLED_AT_ONCE,
+        "oxia",
+        _SETTLING,
+        rare=True,
+    ),
+)
+
+_DISKS: Final = (
+    ClusterPlant(
+        "node-forgotten-voter-acknowledges",
+        "a voter whose disk came back empty votes and acknowledges at once",
+        (Edit(raft_shards, "_judge_fresh", "if directory.may_replace:", "if False:"),),
+        "raft",
+        _NEW_DISKS,
+    ),
+    ClusterPlant(
+        "node-open-before-registered",
+        "a node on a new disk opens its replicas before the coordinator has heard of the disk",
+        (Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),),
+        "oxia",
+        {**_NEW_DISKS, "power_all_weight": 2},
+    ),
+)
+
+_RULES: Final = (
+    ClusterPlant(
+        "node-marker-of-everything",
+        "a commit marker tells of the log's end rather than of what is committed",
+        (
+            Edit(
+                CommitMarker,
+                "after",
+                "self._make(term, log_end, high_watermark)",
+                "self._make(term, log_end, log_end)",
+            ),
+        ),
+        "tarantool",
+        CALM,
+    ),
+    ClusterPlant(
+        "node-silent-loss",
+        "a deposed leader cuts off what it has acknowledged and says nothing of it (S4.28)",
+        wrong.SILENT_LOSS,
+        "tarantool",
+        _LOSSES,
+    ),
+)
+
+MODE_PLANTS: Final = (*_SETS, *_MEMBERS, *_DISKS, *_RULES)

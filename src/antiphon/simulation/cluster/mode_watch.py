@@ -1,0 +1,268 @@
+"""What has to hold of the ways to replicate, in whole nodes: members that change, live sets, markers, announced losses.
+
+- `durable-majority`: what becomes committed is held by a majority of each voting set; what is committed is still held by a
+  majority that every election has to meet when the coordinator records other members.
+- `durable-live`: where elections go by the live replica set, each of its recorded members holds what is committed.
+- `min-live`: nothing is committed with fewer live members than the topic demands.
+- `members-meet`: where replicas vote, no two of the members that may be in force could decide without each other.
+- `marker-after-commit`: what a marker in the log says to be committed is committed when it is written.
+- `loss-told`: a node that cuts off what it has told clients to be written says so.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from antiphon.coordination.fences import Fence, voting_sets
+from antiphon.coordination.profiles import replication_of
+from antiphon.log.segment import DATA_SUFFIX, SNAPSHOT_SUFFIX
+from antiphon.records.builder import committed_of
+from antiphon.replication.actions import LostTail
+from antiphon.replication.commit_rule import CommitKind
+from antiphon.replication.members import Members
+from antiphon.replication.quorum import majority
+from antiphon.replication.raft import RaftReplica
+from antiphon.replication.replica_state import Role
+from antiphon.simulation.cluster.disk_view import shard_path
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from antiphon.log.operations import LogOp
+    from antiphon.node.node import Node
+    from antiphon.node.shard_host import ShardHost
+    from antiphon.records.batch import Buffer
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.cluster.machine import Machine
+    from antiphon.simulation.cluster.truth import Batch
+    from antiphon.simulation.cluster.watch import Watch
+    from antiphon.wire.metadata import ShardMeta
+
+Record = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]
+
+
+def do_meet(one: Members, other: Members) -> bool:
+    """Does every decision by the one need somebody whom every decision by the other needs?"""
+    return any(_majorities_meet(a, b) for a in one.sets for b in other.sets)
+
+
+def _majorities_meet(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    both = len(set(one) & set(other))
+    least = [max(0, majority(len(each)) - (len(each) - both)) for each in (one, other)]
+    return sum(least) > both
+
+
+class ModeWatch:
+    """See the module's text. `Watch` asks it at the moments that it looks at itself."""
+
+    def __init__(self, cluster: "SimulatedCluster", watch: "Watch") -> None:
+        self._cluster = cluster
+        self._watch = watch
+        self._version = -1  # of the newest metadata that any node had
+        self._records: dict[int, Record] = {}  # by shard, as the coordinator has recorded them last
+        self._markers: list[
+            tuple[int, int, int]
+        ] = []  # written in this step: node, shard, what they say is committed
+        self._told: dict[
+            tuple[int, int], int
+        ] = {}  # (node, shard) -> how far clients were told that it is written
+
+    # -- what the coordinator records -----------------------------------------------------------------------------------
+
+    def look(self, node: "Node") -> None:
+        """A step of this node is over; what it has committed is judged after this, by the records that it knows."""
+        if node.view.version > self._version:
+            self._version = node.view.version
+            self._look_at_records(node)
+
+    def _look_at_records(self, node: "Node") -> None:
+        for topic, shard in node.view.all_shards():
+            record = (shard.ensemble, shard.outgoing, shard.live, shard.fence)
+            if self._records.get(shard.shard_id) == record:
+                continue
+            self._records[shard.shard_id] = record
+            replication = replication_of(topic.profile, topic.config)
+            if replication.is_multi or replication.election == "raft" or replication.unclean or shard.split:
+                continue
+            self._check_record(shard)
+
+    def _check_record(self, shard: "ShardMeta") -> None:
+        """Is what is committed where the elections of this record look for it?"""
+        truth = self._watch.truths.get(shard.shard_id)
+        if truth is None or not truth.batches:
+            return
+        last = truth.batches[-1]
+        if shard.fence != Fence.MAJORITY:
+            lacking = [node for node in shard.live if not self._has(node, shard.shard_id, last)]
+            if not lacking:
+                return
+            require(
+                shard.fence != Fence.LIVE,
+                "durable-live",
+                shard.shard_id,
+                f"{list(shard.live)} are recorded as live; {lacking} do not hold what is committed up to {last.next_offset}",
+            )
+        sets = voting_sets(shard)
+        have = [[node for node in each if self._has(node, shard.shard_id, last)] for each in sets]
+        require(
+            any(len(there) >= majority(len(each)) for there, each in zip(have, sets, strict=True)),
+            "durable-majority",
+            shard.shard_id,
+            f"the voters are recorded as {sets}, and of them only {have} hold what is committed up to {last.next_offset}",
+        )
+
+    def _has(self, node_id: int, shard_id: int, batch: "Batch") -> bool:
+        """Does this node's disk hold the batch, or a snapshot in its place?"""
+        watch = self._watch
+        if node_id in watch.hurt or watch.holds(node_id, shard_id, batch.base_offset, batch.data):
+            return True
+        names = self._cluster.machines[node_id].disk.durable_names(shard_path(shard_id))
+        starts = [int(name[: -len(DATA_SUFFIX)]) for name in names if name.endswith(DATA_SUFFIX)]
+        if not starts:
+            return any(name.endswith(SNAPSHOT_SUFFIX) for name in names)
+        return min(starts) > batch.base_offset
+
+    # -- commits --------------------------------------------------------------------------------------------------------
+
+    def committed(self, host: "ShardHost", before: Members, batch: "Batch") -> None:
+        """A leader has committed this batch. `before`: its members as of the step before."""
+        live = host.replica.live
+        if live:
+            self._check_live(host, live, batch)
+        else:
+            self._check_sets(host, before, batch)
+
+    def _check_live(self, host: "ShardHost", live: tuple[int, ...], batch: "Batch") -> None:
+        least = 1 if host.settings is None else host.settings.replica.min_live
+        require(
+            len(live) >= least,
+            "min-live",
+            host.shard_id,
+            f"node {host.services.node_id} commits {batch.base_offset} with {list(live)} as live; {least} are demanded",
+        )
+        have = [node for node in live if self._has(node, host.shard_id, batch)]
+        require(
+            len(have) == len(live),
+            "durable-majority",
+            host.shard_id,
+            f"node {host.services.node_id} commits the batch at {batch.base_offset}, durable on {have} of {live}",
+        )
+        _, _, recorded, fence = self._records.get(host.shard_id, ((), (), (), ""))
+        lacking = [node for node in recorded if not self._has(node, host.shard_id, batch)]
+        require(
+            fence != Fence.LIVE or not lacking,
+            "durable-live",
+            host.shard_id,
+            f"node {host.services.node_id} commits {batch.base_offset}; {list(recorded)} are recorded as live, "
+            f"and {lacking} do not hold it",
+        )
+
+    def _check_sets(self, host: "ShardHost", before: Members, batch: "Batch") -> None:
+        """Held by a majority of each set that the leader went by.
+
+        Where its members changed in this step, what lies behind the entry of the older ones may have been counted by either.
+        """
+        replica = host.replica
+        counted = [before]
+        if replica.members != before:
+            is_sure = before.is_joint and host.members_at(batch.base_offset) not in {before, None}
+            counted = [before] if is_sure else [before, replica.members]
+        shard_id = host.shard_id
+        rule = replica.commit_rule
+        least = rule.k if rule.kind is CommitKind.AT_LEAST else 0
+        for members in counted:
+            have = [[node for node in each if self._has(node, shard_id, batch)] for each in members.sets]
+            needed = [max(majority(len(each)), min(least, len(each))) for each in members.sets]
+            if all(len(there) >= enough for there, enough in zip(have, needed, strict=True)):
+                return
+        require(
+            False,
+            "durable-majority",
+            shard_id,
+            f"the batch at {batch.base_offset} is committed by node {host.services.node_id} with {counted}, and durable on "
+            f"{have}: {needed} are needed",
+        )
+
+    def members_changed(self, machine: "Machine", host: "ShardHost") -> None:
+        """A replica goes by other members than a step ago."""
+        replica = host.replica
+        if replica.role is not Role.LEADER or not isinstance(replica, RaftReplica):
+            return
+        committed = self._watch.truth(host.shard_id).end
+        ends = [committed, *(end for end, _ in host.log.members.items() if end > committed)]
+        known = [replica.members_at(end) for end in ends]
+        found = [members for members in known if members is not None]
+        for one in found:
+            for other in found:
+                require(
+                    do_meet(one, other),
+                    "members-meet",
+                    host.shard_id,
+                    f"node {machine.node_id} leads term {replica.term}, and of the members that may be in force {one} and "
+                    f"{other} could each decide without the other",
+                )
+
+    # -- what leaders write and say ---------------------------------------------------------------------------------------
+
+    def listen(self, machine: "Machine", host: "ShardHost") -> None:
+        """Look on when this replica writes markers, tells clients what is written, and says what is lost."""
+        settings = host.settings
+        if settings is not None and settings.replica.commit_marker:
+            self._listen_to_markers(machine, host)
+        if host.acknowledges_early:
+            self._listen_to_losses(machine, host)
+
+    def _listen_to_markers(self, machine: "Machine", host: "ShardHost") -> None:
+        stage = host.log.stage_append
+
+        def staged(batches: "Sequence[Buffer]", headers: Any = None) -> "LogOp":
+            is_judged = host.replica.role is Role.LEADER and not host.acknowledges_early
+            for batch in batches if is_judged else ():
+                mark = committed_of(batch)
+                if mark is not None:
+                    self._markers.append((machine.node_id, host.shard_id, mark))
+            return stage(batches, headers)
+
+        host.log.stage_append = staged  # type: ignore[method-assign]
+
+    def judge_markers(self) -> None:
+        """All that this step has committed is known: hold what was written down in it against that."""
+        while self._markers:
+            self._check_marker(*self._markers.pop())
+
+    def _check_marker(self, node_id: int, shard_id: int, mark: int) -> None:
+        committed = self._watch.truth(shard_id).end
+        require(
+            mark <= committed,
+            "marker-after-commit",
+            shard_id,
+            f"node {node_id} writes down that {mark} is committed, and {committed} is",
+        )
+
+    def _listen_to_losses(self, machine: "Machine", host: "ShardHost") -> None:
+        key = (machine.node_id, host.shard_id)
+        self._told[key] = min(self._told.get(key, 0), host.log.log_end)
+        tell, act = host.clients.committed, host._carry_out  # noqa: SLF001 - to look on
+        lose = act[LostTail]
+
+        def told(high_watermark: int) -> None:
+            if host.replica.role is Role.LEADER:
+                self._told[key] = max(self._told[key], high_watermark)
+            tell(high_watermark)
+
+        def lost(action: LostTail) -> None:
+            self._told[key] = min(self._told[key], action.from_offset)
+            lose(action)
+
+        host.clients.committed = told  # type: ignore[method-assign]
+        act[LostTail] = lost
+
+    def was_cut(self, machine: "Machine", host: "ShardHost", to_offset: int) -> None:
+        """A replica has cut its log."""
+        told = self._told.get((machine.node_id, host.shard_id), 0)
+        require(
+            told <= to_offset or machine.node_id in self._watch.hurt,
+            "loss-told",
+            host.shard_id,
+            f"node {machine.node_id} cuts its log to {to_offset} and says nothing; "
+            f"it has told clients that all up to {told} is written",
+        )
