@@ -317,6 +317,19 @@ def test_a_follower_that_restarts_is_caught_up_when_it_connects() -> None:
     assert cluster.replica(3).role is Role.FOLLOWER
 
 
+def test_a_follower_answers_once_it_is_heard_from_on_its_connection() -> None:
+    cluster = Cluster()
+    leader = cluster.lead(1, 1)
+    cluster.propose(1, "a")
+    cluster.deliver()
+    assert cursor_of(cluster, 1, 3).answers
+    cluster[1].run(leader.peer_lost(3))
+    cluster[1].run(leader.peer_connected(3))
+    assert not cursor_of(cluster, 1, 3).answers
+    cluster.deliver()
+    assert cursor_of(cluster, 1, 3).answers
+
+
 def test_entries_that_do_not_follow_each_other_are_a_violation() -> None:
     cluster = Cluster()
     cluster.fence(1)

@@ -26,7 +26,7 @@ def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
         # Once caught up in this term, a follower counts until its connection breaks.
         if follower.connected and (_caught_up(host, follower) or follower.node in kept):
             live.append(follower.node)
-        else:
+        elif _is_fed(follower):
             lagging.append(follower.node)
     members = NOBODY
     if isinstance(host.replica, RaftReplica):
@@ -51,7 +51,7 @@ def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
     for follower in host.replica.followers():
         if follower.node not in voting and follower.connected and _caught_up(host, follower):
             learners.append(follower.node)
-        elif follower.node not in live:
+        elif follower.node not in live and _is_fed(follower):
             lagging.append(follower.node)
     version = -1 if proposal is None else proposal.version
     # Learners are named twice: as caught up, and as not proposed.
@@ -63,6 +63,11 @@ def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
         version,
         learners=tuple(sorted(learners)),
     )
+
+
+def _is_fed(follower: FollowerStatus) -> bool:
+    """Does it take what it is sent? One that is back without its promises does not know this term, and says nothing."""
+    return follower.answers or not follower.connected
 
 
 def _caught_up(host: ShardHost, follower: FollowerStatus) -> bool:

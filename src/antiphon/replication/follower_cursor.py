@@ -36,6 +36,7 @@ class FollowerStatus(NamedTuple):
     state: CursorState
     connected: bool
     high_watermark: int = 0  # what it is known to know
+    answers: bool = True  # has it said anything in this term since its connection is there?
 
 
 class Push(NamedTuple):
@@ -53,6 +54,7 @@ class FollowerCursor:
         "ack_floor",
         "ack_offset",
         "active",
+        "answers",
         "beat_round",
         "beat_watermark",
         "connected",
@@ -93,6 +95,9 @@ class FollowerCursor:
         self.quiet_ticks = 0  # since the last progress or question
         self.connected = True
         self.active = True  # heard from since the leader last checked
+        self.answers = (
+            True  # heard from in this term on this connection; it promised the term when it was added
+        )
 
     def probe_at(self, offset: int, round_: int) -> None:
         """Ask about `offset` next; whatever was underway no longer counts."""
@@ -184,7 +189,13 @@ class FollowerCursor:
     def status(self) -> FollowerStatus:
         """For status pages."""
         return FollowerStatus(
-            self.node, self.ack_offset, self.last_pushed, self.state, self.connected, self.known_watermark
+            self.node,
+            self.ack_offset,
+            self.last_pushed,
+            self.state,
+            self.connected,
+            self.known_watermark,
+            self.answers,
         )
 
     def progress(self) -> Progress:

@@ -278,7 +278,7 @@ class LeaderSide(LeaderCommit):
         is_own = end.term == self._term and self.tracker.term_start < offset <= terms.log_end
         if not is_own and offset > cursor.ack_offset and not terms.holds(end):
             return False
-        cursor.active = True
+        cursor.active = cursor.answers = True
         is_probe_answer = cursor.state is CursorState.PROBE and round_ >= cursor.probe_round
         agreed = max(offset, cursor.last_pushed) if is_probe_answer else offset
         is_progress = offset > cursor.ack_offset
@@ -301,7 +301,7 @@ class LeaderSide(LeaderCommit):
         cursor = self.cursors.get(sender)
         if cursor is None:
             return
-        cursor.active = True
+        cursor.active = cursor.answers = True
         if message.round > cursor.round_echoed:
             cursor.round_echoed = message.round
             if self._reads.is_waiting:
@@ -412,7 +412,7 @@ class LeaderSide(LeaderCommit):
         """The connection broke: send nothing until it is there again."""
         cursor = self.cursors.get(node)
         if cursor is not None:
-            cursor.connected = False
+            cursor.connected = cursor.answers = False
             cursor.feed_from = None
 
     def followers(self) -> tuple[FollowerStatus, ...]:

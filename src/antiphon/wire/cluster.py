@@ -31,8 +31,8 @@ class LiveSet(msgspec.Struct, frozen=True, array_like=True):
     """A leader's word on its followers in this term.
 
     `live`: itself, and members that are connected and whose durable acknowledgement *in this term* has reached the high
-    watermark. `lagging`: the other members that it was told to feed. A member in neither was never given to this leader, or
-    the message was lost: the coordinator fences it and sends `AddFollower` again.
+    watermark. `lagging`: the other members that it feeds. A member in neither was never given to this leader, or the message
+    was lost, or it is connected and does not answer: the coordinator fences it and sends `AddFollower` again.
 
     Where commits go by the live set, `live` is what the leader wants recorded and `version` the record that it would
     replace; a set for any other version is refused. Where replicas vote, `voters`, `outgoing` and `learners` are the members

@@ -70,7 +70,7 @@ def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, ShardHost]]") ->
     end = leaders[0].log.log_end
     for machine, host in found:
         if end == 0 and host.replica.settled == 0:
-            continue  # a leader of an empty log writes nothing by itself, and so cuts nothing of what others may hold of before
+            continue  # a leader of an empty log writes nothing by itself, and so cuts nothing that others may hold of before
         if host.log.log_end != end or host.replica.settled != end or host.log.durable_end != end:
             return (
                 f"the leader of shard {shard_id} has {end} entries; node {machine.node_id} has {host.log.log_end}, "

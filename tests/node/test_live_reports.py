@@ -1,0 +1,22 @@
+"""What a leader's node tells the coordinator of a follower: that it feeds it only where it is heard from."""
+
+from antiphon.node.live_reports import live_set
+from antiphon.wire.requests import CreateTopic
+from tests.node.in_process import cluster_of, run
+
+
+def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None:
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile="oxia", replicas=3))
+            shard_id = topic.shards[0].shard_id
+            await nodes.append(shard_id, b"one")
+            leader = await nodes.leader(shard_id)
+            others = sorted(set(nodes.nodes) - {leader.services.node_id})
+            assert {*live_set(leader, None).live, *live_set(leader, None).lagging} == set(nodes.nodes)
+            leader.call(leader.replica.peer_lost, others[0])
+            assert live_set(leader, None).lagging == (others[0],), "it may be back at any moment"
+            leader.call(leader.replica.peer_connected, others[0])
+            assert others[0] not in live_set(leader, None).lagging
+
+    run(test())
