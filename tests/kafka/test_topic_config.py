@@ -28,7 +28,7 @@ def test_defaults_are_what_a_node_does_without_a_setting(kind: Kind) -> None:
     assert defaults["retention.bytes"] == str(log.retention_bytes)
     assert defaults["retention.ms"] == str(log.retention_ms)
     assert defaults["flush"] == log.flush
-    assert defaults["flush.ms"] == str(LogConfig().flush_interval_ms)
+    assert defaults["flush.ms"] == str(node.flush_interval_ms)
     assert defaults["max.message.bytes"] == str(settings.max_message_bytes)
 
 

@@ -107,13 +107,13 @@ def test_back_pressure_is_signalled(tmp_path: Path) -> None:
 def test_interval_flush_syncs_in_the_background(tmp_path: Path) -> None:
     async def run() -> None:
         disk = RealDisk()
-        wal = WalThread(disk, flush_interval_ms=1)
+        wal = WalThread(disk)
         wal.start(asyncio.get_running_loop())
-        log = ShardLog.open(disk, str(tmp_path / "s"), LogConfig(flush="interval"))
+        log = ShardLog.open(disk, str(tmp_path / "s"), LogConfig(flush="interval", flush_interval_ms=1))
         wal.submit(log.stage_append([batch_at(0)]))
         await wal.stop()
         assert wal.committer.syncs == 1
-        assert not wal.committer.has_dirty
+        assert wal.committer.next_sync_s is None
 
     asyncio.run(run())
 

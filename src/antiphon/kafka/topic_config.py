@@ -49,7 +49,7 @@ _SETTINGS: Final = (
     TopicSetting("conflict", "last-writer-wins", STRING, "How tables with several writers are merged."),
     TopicSetting("election", "coordinator", STRING, "Who chooses leaders: coordinator, raft or manual. Fixed at creation."),
     TopicSetting("flush", "always", STRING, "When an append is synced: always, before it is acknowledged; interval; os."),
-    TopicSetting("flush.ms", "1000", LONG, "Milliseconds between syncs with flush=interval."),
+    TopicSetting("flush.ms", "100", LONG, "Milliseconds between syncs with flush=interval; a node may have another."),
     TopicSetting("isolation", "committed", STRING, "Of reads that do not say: committed or uncommitted."),
     TopicSetting("live.lag.max", "10000", LONG, "Records behind the leader that cost a place in the live set."),
     TopicSetting("live.lag.ms", "3000", LONG, "Milliseconds a replica may lag before it is no longer live."),

@@ -10,8 +10,9 @@ Pure of threads, so that tests and the simulator can run it step by step; `WalTh
 - Neither is a process that has no file descriptors left: nothing was written, and it is tried again in the same way.
 """
 
+import math
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, StorageFailedError
 from antiphon.invariants import invariant
@@ -57,14 +58,23 @@ class _Run:
         )
 
 
+class _Dirty(NamedTuple):
+    """A file that was written and not synced (`flush = interval`), and when it has to be."""
+
+    file: File
+    queue: OpQueue
+    due_s: float
+
+
 class GroupCommitter:
     """Carries out queued operations; see the module's text for its rules."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self._active: dict[OpQueue, None] = {}  # queues with operations, in order of arrival
-        self._dirty: dict[str, tuple[File, OpQueue]] = {}  # written, not synced (flush = interval)
+        self._dirty: dict[str, _Dirty] = {}  # by path
         self.waits_for_room = True  # what the last operation that had to wait lacked; else file descriptors
+        self._now_s = 0.0
         self.groups = 0
         self.syncs = 0
 
@@ -74,21 +84,22 @@ class GroupCommitter:
         return any(queue.blocked for queue in self._active)
 
     @property
-    def has_dirty(self) -> bool:
-        """Some file waits for its periodic fdatasync."""
-        return bool(self._dirty)
+    def next_sync_s(self) -> float | None:
+        """When the next file is due for its periodic fdatasync; None where none waits."""
+        return min((one.due_s for one in self._dirty.values()), default=None)
 
     def add(self, op: LogOp) -> None:
         """Queue an operation behind those of its shard."""
         op.queue.ops.append(op)
         self._active[op.queue] = None
 
-    def commit(self, *, retry_full: bool = True) -> list[Completion]:
+    def commit(self, now_s: float = 0.0, *, retry_full: bool = True) -> list[Completion]:
         """Do all that can be done now; returns what is finished, in order per shard.
 
-        With `retry_full` the operations that wait for room are tried again.
+        Periodic syncs are counted from `now_s` on. With `retry_full` the operations that wait for room are tried again.
         """
         done: list[Completion] = []
+        self._now_s = now_s
         self.groups += 1
         for queue in list(self._active):
             if queue.blocked:
@@ -142,7 +153,11 @@ class GroupCommitter:
             if file is not None and queue.flush == "always":
                 due.append((queue, file))
             elif file is not None and queue.flush == "interval":
-                self._dirty[run.first.data_path] = (file, queue)
+                known = self._dirty.get(run.first.data_path)
+                due_s = self._now_s + queue.flush_interval_s
+                self._dirty[run.first.data_path] = _Dirty(
+                    file, queue, due_s if known is None else min(due_s, known.due_s)
+                )
         self._fdatasync(due, done)
 
     def _fdatasync(self, due: list[tuple[OpQueue, File]], done: list[Completion]) -> None:
@@ -169,11 +184,13 @@ class GroupCommitter:
             elif op.kind != APPEND:
                 return
 
-    def sync_dirty(self) -> list[Completion]:
-        """The periodic fdatasync of `flush = interval`."""
+    def sync_dirty(self, now_s: float = math.inf) -> list[Completion]:
+        """The periodic fdatasync of `flush = interval`, of the files that are due by now."""
         done: list[Completion] = []
-        dirty, self._dirty = self._dirty, {}
-        self._fdatasync([(queue, file) for file, queue in dirty.values() if queue.failed is None], done)
+        due = {path: one for path, one in self._dirty.items() if one.due_s <= now_s}
+        for path in due:
+            del self._dirty[path]
+        self._fdatasync([(one.queue, one.file) for one in due.values() if one.queue.failed is None], done)
         return done
 
     def fail_all(self, error: StorageFailedError) -> list[Completion]:

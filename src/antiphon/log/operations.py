@@ -23,11 +23,12 @@ OTHER: Final = "other"
 class OpQueue:
     """Operations of one shard, oldest first. Touched by the WAL thread only, except where said."""
 
-    __slots__ = ("blocked", "failed", "first_step", "flush", "name", "ops")
+    __slots__ = ("blocked", "failed", "first_step", "flush", "flush_interval_s", "name", "ops")
 
-    def __init__(self, name: str, flush: str = "always") -> None:
+    def __init__(self, name: str, flush: str = "always", flush_interval_ms: int = 1000) -> None:
         self.name = name
         self.flush = flush
+        self.flush_interval_s = flush_interval_ms / 1000  # of `flush = interval`
         self.ops: deque[LogOp] = deque()
         self.failed: StorageFailedError | None = None
         self.blocked = False  # waits for room on the disk

@@ -79,7 +79,7 @@ class ShardLog:
         self.producers: ProducerState = found.producers
         self.damaged: recovery.DamageReport | None = found.damaged
         self.recovery = found.report
-        self.queue = OpQueue(path, config.flush)
+        self.queue = OpQueue(path, config.flush, config.flush_interval_ms)
         self.hard_state = HardState.load(disk, path, self.queue, held)
         self.durable_end = found.terms.log_end
         self._config = config
@@ -114,7 +114,6 @@ class ShardLog:
         """Open or create the log in directory `path`; blocking.
 
         A torn tail is cut off (see `recovery`); damage is reported in `damaged` and the log then ends before it.
-
         `held` is what the node's inventory says of this replica; where that is more than is found here, it is damage too.
         `promises`: a term is promised before its entries are taken, so a log of a later term has lost the promise.
 
@@ -128,8 +127,7 @@ class ShardLog:
             disk, path, log.end, state, log._held, log.damaged, made=made, promises=promises, hint_binds=binds
         )
         if is_empty:
-            # Its name becomes durable with the first thing in it: opening many new shards is cheap. An empty one that is
-            # here already may be left of a process that ended before that, or of an opening that failed.
+            # Its name becomes durable with the first thing in it. Of an empty one that was here already it may not be yet.
             log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))
         return log
 
@@ -143,7 +141,7 @@ class ShardLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._config = config
-        self.queue.flush = config.flush
+        self.queue.flush, self.queue.flush_interval_s = config.flush, config.flush_interval_ms / 1000
 
     @property
     def log_start(self) -> int:

@@ -6,6 +6,7 @@ is a thread (`WalThread`); in the simulator it is called at drawn moments of vir
 """
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final
@@ -33,16 +34,14 @@ class Wal(ABC):
         *,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
         retry_full_ms: int = 200,
-        flush_interval_ms: int = 1000,
     ) -> None:
         self.backlog_bytes_max = backlog_bytes_max
         self.backlog_bytes = 0  # submitted and not finished; event loop only
         self.disk_full = False  # event loop only; follows the worker's view by one turn
         self.committer = GroupCommitter(disk)
         self._retry_full_s = retry_full_ms / 1000
-        self._flush_interval_s = flush_interval_ms / 1000
         self._next_retry_s = 0.0  # worker only, as the two below
-        self._next_flush_s = 0.0
+        self._round_s = 0.0
         self._posted_full = False
 
     # -- on the event loop --------------------------------------------------------------------------------------------
@@ -93,8 +92,9 @@ class Wal(ABC):
     def waits_s(self) -> float | None:
         """How long the worker may wait for the next operation before it is due without one; None: for ever."""
         waits = [self._retry_full_s] if self.committer.disk_full else []
-        if self.committer.has_dirty:
-            waits.append(self._flush_interval_s)
+        due_s = self.committer.next_sync_s
+        if due_s is not None:
+            waits.append(max(0.0, due_s - self._round_s))
         return min(waits) if waits else None
 
     def round(self, ops: Iterable[LogOp], now_s: float, *, last: bool = False) -> list[Completion]:
@@ -102,12 +102,11 @@ class Wal(ABC):
         committer = self.committer
         for op in ops:
             committer.add(op)
+        self._round_s = now_s
         retry = now_s >= self._next_retry_s
         try:
-            done = committer.commit(retry_full=retry)
-            if now_s >= self._next_flush_s or last:
-                done += committer.sync_dirty()
-                self._next_flush_s = now_s + self._flush_interval_s
+            done = committer.commit(now_s, retry_full=retry)
+            done += committer.sync_dirty(math.inf if last else now_s)
         except Exception as error:  # noqa: BLE001 - a bug; the shards must not go on as if they were durable
             self._report(error, "the WAL worker broke")
             return committer.fail_all(StorageFailedError(f"the WAL worker broke: {error!r}"))

@@ -39,13 +39,11 @@ class WalThread(Wal):
         *,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
         retry_full_ms: int = 200,
-        flush_interval_ms: int = 1000,
     ) -> None:
         super().__init__(
             disk,
             backlog_bytes_max=backlog_bytes_max,
             retry_full_ms=retry_full_ms,
-            flush_interval_ms=flush_interval_ms,
         )
         self._inbox: queue.SimpleQueue[LogOp | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None

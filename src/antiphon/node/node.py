@@ -96,9 +96,7 @@ class Node(GatewayCalls):
         self._directory = NodeDirectory.open(
             str(config.dir), config.cluster_id, config.node_id, disk=self.disk, bootstrap=config.bootstrap
         )
-        self.wal = make_wal(
-            self.disk, backlog_bytes_max=self.limits.wal_backlog, flush_interval_ms=config.flush_interval_ms
-        )
+        self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
         self.forwarder = Forwarder(self)

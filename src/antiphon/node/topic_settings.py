@@ -86,7 +86,7 @@ def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
         retention_ms=_setting(topic, "retention.ms", default.retention_ms),
         retention_bytes=_setting(topic, "retention.bytes", default.retention_bytes),
         flush=topic.config.get("flush", config.flush),
-        flush_interval_ms=config.flush_interval_ms,
+        flush_interval_ms=_setting(topic, "flush.ms", config.flush_interval_ms),
     )
 
 
