@@ -225,6 +225,18 @@ def test_flips_in_the_index_are_mended_or_found() -> None:
         assert log.recovery.torn_bytes == 0
 
 
+def test_what_comes_before_damage_is_read_also_where_a_crash_tore_its_index() -> None:
+    disk = filled(3, LogConfig())
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.index", 8 * 60)  # the first entry
+    data = disk.open(f"{DIRECTORY}/{0:020d}.log")
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * (data.size() - 10))
+    for _ in range(2):
+        log = ShardLog.open(disk, DIRECTORY, LogConfig())
+        assert log.damaged is not None
+        assert log.log_end == 2
+        assert joined(log.read(0, 10**6, 2)) == b"".join(batch_at(at, size=100) for at in range(2))
+
+
 def test_a_torn_tail_is_cut_and_said() -> None:
     disk = filled(3, LogConfig())
     path = f"{DIRECTORY}/{0:020d}.log"

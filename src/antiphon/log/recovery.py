@@ -360,11 +360,24 @@ class _Recovery:
             self.damaged = DamageReport(
                 segment.next_offset, segment.data_path, segment.size_bytes, scan.problem
             )
+            self._index_kept(scan)
             return
         if scan.problem is not None:
             self.torn += scan.file_bytes - segment.size_bytes
             self.torn_reason = scan.problem
         self._mend(scan)
+
+    def _index_kept(self, scan: SegmentScan) -> None:
+        """Write missing index entries of what comes before damage, which is read; what comes after stays as it is."""
+        if not scan.missing_entries:
+            return
+        segment = scan.segment
+        index, data = self.disk.open(segment.index_path, create=True), self.disk.open(segment.data_path)
+        write_again(data, scan.unproven_from, segment.size_bytes)
+        data.fdatasync()
+        index.pwritev([pack_index_header(segment.base_offset)], 0)
+        index.pwritev([b"".join(scan.missing_entries)], entry_position(scan.entries_from))
+        index.fdatasync()
 
     def _remember_members(self) -> None:
         """The log starts later than it says: a full disk had segments go first. A snapshot of them knows what they said."""

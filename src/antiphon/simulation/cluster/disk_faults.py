@@ -1,5 +1,7 @@
 """What disks do to simulated machines: they fill up, fail, lose files, rot, and have old copies of files put back.
 
+Where every replica writes, what its disk alone had is lost with it; the others have the rest.
+
 At most one machine is *hurt* at a time: its disk has lost what was durable, and until all its replicas are sound again no
 other disk loses anything. What a majority has lost no protocol brings back. A machine is hurt only where every shard that it
 has a voter of has two more, and nothing of it is being moved or split.
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon import system
 from antiphon.client.moves import is_on_its_way
-from antiphon.coordination.profiles import replication_of
 from antiphon.errors import AntiphonError
 from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.disk import PASSING
@@ -27,6 +28,7 @@ from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
 from antiphon.node import trimming
+from antiphon.node.multi_files import ORIGINS_FILE
 from antiphon.node.multi_host import MultiHost
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
@@ -146,11 +148,9 @@ def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     """Can every shard do without what this machine's disk holds?"""
     if cluster.watch.hurt or newest_metadata(cluster) is None:
         return False
-    for topic, shard in _shards_on(cluster, machine.node_id):
+    for _, shard in _shards_on(cluster, machine.node_id):
         if is_on_its_way(shard) or shard.split is not None or len(shard.ensemble) < 3:
             return False
-        if replication_of(topic.profile, topic.config).is_multi:
-            return False  # a write may be nowhere but with who took it
         if shard.fence != "majority" and len(set(shard.live) - {machine.node_id}) < 2:
             return False  # the last of the live set holds what nobody else has to have
     return True
@@ -164,9 +164,11 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
     cluster.watch.word.forget(machine.node_id)
     machine.may_stop = True
     needed = {shard_id: truth.end for shard_id, truth in cluster.watch.truths.items()}
+    clocks = cluster.watch.multi.disk_hurt(machine)
+    cluster.watch.disk_changed(machine)
 
     def look() -> None:
-        if is_sound(cluster, machine, needed):
+        if is_sound(cluster, machine, needed) and cluster.watch.multi.is_sound(machine, clocks):
             cluster.watch.hurt.discard(machine.node_id)
             machine.flipped.clear()  # what has those names by now may be other files
             cluster.tell("sound", machine.node_id)
@@ -223,8 +225,14 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
                 machine.disk.flip_bit(path, bit)
                 machine.start()
                 return
-        elif not cluster.watch.holds_all(machine, host, needed.get(shard_id, 0)):
+        elif not _is_whole(cluster, machine, host, needed.get(shard_id, 0)):
             machine.disk.flip_bit(path, bit)
+
+
+def _is_whole(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost", end: int) -> bool:
+    if isinstance(host, MultiHost):
+        return cluster.watch.multi.is_whole(machine, host)
+    return cluster.watch.holds_all(machine, host, end)
 
 
 # -- what happens while the node is down ---------------------------------------------------------------------------
@@ -252,9 +260,10 @@ def _replicas_with_something(machine: "Machine") -> list[str]:
     A damaged replica counts again when it holds an entry that was committed in a term begun since. So one of an empty shard
     stays damaged until somebody writes, and nothing has to be got back before.
     """
-    truths = machine.cluster.watch.truths
-    found = [name for name in _names(machine, SHARDS) if name.isdigit()]
-    return [f"{SHARDS}/{name}" for name in found if int(name) in truths and truths[int(name)].end > 0]
+    watch = machine.cluster.watch
+    full = {shard_id for shard_id, truth in watch.truths.items() if truth.end > 0}
+    full |= {shard_id for shard_id, multi in watch.multi.truths.items() if multi.entries}
+    return [f"{SHARDS}/{name}" for name in _names(machine, SHARDS) if name.isdigit() and int(name) in full]
 
 
 @register("lost_files")
@@ -323,7 +332,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
 def _kind_of_file(path: str) -> str:
     if path.startswith(TABLES):
         return "store"
-    ends = (DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, HARD_STATE_NAME)
+    ends = (DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, HARD_STATE_NAME, ORIGINS_FILE)
     return next((end for end in ends if path.endswith(end)), "")
 
 

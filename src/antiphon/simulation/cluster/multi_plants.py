@@ -10,6 +10,7 @@ from antiphon.replication.multi_writer_intake import IntakeSide
 from antiphon.replication.multi_writer_relay import RelaySide
 from antiphon.replication.origin_history import OriginEntry
 from antiphon.replication.origin_log import OriginLog
+from antiphon.replication.origin_regain import Regain
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE
 
@@ -22,6 +23,16 @@ _WRITERS: Final = {
 }
 _CALM: Final = {**CALM, **_WRITERS}
 _CRASHES: Final = {**CRASHES, **_WRITERS}
+# Nodes come back where clients reach them and the others do not.
+_ALONE: Final = {
+    **_CALM,
+    "appenders": 0,
+    "fault_ms": 12_000,
+    "fault_every_ms": 400,
+    "fault_lasts_ms": 2_000,
+    "cut_weight": 3,
+    "lost_files_weight": 2,
+}
 
 _NO_ORDER: Final = Edit(
     OriginLog, "append", "if not 0 <= origin <= ORIGINS_MAX or lsn != history.lsns[origin] + 1:", "if False:"
@@ -33,9 +44,13 @@ def _take_everything(_self: IntakeSide, message: Relay) -> tuple[list[OriginEntr
 
 
 def _plant(
-    name: str, description: str, *patches: tuple[Any, str, Any] | Edit, options: dict[str, Any]
+    name: str,
+    description: str,
+    *patches: tuple[Any, str, Any] | Edit,
+    options: dict[str, Any],
+    rare: bool = False,
 ) -> ClusterPlant:
-    return ClusterPlant(name, description, patches, profile="multi", options=options)
+    return ClusterPlant(name, description, patches, profile="multi", options=options, rare=rare)
 
 
 _SYNCS: Final = (
@@ -126,4 +141,14 @@ _LOGS: Final = (
     ),
 )
 
-MULTI_PLANTS: Final = (*_SYNCS, *_ORDER, *_TABLES, *_LOGS)
+_LOSSES: Final = (
+    _plant(
+        "node-multi-writes-before-regaining",
+        "a replica whose log was damaged writes on at once",
+        (Regain, "is_done", lambda _self, _origin: True),
+        options=_ALONE,
+        rare=True,
+    ),
+)
+
+MULTI_PLANTS: Final = (*_SYNCS, *_ORDER, *_TABLES, *_LOGS, *_LOSSES)

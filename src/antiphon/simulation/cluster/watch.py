@@ -120,6 +120,10 @@ class Watch:
                 self._had[key] = host.log.durable_end
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
 
+    def disk_changed(self, machine: "Machine") -> None:
+        """Files of this machine are others now: where batches lie in them is to be found anew."""
+        self._durable = {key: log for key, log in self._durable.items() if key[0] != machine.node_id}
+
     def truth(self, shard_id: int) -> ShardTruth:
         """What is committed in a shard."""
         found = self.truths.get(shard_id)

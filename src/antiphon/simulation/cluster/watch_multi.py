@@ -12,7 +12,7 @@
 Where a disk loses what was durable, an entry that was on no other disk may be gone (guarantees.md), and its number free.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.errors import AntiphonError
@@ -21,7 +21,7 @@ from antiphon.records.batch import check_batch, read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.replication.multi_messages import OriginAnswer, Relay, RelayAck
 from antiphon.replication.vclock import LOCAL, Vclock, clock_of, component, covers, join
-from antiphon.simulation.violation import require
+from antiphon.simulation.violation import ViolationError, require
 from antiphon.table.merge import Cell
 
 if TYPE_CHECKING:
@@ -145,10 +145,32 @@ class MultiWatch:
         for key in [key for key in self._seen if key[0] == machine.node_id]:
             del self._seen[key]
 
-    def disk_hurt(self, machine: "Machine") -> None:
-        """See `MultiTruth`; the node is down."""
+    def disk_hurt(self, machine: "Machine") -> dict[int, Vclock]:
+        """See `MultiTruth`; the node is down. Returns what its replicas can get back from the others, by shard."""
         for truth in self.truths.values():
             truth.disk_hurt(machine.node_id)
+        return {shard_id: truth.elsewhere(machine.node_id) for shard_id, truth in self.truths.items()}
+
+    def is_sound(self, machine: "Machine", needed: Mapping[int, Vclock]) -> bool:
+        """Have the replicas of this machine got that back, on its disk, and know it?"""
+        hosts = {} if machine.node is None else machine.node.hosts
+        for host in hosts.values():
+            if host.every_replica_writes:
+                multi = cast("MultiHost", host).multi
+                if multi.damaged or not covers(multi.vclock, needed.get(host.shard_id, ())):
+                    return False
+                if not self.is_whole(machine, cast("MultiHost", host)):
+                    return False
+        return True
+
+    def is_whole(self, machine: "Machine", host: "MultiHost") -> bool:
+        """Can all that the replica has be read from its disk?"""
+        try:
+            for batch in self.batches(machine, host):
+                check_batch(read_header(batch), batch)
+        except (AntiphonError, ViolationError):
+            return False
+        return True
 
     # -- after each step --------------------------------------------------------------------------------------------
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError
+from antiphon.node.multi_batches import identity
+from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.machine import NATIVE_PORT
-from antiphon.simulation.cluster.settle_multi import entries_of
+from antiphon.simulation.cluster.settle_multi import Identity, entries_of
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.violation import require
-from antiphon.table.merge import Cell
+from antiphon.table.merge import Cell, unpack_id
 from antiphon.wire.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ class Acknowledged(NamedTuple):
     value: bytes | None
     version: int
     at_s: float
+
+
+def identity_of(version_id: int) -> Identity:
+    """Origin and LSN of the entry with this version of a row."""
+    origin, lsn, _ = unpack_id(version_id)
+    return origin, lsn
 
 
 class MultiTableWorkload(Workload):
@@ -87,9 +95,13 @@ class MultiTableWorkload(Workload):
 
     async def _one(self, connection: Connection, node: int, key: bytes, value: bytes, kind: float) -> None:
         if kind < 0.3:
-            began = self.now
+            began, hurt = self.now, self.cluster.watch.hurt
+            if node in hurt:
+                return  # it is still getting back what its disk lost
             reply: Any = (await connection.request(TableGet(self.shard_id, (key,), "local")))[0]
             row = reply.rows[0]
+            if node in hurt:
+                return
             self.outcomes["multi-read"] += 1
             found, version = (None, -1) if row is None else (bytes(row.value), row.version.id)
             self.reads.append(Acknowledged(node, key, found, version, began))
@@ -112,16 +124,18 @@ class MultiTableWorkload(Workload):
 
     def check(self) -> None:
         """See `Workload`. Where a disk lost what was durable, what stood on it alone may be gone (S4.28)."""
+        lost = self.cluster.watch.multi.truth(self.shard_id).lost
+        gone = {identity(read_header(batch)) for batch in lost}
         for machine in self.cluster.machines:
             host: Any = None if machine.node is None else machine.node.hosts.get(self.shard_id)
-            if host is not None and not self.cluster.watch.hurt and host.log.log_start == 0:
+            if host is not None and host.multi.log_start == 0:
                 cells: dict[bytes, dict[int, list[Cell]]] = {}
-                for batch in entries_of(self.cluster, machine, host).values():
+                for batch in (*entries_of(self.cluster, machine, host).values(), *lost):
                     for key, value, packed in effects_of(batch):
                         cell = Cell(value, VERSION.unpack(packed))
                         cells.setdefault(key, {}).setdefault(cell.version[0], []).append(cell)
                 self._check_acknowledged(machine.node_id, cells)
-                self._check_reads(cells)
+                self._check_reads(cells, gone)
 
     def _check_acknowledged(self, node: int, cells: dict[bytes, dict[int, list[Cell]]]) -> None:
         for put in self.puts:
@@ -149,14 +163,17 @@ class MultiTableWorkload(Workload):
                     f"nobody has put {cell.value!r}",
                 )
 
-    def _check_reads(self, cells: dict[bytes, dict[int, list[Cell]]]) -> None:
+    def _check_reads(self, cells: dict[bytes, dict[int, list[Cell]]], gone: set[Identity]) -> None:
         """A node's answer is something that was written, and nothing older than what the node had acknowledged before."""
         for read in self.reads:
             of_key = cells.get(read.key, {})
             before = [
                 put
                 for put in self.puts
-                if put.node == read.node and put.key == read.key and put.at_s < read.at_s
+                if put.node == read.node
+                and put.key == read.key
+                and put.at_s < read.at_s
+                and identity_of(put.version) not in gone
             ]
             known = max((of_key[put.version][0].stamp for put in before), default=None)
             if read.value is None:

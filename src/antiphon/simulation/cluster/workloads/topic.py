@@ -177,10 +177,25 @@ class TopicWorkload(Workload):
 
     def check(self) -> None:
         """See `Workload`."""
-        if self.cluster.options.profile == "multi":
-            return
         for shard_id in self.shard_ids:
-            self._check_shard(shard_id)
+            if self.cluster.options.profile == "multi":
+                self._check_multi(shard_id)
+            else:
+                self._check_shard(shard_id)
+
+    def _check_multi(self, shard_id: int) -> None:
+        """Where every replica writes, what was acknowledged is an entry. `settle_multi` finds out whether all have it."""
+        truth = self.cluster.watch.multi.truth(shard_id)
+        found = {
+            bytes(record.value or b"")
+            for batch in (*truth.entries.values(), *truth.lost)
+            for record in decode_records(batch)
+        }
+        missing = [value for value, (shard, _) in self.acknowledged.items() if shard == shard_id]
+        missing = [value for value in missing if value not in found]
+        require(
+            not missing, "acknowledged-kept", shard_id, f"{missing[:5]} were acknowledged, and are no entries"
+        )
 
     def _check_shard(self, shard_id: int) -> None:
         found: dict[bytes, int] = {}
