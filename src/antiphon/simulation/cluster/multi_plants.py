@@ -4,6 +4,8 @@ from typing import Any, Final
 
 from antiphon.node import multi_host
 from antiphon.node.shard_host import ShardHost
+from antiphon.replication import origins
+from antiphon.replication.messages import NodeId
 from antiphon.replication.multi_messages import Relay
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_intake import IntakeSide
@@ -41,6 +43,10 @@ _NO_ORDER: Final = Edit(
 
 def _take_everything(_self: IntakeSide, message: Relay) -> tuple[list[OriginEntry], bool]:
     return list(message.entries), False
+
+
+def _origin_of_the_node(table: origins.OriginTable, node: NodeId, _disk: str) -> int:
+    return next((place for place, row in enumerate(table, 1) if row[0] == node), origins.NONE)
 
 
 def _plant(
@@ -142,6 +148,14 @@ _LOGS: Final = (
 )
 
 _LOSSES: Final = (
+    _plant(
+        "node-multi-old-origin-on-new-disk",
+        "a node whose disk was replaced writes as the origin that it was",
+        (origins, "origin_of", _origin_of_the_node),
+        (multi_host, "origin_of", _origin_of_the_node),
+        options={**_ALONE, "nodes": 4, "lost_files_weight": 0, "new_disk_weight": 2},
+        rare=True,
+    ),
     _plant(
         "node-multi-writes-before-regaining",
         "a replica whose log was damaged writes on at once",
