@@ -173,6 +173,18 @@ def test_a_report_from_before_the_log_names_a_node_does_not_take_its_replica_awa
     assert follow(shard(goal=(1, 2, 4)), Members((1, 2, 3))).learners == (), "nor give it one before its turn"
 
 
+def test_who_may_be_a_voter_in_the_log_by_now_keeps_its_replica_when_the_goal_changes() -> None:
+    meta = shard(learners=(4,), goal=(2, 3, 5))
+    reported = Members((1, 2, 3), learners=(4,))
+    by_votes: dict[str, Any] = {"election": "raft"}
+    meta = after(next_step(meta, facts(reported=reported, **by_votes)))
+    assert meta.learners == (5, 4), "the leader may have made node 4 a voter, and counts what it holds"
+    assert next_step(meta, facts(reported=reported, **by_votes)) == Ask(Members((1, 2, 3), learners=(5,)))
+    assert follow(meta, Members((1, 2, 3), learners=(5,))).learners == (5,), (
+        "the log says that node 4 is none"
+    )
+
+
 def test_s4_22_writers_come_at_once_and_go_when_the_others_have_what_they_wrote() -> None:
     several: dict[str, Any] = {"is_multi": True, "election": "manual"}
     meta = after(next_step(shard(goal=(2, 3, 4)), facts(**several)))

@@ -263,7 +263,10 @@ def _by_votes(meta: ShardMeta, facts: Facts) -> Step:
     goal = meta.aim
     new = tuple(node for node in goal if node not in now.voting)
     if not set(new) <= set(meta.learners):
-        return _changed(meta, learners=new) if facts.has_turn else TakeTurn()
+        # Who was to come before may be a voter in the leader's log by now. It gives up what it holds when the record has it
+        # no longer: not before the log says so.
+        before = tuple(node for node in meta.learners if node not in new)
+        return _changed(meta, learners=(*new, *before)) if facts.has_turn else TakeTurn()
     if now.is_joint:
         return Wait(f"node {meta.leader} brings a majority of {list(now.voters)} up to date")
     if set(now.voters) == set(goal):

@@ -50,7 +50,7 @@ _SLOW: Final[dict[str, Any]] = {
     "operator_weight": 4,
     "slow_weight": 2,
     "cut_weight": 1,
-    "commands": "move",
+    "commands": "move move replicas drain",
 }
 """The same where commits take their time, so that much goes on between a command and its end."""
 
