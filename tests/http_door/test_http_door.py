@@ -2,90 +2,82 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from antiphon.errors import PortInUseError
 from antiphon.http.door import REQUEST_BYTES_MAX, HttpDoor
-from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.wire.requests import ReplicaStatus
+from antiphon.node.config import Ports
+from antiphon.node.metrics import NodeMetrics
+from antiphon.wire.requests import CreateTopic
+from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, run
 
-
-class SmallGateway:
-    """As much of a node as the pages show."""
-
-    node_id = 1
-    cluster_id = "c"
-
-    def __init__(self) -> None:
-        shard = ShardMeta(4, 0, (0, 1, 2), 1, 3, ShardStatus.ONLINE, (0, 1, 2))
-        topic = TopicMeta("flights", b"x" * 16, Kind.TOPIC, 3, "oxia", (shard,))
-        self.metadata = ClusterMeta(
-            "c", 7, 0, (NodeMeta(0, "h:1"), NodeMeta(1, "h:2", alive=False)), (topic,)
-        )
-        self.state = "ok"
-
-    def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
-        return (ReplicaStatus(4, "leader", 3, 0, 5, 5, 100, state=self.state),)
-
-
-def broken_page() -> bytes:
-    raise ValueError("no metrics today")
+HTTP_PORT = 7480
 
 
 @asynccontextmanager
-async def served(
-    gateway: SmallGateway, metrics: Callable[[], bytes] = lambda: b"antiphon_appends_total 3\n"
-) -> AsyncIterator[Callable[[bytes], Awaitable[bytes]]]:
-    door = HttpDoor(cast(Gateway, gateway), metrics=metrics, status=lambda: {"uptime_ms": 5})
-    port = await door.start("127.0.0.1", 0)
-
-    async def exchange(request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request)
-        answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        return answer
-
-    try:
-        yield exchange
-    finally:
-        await door.stop()
+async def served(count: int = 1) -> AsyncIterator[Nodes]:
+    """Whole nodes in virtual time, each with its pages."""
+    async with cluster_of(count, ports=Ports(NATIVE_PORT, -1, -1, HTTP_PORT)) as nodes:
+        yield nodes
 
 
-def get(path: str, gateway: SmallGateway | None = None) -> tuple[int, bytes]:
-    async def main() -> bytes:
-        async with served(gateway or SmallGateway()) as exchange:
-            return await exchange(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+async def exchange(request: bytes) -> bytes:
+    """What the first node answers on one connection."""
+    reader, writer = await asyncio.open_connection("node-0", HTTP_PORT)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
 
-    head, _, body = asyncio.run(main()).partition(b"\r\n\r\n")
+
+async def get(path: str) -> tuple[int, bytes]:
+    answer = await exchange(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), body
 
 
 def test_health_follows_the_replicas() -> None:
-    status, body = get("/healthz")
-    assert (status, json.loads(body)["healthy"]) == (200, True)
-    sick = SmallGateway()
-    sick.state = "failed"
-    status, body = get("/healthz", sick)
-    assert (status, json.loads(body)["failed_shards"]) == (503, [4])
+    async def test() -> None:
+        async with served() as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("flights"))
+            status, body = await get("/healthz")
+            assert (status, json.loads(body)["healthy"]) == (200, True)
+            shard_id = topic.shards[0].shard_id
+            host = nodes.nodes[0].hosts[shard_id]
+            nodes.processes[0].call(host.fail, OSError("a disk that is broken"))
+            status, body = await get("/healthz")
+            assert (status, json.loads(body)["failed_shards"]) == (503, [shard_id])
+
+    run(test())
 
 
 def test_pages() -> None:
-    assert get("/metrics") == (200, b"antiphon_appends_total 3\n")
-    assert json.loads(get("/status")[1]) == {"uptime_ms": 5}
-    (topic,) = json.loads(get("/topics?pretty")[1])
-    assert topic["name"] == "flights"
-    assert topic["shards"][0]["leader"] == 1
-    page = get("/")[1]
-    assert b"node 1 down" in page
-    assert b'<span class="bad">DOWN</span>' in page
-    assert get("/secrets")[0] == 404
+    async def test() -> None:
+        async with served(3) as nodes:
+            made = await nodes.nodes[0].create_topic(CreateTopic("flights"))
+            status, metrics = await get("/metrics")
+            assert status == 200
+            assert b"\nantiphon_replicas " in metrics
+            shown = json.loads((await get("/status"))[1])
+            assert shown["uptime_ms"] > 0
+            assert shown["node"]["node_id"] == 0
+            topics = {topic["name"]: topic for topic in json.loads((await get("/topics?pretty"))[1])}
+            assert topics["flights"]["shards"][0]["leader"] == made.shards[0].leader
+            assert b"DOWN" not in (await get("/"))[1]
+            nodes.kill(1)
+            await eventually(lambda: not nodes.nodes[0].metadata.nodes[1].alive)
+            page = (await get("/"))[1]
+            assert b"node 1 down" in page
+            assert b'<span class="bad">DOWN</span>' in page
+            assert (await get("/secrets"))[0] == 404
+
+    run(test())
 
 
 @pytest.mark.parametrize(
@@ -101,45 +93,46 @@ def test_pages() -> None:
     ],
 )
 def test_odd_requests_are_answered_and_closed(request_: bytes, status: bytes) -> None:
-    async def main() -> bytes:
-        async with served(SmallGateway()) as exchange:
-            return await exchange(request_)
+    async def test() -> None:
+        async with served():
+            answer = await exchange(request_)
+        assert answer.split(b" ")[1] == status
+        if request_.startswith(b"HEAD"):
+            assert answer.endswith(b"\r\n\r\n")
 
-    answer = asyncio.run(main())
-    assert answer.split(b" ")[1] == status
-    if request_.startswith(b"HEAD"):
-        assert answer.endswith(b"\r\n\r\n")
+    run(test())
 
 
 def test_two_requests_on_one_connection() -> None:
-    async def main() -> bytes:
-        async with served(SmallGateway()) as exchange:
-            return await exchange(
+    async def test() -> None:
+        async with served():
+            answer = await exchange(
                 b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n"
             )
+        assert answer.count(b"200 OK") == 2
 
-    assert asyncio.run(main()).count(b"200 OK") == 2
+    run(test())
 
 
 def test_a_page_that_fails_says_so() -> None:
-    async def main() -> bytes:
-        async with served(SmallGateway(), broken_page) as exchange:
-            return await exchange(b"GET /metrics HTTP/1.0\r\n\r\n")
+    def broken_page(_metrics: NodeMetrics) -> bytes:
+        raise ValueError("no metrics today")
 
-    answer = asyncio.run(main())
-    assert b"500" in answer.split(b"\r\n")[0]
-    assert b"no metrics today" in answer
+    async def test() -> None:
+        with patch.object(NodeMetrics, "render", broken_page):
+            async with served():
+                answer = await exchange(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert b"500" in answer.split(b"\r\n")[0]
+        assert b"no metrics today" in answer
+
+    run(test())
 
 
 def test_a_taken_port_is_named() -> None:
-    async def main() -> None:
-        first = HttpDoor(cast(Gateway, SmallGateway()), metrics=bytes, status=dict)
-        port = await first.start("127.0.0.1", 0)
-        second = HttpDoor(cast(Gateway, SmallGateway()), metrics=bytes, status=dict)
-        try:
-            with pytest.raises(PortInUseError, match=str(port)):
-                await second.start("127.0.0.1", port)
-        finally:
-            await first.stop()
+    async def test() -> None:
+        async with served() as nodes:
+            second: Any = HttpDoor(nodes.nodes[0], metrics=bytes, status=dict)
+            with pytest.raises(PortInUseError, match=str(HTTP_PORT)):
+                await nodes.processes[0].run(second.start("node-0", HTTP_PORT))
 
-    asyncio.run(main())
+    run(test())

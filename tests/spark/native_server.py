@@ -2,6 +2,11 @@
 
 `ServerFaults` makes it misbehave on purpose: close the connection after an append was carried out, or deny leadership for
 a while. Everything is kept in memory and served by threads.
+
+It stands in for a node because Spark plans and works in processes of its own, which need a real socket while the test waits,
+and because most tests that use it count how often it struck and read each shard's bytes from their own thread. What Spark
+does with whole nodes is in `test_source_nodes.py`, `test_sink_nodes.py`, `test_audit_nodes.py`, `test_cluster.py` and
+`test_failures.py`.
 """
 
 import socketserver
