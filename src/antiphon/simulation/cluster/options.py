@@ -136,6 +136,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
             **_doors(profile, seed),
             **_more_disk(profile, seed),
             **_intruders(profile, seed),
+            **_networks(profile, seed),
             **_delays(profile, seed),
             **overrides,
         },
@@ -184,6 +185,11 @@ def _more_disk(profile: str, seed: int) -> dict[str, int]:
         "slow_calls_weight": draw.choice((0, 0, 1)),
         "old_shard_weight": draw.choice((0, 0, 0, 1)),
     }
+
+
+def _networks(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster networks {profile} {seed}")
+    return {"late_weight": draw.choice((0, 0, 1))}
 
 
 def _intruders(profile: str, seed: int) -> dict[str, int]:
