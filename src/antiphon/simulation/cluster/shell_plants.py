@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from antiphon.kafka import produce
+from antiphon.kafka.group_coordinator import GroupCoordinator
 from antiphon.log import producer_state
 from antiphon.node import native_door
 from antiphon.node.metadata_fold import MetadataFold
@@ -68,6 +69,31 @@ _METADATA: Final = (
 )
 
 _GROUPS: Final = (
+    ClusterPlant(
+        "door-keeps-deposed-groups",
+        "a node keeps a consumer group in memory when another one coordinates it, and goes on with it when it does again",
+        (
+            Edit(
+                GroupCoordinator,
+                "find",
+                "if hosted is not None and (hosted.shard_id, hosted.term) != place:",
+                "if False:",
+            ),
+            Edit(GroupCoordinator, "_watch_leaders", "self._drop(group_id)", "pass"),
+        ),
+        options={
+            **CALM,
+            "fault_ms": 12_000,
+            "fault_every_ms": 1_200,
+            "internal_elect_weight": 1,
+            "appenders": 0,
+            "putters": 0,
+            "operations_per_s": 60,
+            "kafka_producers": 1,
+            "kafka_members": 5,
+        },
+        rare=True,
+    ),
     ClusterPlant(
         "door-takes-skipped-sequences",
         "a producer's batch is appended though one before it is missing",

@@ -24,6 +24,7 @@ SESSION_MS: Final = (300, 1_000, 5_000)
 REBALANCE_MS: Final = (500, 2_000)
 JOIN_EXTRA_S: Final = 2.0  # over the time that a rebalance may take
 RECORDS_MAX: Final = 10
+LATE_CHANCE: Final = 0.2
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
 MANY_GROUPS: Final = 8  # version of OffsetFetch from which it asks for many groups at once
 
@@ -46,6 +47,7 @@ class Membership:
         self._process = process
         self._client = client
         self._draw = client.random
+        self._late = workload.cluster.stream(f"late commits of {process.name} {workload.now}")
         self._coordinator: Address | None = None
         self._member_id = ""
         self._round: Round = (-1, "")
@@ -67,6 +69,7 @@ class Membership:
         ends_s = self._workload.now + self._draw.choice((0.5, 2.0, 10.0))
         while not self._workload.stopped and self._workload.now < ends_s:
             try:
+                await self._commit_late()
                 if await self._join() and await self._sync() and await self._begin():
                     await self._work(ends_s)
             except NoAnswerError:
@@ -222,6 +225,13 @@ class Membership:
         if len(self._was) > 1 and self._draw.random() < 0.1:
             await self._commit(partition, at, *self._draw.choice(self._was[:-1]))
         return await self._commit(partition, at, self._member_id, self._round)
+
+    async def _commit_late(self) -> None:
+        """Before it joins again a member may still commit as the one that it was, to whoever coordinates now."""
+        if not self._was or self._late.random() >= LATE_CHANCE:
+            return
+        partition = self._late.choice(sorted(self._workload.shard_ids))
+        await self._commit(partition, self._positions.get(partition, 0), *self._late.choice(self._was))
 
     async def _commit(self, partition: int, offset: int, member_id: str, who: Round) -> bool:
         history = self._workload.history
