@@ -333,6 +333,17 @@ def test_a_subscription_that_was_overtaken_by_its_successor_is_ignored() -> None
     assert sites[2].of_origin(1) == ["a"]
 
 
+def test_a_node_that_comes_back_with_its_clock_set_back_is_fed() -> None:
+    sites = Sites(2)
+    sites.settle()
+    sites[2].crash()
+    sites[1].write("a")
+    sites[2].life = -1  # it numbers its sessions from before those of its life before, which nobody saw end
+    sites.restart(2)
+    sites.settle()
+    assert sites[2].of_origin(1) == ["a"]
+
+
 def test_a_late_relay_does_not_hide_that_its_session_was_ended() -> None:
     sites = Sites(2)
     sites[1].write("a")

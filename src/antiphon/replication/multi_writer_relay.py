@@ -109,6 +109,9 @@ class RelaySide:
         if cursor is None:
             return
         cursor.connected = True
+        cursor.newest_session = (
+            0  # it may have started anew unnoticed, and its clock, which numbers sessions, been set back
+        )
         if cursor.session and self._go_back(cursor, out):
             self._say(cursor, (), (), 0, out)
             self.pump(cursor, out)
