@@ -9,6 +9,7 @@ from antiphon.kafka import fetch, groups, produce
 from antiphon.kafka.group_offsets import GroupOffsets, OffsetAt
 from antiphon.kafka.metadata_api import MetadataApi
 from antiphon.log import producer_state
+from antiphon.node.peers import PeerLink
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
 
@@ -87,5 +88,18 @@ DOOR_PLANTS: Final = (
         "a page of the HTTP door fails",
         (Edit(HttpDoor, "_topics", "topic.profile", "topic.profil"),),
         options={**CALM, **_DOORS, "http_clients": 1},
+    ),
+    ClusterPlant(
+        "door-forward-mixes-answers",
+        "the answer to a request that was passed on goes to the one that has waited longest",
+        (
+            Edit(
+                PeerLink,
+                "forward",
+                "self._forwarded[request_id] = answered",
+                "self._forwarded[request_id] = next(iter(self._forwarded.values()), answered)",
+            ),
+        ),
+        options={**CALM, "putters": 0, "appenders": 0, "forwarded_clients": 6},
     ),
 )

@@ -60,6 +60,7 @@ class ClusterOptions:
     multi_tables: bool = False  # only in the profile multi
     range_deletes: bool = False  # of a table of their own
     ledger_keepers: int = 0  # log-backed stores on one shard
+    forwarded_clients: int = 0  # they ask any node
     slow_calls_weight: int = 0
     old_shard_weight: int = 0
     late_weight: int = 0
@@ -163,6 +164,7 @@ def _more_loads(profile: str, seed: int) -> dict[str, Any]:
     return {
         "range_deletes": draw.random() < 0.2,
         "ledger_keepers": draw.choice((0, 0, 0, 0, 2, 3)),
+        "forwarded_clients": draw.choice((0, 0, 0, 0, 2, 3)),
     }
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
+from antiphon.simulation.cluster.workloads.forwarded import ForwardedWorkload
 from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
@@ -35,6 +36,8 @@ def native_workloads(
         found.append(RangeWorkload(cluster))
     if options.ledger_keepers:
         found.append(LedgerWorkload(cluster))
+    if options.forwarded_clients:
+        found.append(ForwardedWorkload(cluster))
     if options.multi_tables:
         found.append(MultiTableWorkload(cluster))
     return found

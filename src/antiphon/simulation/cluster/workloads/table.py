@@ -28,6 +28,7 @@ class TableWorkload(Workload):
         self.operations: list[Operation] = []
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
         self.shard_ids: list[int] = []
+        self.config: dict[str, str] = {}  # of the table
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
@@ -35,7 +36,11 @@ class TableWorkload(Workload):
         profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
         await insist(
             lambda: db.create_table(
-                self.name, shards=options.table_shards, replicas=options.replicas, profile=profile
+                self.name,
+                shards=options.table_shards,
+                replicas=options.replicas,
+                profile=profile,
+                config=self.config,
             )
         )
         found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
@@ -43,12 +48,12 @@ class TableWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.putters):
+        for number in range(self.clients):
             self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
-        table = db.table(self.name)
+        table = self.open_table(db, process)
         draw, serial = process.random, 0
         versions: dict[str, int] = {}
         while not self.stopped:
@@ -65,6 +70,15 @@ class TableWorkload(Workload):
                 await self._delete(table, number, key, expected, versions)
             await self.think(process)
         await db.close()
+
+    @property
+    def clients(self) -> int:
+        """How many work."""
+        return self.cluster.options.putters
+
+    def open_table(self, db: AsyncClient, _process: "Process") -> Any:
+        """What a client works with: `find`, `put` and `delete` of the table."""
+        return db.table(self.name)
 
     def _now(self) -> int:
         return int(self.now * TICKS_PER_S)
