@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from antiphon.node import received_snapshots, trimming
+from antiphon.node import received_snapshots, shards, trimming
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -44,6 +44,29 @@ _SENT: Final = (
     ),
 )
 
+_INSTALLED: Final = (
+    ClusterPlant(
+        "node-half-installed-snapshot",
+        "a start finds the store of a snapshot beside the log of before, and takes what the store has for settled in it",
+        (
+            Edit(
+                shards,
+                "recover_install",
+                "layout.wipe(disk, log_path, found.at, found.producers, found.members)",
+                "pass",
+            ),
+            Edit(
+                shards,
+                "watermark_at_start",
+                "max(noted, applied) if applied <= log_end or unclean else noted",
+                "max(noted, applied)",
+            ),
+        ),
+        options={**SNAPSHOTS, "install_weight": 8, "putters": 6, "appenders": 0},
+        rare=True,
+    ),
+)
+
 _STORES: Final = (
     ClusterPlant(
         "node-scan-passes-over-damage",
@@ -82,4 +105,4 @@ _TRIMMED: Final = (
     ),
 )
 
-SNAPSHOT_PLANTS: Final = (*_SENT, *_STORES, *_TRIMMED)
+SNAPSHOT_PLANTS: Final = (*_SENT, *_INSTALLED, *_STORES, *_TRIMMED)
