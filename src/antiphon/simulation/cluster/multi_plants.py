@@ -161,7 +161,6 @@ _LOSSES: Final = (
         "a replica whose log was damaged writes on at once",
         (Regain, "is_done", lambda _self, _origin: True),
         options=_ALONE,
-        rare=True,
     ),
 )
 
