@@ -135,6 +135,20 @@ _MEMBERS: Final = (
         _MOVING,
     ),
     ClusterPlant(
+        "node-two-changes-at-once",
+        "a change of members is begun while another is not committed",
+        wrong.TWO_AT_ONCE,
+        "raft",
+        {
+            **_SLOW,
+            "fault_every_ms": 50,
+            "operator_weight": 6,
+            "delay_us": (5_000, 40_000),
+            "operations_per_s": 60,
+        },
+        rare=True,
+    ),
+    ClusterPlant(
         "node-learners-count",
         "a learner's acknowledgement counts as a voter's",
         wrong.LEARNERS_COUNT,
