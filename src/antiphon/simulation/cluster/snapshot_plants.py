@@ -40,7 +40,8 @@ _SENT: Final = (
                 "if size != file.size_bytes:",
             ),
         ),
-        options={**SNAPSHOTS, "cut_weight": 2, "thread_lag_us": 50_000},
+        options={**SNAPSHOTS, "cut_weight": 2, "thread_lag_us": 300_000},
+        rare=True,
     ),
 )
 
