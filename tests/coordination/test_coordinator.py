@@ -141,6 +141,24 @@ def test_restart_that_nobody_noticed_ends_its_leaderships() -> None:
     )
 
 
+def test_member_that_restarts_during_an_election_is_asked_again() -> None:
+    world = started()
+    create(world, "t")
+    shard = max(world.state.shards)
+    meta = world.state.shards[shard].meta
+    silent, restarted = (node for node in meta.ensemble if node != meta.leader)
+    world.crash_node(silent, noticed=False)  # so that the election waits
+    world.command(ElectLeader(shard))
+    asked = (restarted, NewTerm(shard, meta.term + 1))
+    assert world.run(100, lambda: asked in world.spoken)
+    world.run(50)
+    assert world.spoken.count(asked) == 1
+    world.crash_node(restarted, noticed=False)
+    world.start_node(restarted)
+    world.run(100)
+    assert world.spoken.count(asked) == 2
+
+
 def test_majority_gone_is_offline_until_it_is_back() -> None:
     world = started()
     create(world, "t", shards=3)

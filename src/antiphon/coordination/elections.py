@@ -234,6 +234,9 @@ class Elections:
         meta = record.meta
         election = self._open.get(shard_id)
         leads = meta.leader == node or (election is not None and election.candidate == node)
+        if restarted and election is not None and election.candidate is None:
+            # A process that is gone has promised. One that has forgotten its promises waits to be asked, or is never fed.
+            election.replies.pop(node, None)
         if meta.status == ShardStatus.OFFLINE or (restarted and leads) or disk_replaced:
             self.begin(shard_id)
         elif restarted and node in meta.live and meta.fence == Fence.MAJORITY:
