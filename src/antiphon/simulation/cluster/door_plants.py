@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from antiphon.http.door import HttpDoor
 from antiphon.kafka import fetch, groups, produce
+from antiphon.kafka.admin_api import AdminApi
 from antiphon.kafka.group_offsets import GroupOffsets, OffsetAt
 from antiphon.kafka.metadata_api import MetadataApi
 from antiphon.log import producer_state
@@ -101,5 +102,17 @@ DOOR_PLANTS: Final = (
             ),
         ),
         options={**CALM, "putters": 0, "appenders": 0, "forwarded_clients": 6},
+    ),
+    ClusterPlant(
+        "door-delete-does-nothing",
+        "a deletion of a topic is answered and not passed on to the coordinator",
+        (Edit(AdminApi, "_delete", "await self._gateway.delete_topic(name, timeout_s)", "pass"),),
+        options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
+    ),
+    ClusterPlant(
+        "door-forgets-settings",
+        "a topic is made without the settings that came along",
+        (Edit(AdminApi, "_checked", "for s in topic.configs if s.value is not None", "for s in ()"),),
+        options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
     ),
 )

@@ -61,6 +61,7 @@ class ClusterOptions:
     range_deletes: bool = False  # of a table of their own
     ledger_keepers: int = 0  # log-backed stores on one shard
     forwarded_clients: int = 0  # they ask any node
+    kafka_admins: int = 0
     slow_calls_weight: int = 0
     old_shard_weight: int = 0
     late_weight: int = 0
@@ -165,6 +166,7 @@ def _more_loads(profile: str, seed: int) -> dict[str, Any]:
         "range_deletes": draw.random() < 0.2,
         "ledger_keepers": draw.choice((0, 0, 0, 0, 2, 3)),
         "forwarded_clients": draw.choice((0, 0, 0, 0, 2, 3)),
+        "kafka_admins": draw.choice((0, 0, 0, 1)),
     }
 
 

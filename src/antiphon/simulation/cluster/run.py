@@ -22,6 +22,7 @@ from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
 from antiphon.simulation.cluster.workloads.intruders import IntruderWorkload
+from antiphon.simulation.cluster.workloads.kafka_admin import AdminWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
 from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
 from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
@@ -84,6 +85,8 @@ def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
         found.append(ConsumerWorkload(cluster))
     if options.kafka_members:
         found.append(GroupWorkload(cluster))
+    if options.kafka_admins:
+        found.append(AdminWorkload(cluster))
     if options.http_clients:
         found.append(HttpWorkload(cluster))
     if options.intruders:
