@@ -11,18 +11,15 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import Ack, Append, Entry, NewTermReply, RequestVote, VoteReply
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.checker import Checker
-from antiphon.simulation.client_messages import ClientData
-from antiphon.simulation.disk import ReplicaFiles
-from antiphon.simulation.hosted import Hosted
+from antiphon.simulation.replica_files import ReplicaFiles
+from antiphon.simulation.truth import Watched
 from antiphon.simulation.violation import ViolationError
 
 SHARD = 1
-CLIENT = 1000
 
 
-def entry(term: int, base: int, sequence: int = -1) -> Entry:
-    data: Any = ClientData(CLIENT, sequence) if sequence >= 0 else (term, base)
-    return Entry(term, base, base + 1, data)
+def entry(term: int, base: int) -> Entry:
+    return Entry(term, base, base + 1, (term, base))
 
 
 class Bench:
@@ -56,7 +53,7 @@ class Bench:
         )
         node.role = Role.FOLLOWER
         node.term_now = lambda: replica.term
-        self.truth.hosted[number] = cast(Hosted, node)
+        self.truth.hosted[number] = cast(Watched, node)
         return node
 
     def append(self, number: int, *entries: Entry, durable: bool = True) -> None:
@@ -95,7 +92,7 @@ def committed_by_leader(bench: Bench) -> None:
     """Node 0 leads term 1 and has committed one request, which nodes 0 and 1 have."""
     bench.lead(0, 1)
     for number in (0, 1):
-        bench.append(number, entry(1, 0, sequence=7))
+        bench.append(number, entry(1, 0))
     bench.commit(0, 1)
 
 
@@ -203,14 +200,6 @@ def test_committed_is_immutable(bench: Bench) -> None:
         bench.commit(2, 1)
 
 
-def test_request_is_committed_once(bench: Bench) -> None:
-    bench.lead(0, 1)
-    for number in (0, 1):
-        bench.append(number, entry(1, 0, sequence=7), entry(1, 1, sequence=7))
-    with broken("exactly-once"):
-        bench.commit(0, 2)
-
-
 def test_acknowledgement_is_durable(bench: Bench) -> None:
     bench.append(1, entry(1, 0))
     bench.nodes[1].files.term = 1
@@ -276,32 +265,3 @@ def test_figures_of_a_replica(bench: Bench, change: dict[str, int], name: str) -
         setattr(node.replica, field, value)
     with broken(name):
         bench.checker.replica(node)
-
-
-def test_answers_to_clients(bench: Bench) -> None:
-    committed_by_leader(bench)
-    checker, chain = bench.checker, bench.truth.committed.end_chain
-    checker.append_answered(SHARD, (CLIENT, 7), 0, floor=0)
-    assert bench.truth.floor == 1
-    checker.read_answered(SHARD, 1, chain, floor=1)
-    checker.refusal_answered(SHARD, expected=0, actual=1, floor=1)
-    with broken("acknowledged-kept"):
-        checker.append_answered(SHARD, (CLIENT, 8), 0, floor=0)
-    with broken("linearizable"):
-        checker.append_answered(SHARD, (CLIENT, 7), 0, floor=1)
-    with broken("linearizable"):
-        checker.read_answered(SHARD, 0, 0, floor=1)
-    with broken("linearizable"):
-        checker.read_answered(SHARD, 1, chain + 1, floor=1)
-    with broken("linearizable"):
-        checker.refusal_answered(SHARD, expected=0, actual=2, floor=1)
-
-
-def test_convergence_is_equal_logs_and_known_commits(bench: Bench) -> None:
-    committed_by_leader(bench)
-    assert "logs end at" in bench.checker.converged([bench.truth])[0]
-    bench.append(2, entry(1, 0, sequence=7))
-    assert "high watermarks" in bench.checker.converged([bench.truth])[0]
-    for number in (1, 2):
-        bench.nodes[number].replica.settled = 1
-    assert bench.checker.converged([bench.truth]) == []

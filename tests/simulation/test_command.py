@@ -8,16 +8,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from antiphon.cli import simulate_runs
 from antiphon.cli.simulate import simulate
 from antiphon.simulation.cluster.plants import CLUSTER_PLANTS
-from antiphon.simulation.multi_plants import MULTI_PLANTS
-from antiphon.simulation.plants import PLANTS
 
 app = typer.Typer()
 app.command()(simulate)
 
 NODE_PLANT = ("--plant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
-PURE_PLANT = ("--plant", "h4-older-term-by-counting", "--seeds", "20", "--jobs", "1")
 
 
 def call(*arguments: str) -> Result:
@@ -31,11 +29,11 @@ def broken(output: str) -> str:
     return found[1]
 
 
-def test_lists_plants_of_both_worlds_a_name_a_line() -> None:
+def test_lists_plants_a_name_a_line() -> None:
     result = call("--plants")
     assert result.exit_code == 0
     names = result.stdout.splitlines()
-    assert names == list(dict.fromkeys([*CLUSTER_PLANTS, *PLANTS, *MULTI_PLANTS]))
+    assert names == list(CLUSTER_PLANTS)
     assert len(set(names)) == len(names)
 
 
@@ -43,7 +41,7 @@ def test_good_seeds_of_whole_nodes_exit_zero_and_say_what_was_done() -> None:
     result = call("--seeds", "2", "--seconds", "0.5", "--jobs", "2", "--json")
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)
-    assert (figures["world"], figures["seeds"], figures["failure"]) == ("nodes", 2, None)
+    assert (figures["seeds"], figures["failure"]) == (2, None)
     assert figures["operations"]["ok"] > 0
     assert figures["entries"] > 0
 
@@ -96,40 +94,24 @@ def test_json_of_a_failure_is_one_object() -> None:
     assert failure["trace"]
 
 
-def test_pure_objects_run_on_demand() -> None:
-    result = call("--pure", "--seeds", "3", "--jobs", "1")
+@pytest.mark.parametrize(("word", "profile"), [("table", "oxia"), ("table-raft", "raft")])
+def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None:
+    result = call("--profile", word, "--seed", "3", "--seconds", "0.5")
     assert result.exit_code == 0, result.output
-    assert "seeds 1..3: every promise kept" in result.stdout
-    good = json.loads(call("--pure", "--seeds", "2", "--jobs", "2", "--json").stdout)
-    assert (good["world"], good["seeds"], good["failure"]) == ("pure", 2, None)
-    assert good["losses"]["lost"] >= 0
+    assert f"profile {profile}, trace" in result.stdout
 
 
-@pytest.mark.parametrize("profile", ["table", "table-raft"])
-def test_profiles_of_tables_choose_the_pure_objects(profile: str) -> None:
-    result = call("--profile", profile, "--seed", "3", "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["world"] == "pure"
-
-
-def test_a_plant_of_the_pure_objects_chooses_them(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    failed = call(*PURE_PLANT, "--save", str(path))
-    assert failed.exit_code == 1
-    assert "again: antiphon simulate --pure --seed" in failed.stdout
-    assert "older-term was broken" in failed.stdout.splitlines()[-2]
-    again = call("--replay", str(path))
-    assert again.exit_code == 1
-    assert "broke older-term at step" in again.stdout
-
-
-def test_plants_are_caught_one_after_the_other() -> None:
-    result = call("--catch", "--pure", "--profile", "tarantool", "--seeds", "1", "--jobs", "1", "--json")
+def test_plants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: CLUSTER_PLANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
+    monkeypatch.setattr(simulate_runs, "plants", lambda: few)
+    result = call("--catch", "--seeds", "3", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
-    wanted = [name for name, plant in PLANTS.items() if plant.profile == "tarantool"]
-    assert [one["plant"] for one in found["plants"]] == wanted
-    assert {one["world"] for one in found["plants"]} == {"pure"}
-    assert result.exit_code == bool(found["missed"])
+    assert [one["plant"] for one in found["plants"]] == list(few)
+    assert all(one["seeds"] and one["invariant"] for one in found["plants"])
+    assert (result.exit_code, found["missed"]) == (0, [])
+    assert call("--catch", "--seeds", "1", "--profile", "fluvio").exit_code == 0, (
+        "none of these is of that profile"
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,9 +121,6 @@ def test_plants_are_caught_one_after_the_other() -> None:
         ("--plant", "no-such-bug"),
         ("--plant", "h1-wrong-median", "--profile", "oxia"),
         ("--plant", "node-acknowledges-before-sync", "--profile", "raft"),
-        ("--plant", "node-acknowledges-before-sync", "--pure"),
-        ("--pure", "--seconds", "1"),
-        ("--profile", "table", "--seconds", "1"),
         ("--seconds", "0"),
         ("--seeds", "0"),
         ("--seed", "-1"),

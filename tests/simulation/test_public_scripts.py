@@ -10,7 +10,7 @@ from antiphon.cli import judge
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.members import Members
 from antiphon.simulation import public_script_replica as taken
-from antiphon.simulation.plants import PLANTS, planted
+from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
 from antiphon.simulation.public_script_language import change_text, changed, changes_between, read_stanzas
 from antiphon.simulation.public_script_run import ScriptRun
 from antiphon.simulation.public_scripts import judge_script
@@ -122,7 +122,7 @@ def test_without_the_liberties_what_they_are_for_fails_and_nothing_else() -> Non
 @needs_judged_cases
 @pytest.mark.parametrize("plant", ["no-prev-check", "h2-over-counted-ack", "h5-unclipped-commit"])
 def test_a_planted_bug_makes_figure_7_fail(plant: str) -> None:
-    with planted(PLANTS[plant]):
+    with planted(OF_SCRIPTS[plant]):
         judgement = judge_script(SCRIPTS / "probe_and_replicate.txt")
     assert judgement.wrong
     assert judgement.compared == COMPARED["probe_and_replicate"]
@@ -130,7 +130,7 @@ def test_a_planted_bug_makes_figure_7_fail(plant: str) -> None:
 
 @needs_judged_cases
 def test_after_a_broken_promise_no_stanza_passes() -> None:
-    with planted(PLANTS["ack-before-sync"]):
+    with planted(OF_SCRIPTS["ack-before-sync"]):
         judgement = judge_script(SCRIPTS / "lagging_commit.txt")
     assert (judgement.passed, judgement.compared) == (0, 2)
     assert "broke within-log" in judgement.wrong[0].found[0]
@@ -167,7 +167,7 @@ def test_scripts_of_our_own(name: str) -> None:
 )
 def test_a_planted_bug_makes_a_script_of_our_own_fail(plant: str, name: str, as_is: bool) -> None:
     right = judge_script(OWN / f"{name}.txt", as_is=as_is)
-    with planted(PLANTS[plant]):
+    with planted(OF_SCRIPTS[plant]):
         judgement = judge_script(OWN / f"{name}.txt", as_is=as_is)
     assert judgement.wrong != right.wrong
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from antiphon.cli.simulate import simulate
 from antiphon.errors import InvalidRequestError
-from antiphon.simulation.plants import PLANTS, planted
+from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
 from antiphon.simulation.script import run_script
 from antiphon.simulation.script_language import COMMANDS, PROPERTIES, read_script
 
@@ -306,6 +306,6 @@ def test_the_same_script_goes_the_same_way_every_time() -> None:
     for lines in runs:
         run_script(SCENARIOS / "figure-8.txt", lines.append)
     assert runs[0] == runs[1]
-    with planted(PLANTS["h4-older-term-by-counting"]):
+    with planted(OF_SCRIPTS["h4-older-term-by-counting"]):
         assert run_script(SCENARIOS / "figure-8.txt").line
     assert not run_script(SCENARIOS / "figure-8.txt").line, "a plant leaves nothing behind"

@@ -1,4 +1,4 @@
-"""`antiphon simulate`: whole nodes, or the protocol alone, in a seeded world, with all promises checked after every step."""
+"""`antiphon simulate`: whole nodes in a seeded world, with all promises checked after every step."""
 
 import json
 import sys
@@ -9,21 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.cli import simulate_runs as runs
 from antiphon.cli.output import usage
 from antiphon.cli.simulate_failures import catch_all, tell_small
-from antiphon.cli.simulate_worlds import (
-    NODES,
-    PURE,
-    WORLDS,
-    Seeds,
-    World,
-    workers_for,
-    world_of,
-)
 from antiphon.errors import InvalidRequestError
 
 SEEDS_DEFAULT = 100
 SEEDS_MAX = 100_000_000
+CATCH_SEEDS = 200  # within which a planted bug has to be found
 SECONDS_LONGEST = 3_600
 
 SeedsOption = Annotated[
@@ -34,17 +27,7 @@ SeedsOption = Annotated[
 ]
 ProfileOption = Annotated[
     str | None,
-    typer.Option(
-        help="oxia, raft, fluvio, tarantool, kip27 or multi, drawn from the seed if absent. "
-        "With --pure also table and table-raft."
-    ),
-]
-PureOption = Annotated[
-    bool,
-    typer.Option(
-        "--pure",
-        help="Run the protocol's objects alone rather than whole nodes: many more seeds a second.",
-    ),
+    typer.Option(help="oxia, raft, fluvio, tarantool, kip27 or multi, drawn from the seed if absent."),
 ]
 SecondsOption = Annotated[
     float | None,
@@ -75,7 +58,6 @@ def simulate(
         bool,
         typer.Option("--catch", help="Plant every bug in turn and say how many seeds it takes to find it."),
     ] = False,
-    pure: PureOption = False,
     seconds: SecondsOption = None,
     rocksdb: RocksOption = False,
     script: Annotated[
@@ -97,11 +79,10 @@ def simulate(
     the seed, the step and a short trace; the same seed gives the same trace again.
 
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
-    `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --pure --seeds 1000` ·
-    `antiphon simulate --script scenarios/figure-7.txt`
+    `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt`
     """
     if plants:
-        typer.echo("\n".join(dict.fromkeys(name for world in WORLDS for name in world.plants)))
+        typer.echo("\n".join(runs.plants()))
         return
     if script is not None or replay is not None:
         if (
@@ -116,49 +97,47 @@ def simulate(
             _replay(replay, as_json=as_json)
         return
     try:
-        world = world_of(profile, plant, pure=pure)
-        if world is PURE and (seconds is not None or rocksdb):
-            raise InvalidRequestError("--seconds and --rocksdb are for whole nodes")
+        profile = runs.checked_profile(profile, plant)
     except InvalidRequestError as error:
         usage(error.message)
     if catch:
-        catch_all((PURE,) if pure else WORLDS, seeds, profile, workers_for(jobs), as_json=as_json)
+        catch_all(seeds or CATCH_SEEDS, profile, runs.workers_for(jobs), as_json=as_json)
         return
     count = seeds or (SEEDS_DEFAULT if seed is None else 1)
     fault_ms = None if seconds is None else round(seconds * 1000)
-    chosen = Seeds(1 if seed is None else seed, count, profile, plant, fault_ms, rocksdb)
-    failed = _run(world, chosen, jobs, as_json=as_json)
+    chosen = runs.Seeds(1 if seed is None else seed, count, profile, plant, fault_ms, rocksdb)
+    failed = _run(chosen, jobs, as_json=as_json)
     if failed is not None:
         if shrink:
-            tell_small(world, failed, plant, save, quiet=as_json)
+            tell_small(failed, plant, save, quiet=as_json)
         raise typer.Exit(1)
 
 
-def _run(world: World, seeds: Seeds, jobs: int, *, as_json: bool) -> Any:
+def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
     """Run the seeds and say what came out; returns the failed run, if any."""
     began = time.monotonic()
-    passed, failed = world.run(seeds, workers_for(jobs, seeds.count), _progress(seeds.count))
+    passed, failed = runs.run(seeds, runs.workers_for(jobs, seeds.count), _progress(seeds.count))
     elapsed_s = time.monotonic() - began
     if as_json:
-        typer.echo(json.dumps(world.figures(passed, failed, elapsed_s)))
+        typer.echo(json.dumps(runs.figures(passed, failed, elapsed_s)))
     elif failed is not None:
-        typer.echo(world.report(failed))
-        typer.echo(f"again: antiphon simulate {world.again(failed, seeds)}")
+        typer.echo(runs.report(failed))
+        typer.echo(f"again: antiphon simulate {runs.again(failed, seeds)}")
     else:
-        typer.echo(world.words(seeds.first, passed, elapsed_s))
+        typer.echo(runs.words(seeds.first, passed, elapsed_s))
     return failed
 
 
 def _carry_out(script: Path, plant: str | None, *, as_json: bool) -> None:
     """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
-    from antiphon.simulation.plants import PLANTS, planted
+    from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
     from antiphon.simulation.script import run_script
 
-    if plant is not None and plant not in PLANTS:
-        usage(f"--plant {plant}: scripts run the pure objects, without this bug")
+    if plant is not None and plant not in OF_SCRIPTS:
+        usage(f"--plant {plant}: scripts run the protocol's objects alone, without this bug")
     lines: list[str] = []
     try:
-        with planted(None if plant is None else PLANTS[plant]):
+        with planted(None if plant is None else OF_SCRIPTS[plant]):
             outcome = run_script(script, lines.append if as_json else typer.echo)
     except InvalidRequestError as error:
         usage(error.message)
@@ -176,18 +155,15 @@ def _carry_out(script: Path, plant: str | None, *, as_json: bool) -> None:
 
 def _replay(path: Path, *, as_json: bool) -> None:
     """Run what was written down; it ends as it did then, as long as the code is the same."""
-    from antiphon.simulation.cluster.replay import is_of_nodes
-
-    world = NODES if is_of_nodes(path) else PURE
     try:
-        result = world.replay(path)
+        result = runs.replay(path)
     except InvalidRequestError as error:
         usage(error.message)
     failed = result.failure is not None
     if as_json:
-        typer.echo(json.dumps(world.figures([] if failed else [result], result if failed else None, 0.0)))
+        typer.echo(json.dumps(runs.figures([] if failed else [result], result if failed else None, 0.0)))
     else:
-        typer.echo("\n".join([world.report(result), *(world.tell(result) if failed else [])]))
+        typer.echo("\n".join([runs.report(result), *(runs.tell(result) if failed else [])]))
     if failed:
         raise typer.Exit(1)
 

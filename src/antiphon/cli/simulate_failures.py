@@ -2,16 +2,15 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from antiphon.cli.simulate_worlds import Seeds, World
+from antiphon.cli import simulate_runs as runs
 
 
-def tell_small(world: World, failed: Any, plant: str | None, save: Path | None, *, quiet: bool) -> None:
+def tell_small(failed: Any, plant: str | None, save: Path | None, *, quiet: bool) -> None:
     """Shrink a failing run, print its story, and write it down if wanted. Progress goes to stderr."""
     if quiet and save is None:
         return
@@ -20,7 +19,7 @@ def tell_small(world: World, failed: Any, plant: str | None, save: Path | None, 
         if sys.stderr.isatty():
             typer.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
-    small = world.shrink(failed, plant, progress)
+    small = runs.shrink(failed, plant, progress)
     if sys.stderr.isatty():
         typer.echo("\r\x1b[K", nl=False, err=True)
     if not quiet:
@@ -29,27 +28,21 @@ def tell_small(world: World, failed: Any, plant: str | None, save: Path | None, 
             f"\nmade small in {small.runs} runs, {small.seconds:.1f} s ({how}): "
             f"{small.faults} of {small.faults_before} faults are left"
         )
-        typer.echo("\n".join(world.tell(small.result)))
+        typer.echo("\n".join(runs.tell(small.result)))
     if save is not None:
-        world.save(save, small.result, plant)
+        runs.save(save, small.result, plant)
         if not quiet:
             typer.echo(f"again: antiphon simulate --replay {save}")
 
 
-def catch_all(
-    worlds: Iterable[World], count: int | None, profile: str | None, workers: int, *, as_json: bool
-) -> None:
-    """Plant each bug in turn, seed after seed until it is found: a table, and exit status 1 if one never is.
-
-    `count`: how many seeds at most; None: as many as the bug's world needs.
-    """
+def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -> None:
+    """Plant each bug in turn, at most `count` seeds of it until it is found: a table, and exit status 1 if one never is."""
     found: list[dict[str, Any]] = []
     if not as_json:
-        typer.echo("| plant | world, profile | seeds | caught by |\n|---|---|---|---|")
-    for world in worlds:
-        for name, plant in world.plants.items():
-            if profile in {None, plant.profile}:
-                found.append(_catch(world, name, count or world.catch_seeds, workers, as_json=as_json))
+        typer.echo("| plant | profile | seeds | caught by |\n|---|---|---|---|")
+    for name, plant in runs.plants().items():
+        if profile in {None, plant.profile}:
+            found.append(_catch(name, count, workers, as_json=as_json))
     missed = [one["plant"] for one in found if one["seeds"] is None]
     if as_json:
         typer.echo(json.dumps({"plants": found, "missed": missed}))
@@ -59,20 +52,13 @@ def catch_all(
         raise typer.Exit(1)
 
 
-def _catch(world: World, name: str, count: int, workers: int, *, as_json: bool) -> dict[str, Any]:
-    plant = world.plants[name]
-    passed, failed = world.run(Seeds(1, count, plant.profile, name), workers)
-    took = None if failed is None else len(passed) + 1
-    invariant = "" if failed is None else failed.failure.invariant
+def _catch(name: str, count: int, workers: int, *, as_json: bool) -> dict[str, Any]:
+    plant = runs.plants()[name]
+    passed, failed = runs.run(runs.Seeds(1, count, plant.profile, name), workers)
+    failure = None if failed is None else failed.failure
+    took = None if failure is None else len(passed) + 1
+    invariant = "" if failure is None else failure.invariant
     if not as_json:
         seeds = f"none of {count}" if took is None else took
-        typer.echo(
-            f"| `{name}`: {plant.description} | {world.name}, {plant.profile} | {seeds} | `{invariant}` |"
-        )
-    return {
-        "plant": name,
-        "world": world.name,
-        "profile": plant.profile,
-        "seeds": took,
-        "invariant": invariant,
-    }
+        typer.echo(f"| `{name}`: {plant.description} | {plant.profile} | {seeds} | `{invariant}` |")
+    return {"plant": name, "profile": plant.profile, "seeds": took, "invariant": invariant}

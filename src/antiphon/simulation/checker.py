@@ -1,6 +1,6 @@
-"""The promises of the protocol, checked while it runs.
+"""The promises of the protocol, checked while a script moves its objects.
 
-The checker sees everything at once: every replica's log and disk, every message, every answer to a client. It keeps for
+The checker sees everything at once: every replica's log and disk, every message. It keeps for
 each shard what has been committed anywhere (`ShardTruth`) and compares all later events with it. Each check looks only
 at what the event touched, so that checking after every step stays cheap.
 
@@ -12,13 +12,8 @@ at what the event touched, so that checking after every step stays cheap.
 | leader-append-only | a leader never cuts its own log |
 | durable-majority | what is committed is on the disks of a majority (of both sets while members change), and stays there |
 | durable-live | where elections go by the live replica set: it is on every recorded live member (HW <= min LEO of the set) |
-| live-within-members | the recorded live set is a part of the members |
 | min-live | nothing is committed with fewer live members than the topic demands |
-| unclean-forbidden | nobody is elected who may lack committed entries, unless the topic allows it |
 | no-loss | nothing acknowledged is given up where the rule loses nothing |
-| loss-window | what is lost where it may be was only ever with a leader that was deposed, and was not settled |
-| loss-told | and that replica says so |
-| marker-after-commit | what a commit marker in the log says to be committed is committed when it is written |
 | commit-rule | with `at_least(k)`: on k disks when it is acknowledged |
 | older-term | what a leader commits ends with an entry of its own term |
 | committed-immutable | no replica commits anything else at a committed offset |
@@ -28,17 +23,8 @@ at what the event touched, so that checking after every step stays cheap.
 | one-vote | one vote a term, not two, not even over a restart |
 | promise-kept | no acknowledgement in a term below one that was promised |
 | ack-agrees | an acknowledged prefix is the leader's prefix |
-| condition-held | a conditional append is committed where it expected to be, acknowledged or not |
-| exactly-once | no request of a client is in the committed log twice |
-| acknowledged-kept | what a client was told to be written is in the committed log where it was told |
-| linearizable | an operation sees everything that was complete when it began |
-| tables-agree | at every offset the store of a table is what the committed log comes to there, on every replica |
-| applied-committed | a table applies all that its replica knows to be committed, and nothing else, and never goes back |
 | no-crash | the pure parts raise nothing |
 """
-
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.members import Members
@@ -53,14 +39,8 @@ from antiphon.replication.messages import (
     VoteReply,
 )
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.client_messages import ClientData, CommitMark
-from antiphon.simulation.losses import Acknowledged
-from antiphon.simulation.truth import Identity, ShardTruth, Watched, holders, is_held
+from antiphon.simulation.truth import ShardTruth, Watched, holders, is_held
 from antiphon.simulation.violation import require
-
-if TYPE_CHECKING:
-    from antiphon.simulation.disk import ReplicaFiles
-    from antiphon.wire.metadata import ShardMeta
 
 
 class Checker:
@@ -69,27 +49,11 @@ class Checker:
     def __init__(self) -> None:
         self.shards: dict[ShardId, ShardTruth] = {}
         self.checks = 0
-        self.now: Callable[[], int] = lambda: 0  # simulated time in ns
-        self.on_loss: Callable[[ShardId, int], None] = lambda _shard, _end: (
-            None
-        )  # committed entries are lost from there on
 
     def add_shard(self, shard: ShardId, ensemble: tuple[NodeId, ...]) -> ShardTruth:
         """Begin to watch a shard."""
         truth = self.shards[shard] = ShardTruth(shard, ensemble)
         return truth
-
-    def places(self, node: NodeId) -> "dict[ShardId, ReplicaFiles]":
-        """Where a node keeps its replicas, opened or not, by shard."""
-        return {shard: truth.files[node] for shard, truth in self.shards.items() if node in truth.files}
-
-    def memory_lost(self, shard: ShardId, node: NodeId) -> None:
-        """A node's disk is gone. A vote for itself binds nobody then: only its own candidacy could have counted it."""
-        truth = self.shards[shard]
-        truth.losses.silent[node] = None
-        own = [key for key, candidate in truth.votes.items() if key[1] == node == candidate]
-        for key in own:
-            del truth.votes[key]
 
     # -- logs -----------------------------------------------------------------------------------------------------
 
@@ -106,14 +70,6 @@ class Checker:
                 truth.shard,
                 f"node {hosted.node} has another log than somebody before it up to {entry.next_offset}@{entry.term}",
             )
-            if isinstance(entry.data, CommitMark) and not truth.may_lose:
-                require(
-                    entry.data.high_watermark <= truth.committed.end_offset or bool(truth.unclean),
-                    "marker-after-commit",
-                    truth.shard,
-                    f"node {hosted.node} writes down that {entry.data.high_watermark} is committed, "
-                    f"committed is {truth.committed.end_offset}",
-                )
 
     def cut(self, hosted: Watched) -> None:
         """The replica is about to shorten its log."""
@@ -124,24 +80,6 @@ class Checker:
             f"node {hosted.node} cuts its own log while it leads term {hosted.term_seen}",
         )
 
-    def recorded(self, shard: ShardId, meta: "ShardMeta") -> None:
-        """The coordinator has committed another record of the shard: its members, and its live replica set."""
-        truth = self.shards[shard]
-        truth.moved_by_coordinator = True
-        members = Members(meta.ensemble, meta.outgoing, meta.learners)
-        live = () if meta.fence == "majority" else meta.live
-        if (members, live, meta.fence) == (truth.members, truth.live, truth.fence):
-            return
-        truth.members, truth.live, truth.fence = members, live, meta.fence
-        stray = [node for node in live if node not in members.voting]
-        require(
-            not stray,
-            "live-within-members",
-            shard,
-            f"live set {list(live)}, but {stray} are no members of {members}",
-        )
-        self.durable_shrank(shard)
-
     def durable_shrank(self, shard: ShardId) -> None:
         """A disk has less than before: what is committed must still be where every election has to look.
 
@@ -149,7 +87,7 @@ class Checker:
         """
         truth = self.shards[shard]
         end, chain = truth.committed.end_offset, truth.committed.end_chain
-        if truth.deleted or (truth.fence != "majority" and self._is_live_held(truth, end, chain)):
+        if truth.fence != "majority" and self._is_live_held(truth, end, chain):
             return
         if truth.fence == "live":
             self._not_held(truth, truth.live, end, chain)
@@ -167,7 +105,7 @@ class Checker:
 
     def _not_held(self, truth: ShardTruth, nodes: tuple[NodeId, ...], end: int, chain: int) -> None:
         require(
-            truth.deleted,
+            False,
             "durable-live" if truth.fence == "live" else "durable-majority",
             truth.shard,
             f"everything before {end} is committed, but only nodes {holders(truth, nodes, end, chain)} of {list(nodes)} "
@@ -183,13 +121,8 @@ class Checker:
         if hosted.replica.live:
             self._require_live(truth, hosted, end, chain)
             return
-        if truth.moved_by_coordinator:
-            sets = [each for each in truth.members.sets if is_held(truth, each, end, chain)]
-            if not sets:
-                self._not_held(truth, truth.members.sets[0], end, chain)
-        else:
-            sets = list(hosted.replica.members.sets)
-            self._require_majority(truth, hosted.replica.members, end, chain)
+        sets = list(hosted.replica.members.sets)
+        self._require_majority(truth, hosted.replica.members, end, chain)
         rule = hosted.replica.commit_rule
         if rule.kind is CommitKind.AT_LEAST and not truth.may_lose:
             most = max((len(holders(truth, each, end, chain)), each) for each in sets)[1]
@@ -221,15 +154,12 @@ class Checker:
         """A replica leads from now on."""
         truth = self.shards[hosted.shard]
         known = truth.leaders.setdefault(term, hosted.node)
-        truth.terms_began_ns.setdefault(term, self.now())
         require(
             known == hosted.node,
             "election-safety",
             truth.shard,
             f"node {hosted.node} leads term {term}, which node {known} led or leads",
         )
-        if term in truth.unclean:
-            self._lose_uncleanly(truth, hosted)
         end = truth.committed_before(term)
         require(
             hosted.log.start.offset >= end or hosted.log.chain_at(end) == truth.committed.chain_at(end),
@@ -238,35 +168,6 @@ class Checker:
             f"node {hosted.node} leads term {term} with a log that ends at {hosted.log.end}, "
             f"but everything before {end} was committed in earlier terms",
         )
-
-    def unclean_election(self, shard: ShardId, term: int, allowed: bool) -> None:
-        """The coordinator is about to appoint a leader that may lack what was committed (C10)."""
-        require(
-            allowed, "unclean-forbidden", shard, f"an unclean election in term {term}, which nobody allowed"
-        )
-        self.shards[shard].unclean[term] = None
-
-    def _lose_uncleanly(self, truth: ShardTruth, hosted: Watched) -> None:
-        """What the new leader does not have is lost, as was allowed: it is counted, and was never committed from now on."""
-        known = truth.committed
-        ends = [known.start.offset, *known.ends]
-        common = max(
-            (
-                end
-                for end in ends
-                if hosted.log.start.offset >= end or hosted.log.chain_at(end) == known.chain_at(end)
-            ),
-            default=known.start.offset,
-        )
-        lost = known.truncate(common)
-        truth.losses.unclean_entries += len(lost)
-        for entry in lost:
-            if isinstance(entry.data, ClientData):
-                truth.position_of.pop((entry.data.client, entry.data.sequence), None)
-        truth.commit_ends = [(term, min(end, common)) for term, end in truth.commit_ends]
-        truth.floor = min(truth.floor, common)
-        if lost:
-            self.on_loss(truth.shard, common)
 
     def committed(self, hosted: Watched, high_watermark: int) -> None:
         """A replica raised its high watermark."""
@@ -301,7 +202,6 @@ class Checker:
         )
         for entry in hosted.log.read(old, end, 1 << 60):
             truth.committed.append((entry,))
-            self._once(truth, entry.data, entry.base_offset, entry.next_offset)
             if entry.members is not None:
                 truth.members = entry.members
         self._require_rule(truth, hosted, end, truth.committed.end_chain)
@@ -327,24 +227,6 @@ class Checker:
         if truth.commit_ends and truth.commit_ends[-1][0] == term:
             truth.commit_ends.pop()
         truth.commit_ends.append((term, end))
-
-    def _once(self, truth: ShardTruth, data: object, base_offset: int, next_offset: int) -> None:
-        if isinstance(data, ClientData):
-            identity = (data.client, data.sequence)
-            known = truth.position_of.setdefault(identity, (base_offset, next_offset))
-            require(
-                known[0] == base_offset,
-                "exactly-once",
-                truth.shard,
-                f"request {data.sequence} of client {data.client} is at {known[0]} and at {base_offset}",
-            )
-            require(
-                data.expected in (-1, base_offset),
-                "condition-held",
-                truth.shard,
-                f"request {data.sequence} of client {data.client} expected {data.expected} and is committed "
-                f"at {base_offset}",
-            )
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -488,92 +370,12 @@ class Checker:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, hosted: Watched, identity: Identity, base_offset: int) -> None:
-        """A leader is about to tell a client that its request is committed at `base_offset`."""
-        truth = self.shards[hosted.shard]
-        if truth.may_lose:
-            truth.losses.acknowledged[identity] = Acknowledged(
-                base_offset, hosted.term_now(), hosted.node, self.now()
-            )
-
     def tail_lost(self, hosted: Watched, from_offset: int, to_offset: int) -> None:
         """A replica says that it cuts off what it had acknowledged as a leader."""
         truth = self.shards[hosted.shard]
         require(
-            truth.may_lose or truth.unclean,
+            truth.may_lose,
             "no-loss",
             truth.shard,
             f"node {hosted.node} has acknowledged [{from_offset}, {to_offset}) and cuts it off, and the rule loses nothing",
         )
-        truth.losses.tails.append((hosted.node, from_offset, to_offset))
-
-    def append_answered(self, shard: ShardId, identity: Identity, base_offset: int, floor: int) -> None:
-        """A client was told that its request stands at `base_offset`."""
-        truth = self.shards[shard]
-        if truth.may_lose:
-            return  # the losses are counted in the end
-        known = truth.position_of.get(identity)
-        require(
-            known is not None and known[0] == base_offset,
-            "acknowledged-kept",
-            shard,
-            f"request {identity[1]} of client {identity[0]} was acknowledged at {base_offset}, committed is {known}",
-        )
-        require(
-            base_offset >= floor,
-            "linearizable",
-            shard,
-            f"a write that began when {floor} had been seen landed at {base_offset}",
-        )
-        truth.floor = max(truth.floor, known[1] if known else 0)
-
-    def read_answered(self, shard: ShardId, offset: int, chain: int, floor: int) -> None:
-        """A client was shown the state as of `offset`."""
-        truth = self.shards[shard]
-        if truth.may_lose:
-            return  # it may have seen what is lost later
-        require(
-            offset >= floor,
-            "linearizable",
-            shard,
-            f"a read that began when {floor} had been seen was answered from the state at {offset}",
-        )
-        require(
-            truth.committed.chain_at(offset) == chain,
-            "linearizable",
-            shard,
-            f"a read was answered from a state at {offset} that is not the committed one",
-        )
-        truth.floor = max(truth.floor, offset)
-
-    def refusal_answered(self, shard: ShardId, expected: int, actual: int, floor: int) -> None:
-        """A conditional append was refused because the log's end was `actual`."""
-        truth = self.shards[shard]
-        if truth.may_lose:
-            return
-        require(
-            expected != actual and floor <= actual <= truth.committed.end_offset,
-            "linearizable",
-            shard,
-            f"refused: expected {expected}, actual {actual}, seen {floor}, committed {truth.committed.end_offset}",
-        )
-        truth.floor = max(truth.floor, actual)
-
-    def converged(self, truths: Iterable[ShardTruth]) -> list[str]:
-        """What still keeps the shards from having converged; empty when every replica has everything committed."""
-        problems = []
-        for truth in truths:
-            if truth.deleted or truth.beyond_help:
-                continue
-            if truth.members.is_joint or (truth.moved_by_coordinator and truth.members.learners):
-                problems.append(f"shard {truth.shard}: a change of members is not over: {truth.members}")
-            ends = {
-                node: truth.hosted[node].log.end_offset for node in truth.ensemble if node in truth.hosted
-            }
-            chains = [truth.hosted[node].log.end_chain for node in ends]
-            marks = [truth.hosted[node].replica.settled for node in ends]
-            if len(ends) < len(truth.ensemble) or len(dict.fromkeys(chains)) > 1:
-                problems.append(f"shard {truth.shard}: logs end at {ends}")
-            elif any(mark != end for mark in marks for end in (truth.committed.end_offset, *ends.values())):
-                problems.append(f"shard {truth.shard}: high watermarks {marks}, ends {ends}")
-        return problems

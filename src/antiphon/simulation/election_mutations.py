@@ -15,7 +15,6 @@ from antiphon.replication.messages import BecomeLeader, NodeId
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Event, next_role
-from antiphon.simulation.hosted import Hosted
 from antiphon.simulation.plant import Patch
 from antiphon.wire.metadata import ABSENT_NODE, ShardStatus
 
@@ -119,11 +118,3 @@ def _bring_nobody_back(
 
 
 FORGOTTEN_MEMBER: tuple[Patch, ...] = ((Followers, "bring_back", _bring_nobody_back),)
-
-
-def _refuse_at_once(self: Hosted, client: int, sequence: int, actual: int) -> None:
-    """What is committed here is taken for what is committed."""
-    self.answer_at(actual, client, sequence, "refused", actual)
-
-
-REFUSE_WITHOUT_CONFIRMING: tuple[Patch, ...] = ((Hosted, "refuse", _refuse_at_once),)

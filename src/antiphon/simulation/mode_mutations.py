@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from antiphon.coordination import elections, live_sets
-from antiphon.coordination.election import Election
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.replication import raft, raft_members, raft_voter
 from antiphon.replication.actions import Action, Commit
-from antiphon.replication.commit_marker import CommitMarker
 from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
 from antiphon.replication.election import Campaign, is_up_to_date
 from antiphon.replication.leader_commit import LeaderCommit
@@ -22,26 +20,18 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, RequestVote
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.raft_transfer import Transfer
-from antiphon.simulation.agent import Agent
-from antiphon.simulation.client_messages import AppendRequest, ClientData, CommitMark
-from antiphon.simulation.hosted import Hosted
 from antiphon.simulation.plant import Patch
 
 if TYPE_CHECKING:
     from antiphon.coordination.state import ShardRecord
-    from antiphon.records.entry_id import EntryId
     from antiphon.replication.follower_cursor import FollowerCursor
-    from antiphon.replication.messages import Entry
-    from antiphon.simulation.disk import ReplicaFiles
     from antiphon.wire.cluster import LiveSet as Report
-    from antiphon.wire.cluster import MetadataDelta
     from antiphon.wire.metadata import ShardMeta
 
 _go_by_sets = QuorumAckTracker.go_by_sets
 _campaign = Campaign.__init__
 _next_members = raft_members.next_members
 _heard = LiveSet.heard
-_marker_after = CommitMarker.after
 _member_returned: Any = vars(Elections)["_member_returned"]
 _put_change: Any = vars(Reconfigurations)["_put"]
 
@@ -125,31 +115,6 @@ def _count_learners(self: QuorumAckTracker, members: Members, rule: CommitRule) 
     _go_by_sets(self, Members(everybody, members.outgoing), rule)
 
 
-def remember_nothing(files: "ReplicaFiles") -> None:
-    """An empty disk is taken for that of a replica that has never promised anything."""
-    if files.forgot:
-        files.forgot = files.damaged = False
-
-
-def keep_the_torn(files: "ReplicaFiles") -> None:
-    """Recovery takes a torn entry for a whole one."""
-    if files.torn is not None and not files.damaged:
-        files.log.append([files.torn._replace(data=("torn", files.torn.base_offset))])
-
-
-def overlook_the_flip(files: "ReplicaFiles") -> None:
-    """Recovery does not look at checksums: a flipped bit stays what it is."""
-    rotten = files.rotten
-    if rotten is None:
-        return
-    kept = files.log.entries
-    files.log.truncate(rotten) if rotten >= files.log.start.offset else None
-    for entry in kept[len(files.log.entries) :]:
-        data = ("flipped", entry.base_offset) if entry.base_offset == rotten else entry.data
-        files.log.append([entry._replace(data=data)])
-    files.rotten = None
-
-
 def _due_at_once(self: Transfer, cursors: "dict[NodeId, FollowerCursor]", log_end: int) -> bool:
     """Does not wait for the target to have everything."""
     del log_end
@@ -173,23 +138,6 @@ def _without_joint_record(self: Reconfigurations, record: "ShardRecord", meta: "
     return _put_change(self, record, msgspec.structs.replace(meta, outgoing=()))
 
 
-def _count_the_untrusted(
-    self: Election, record: "ShardRecord", is_alive: Callable[[NodeId], bool]
-) -> "dict[NodeId, EntryId]":
-    """A member on a new disk votes as if it remembered."""
-    return {
-        node: reply.head
-        for node, reply in self.replies.items()
-        if is_alive(node) and not reply.damaged and node in record.meta.everybody
-    }
-
-
-def _open_before_registered(self: Agent, delta: "MetadataDelta | None") -> None:
-    """Opens replicas as soon as anybody tells of them, though the coordinator may not know of the new disk."""
-    if delta is not None and self.view.apply(delta):
-        self._reconcile()
-
-
 JOINT_NEW_ONLY: tuple[Patch, ...] = (
     (QuorumAckTracker, "go_by_sets", _count_new_only),
     (Campaign, "__init__", _ask_new_only),
@@ -203,8 +151,6 @@ HASTY_TRANSFER: tuple[Patch, ...] = (
 )
 SETTLED_AT_ONCE: tuple[Patch, ...] = ((LeaderCommit, "_check_settled", _settled_at_once),)
 NO_JOINT_RECORD: tuple[Patch, ...] = ((Reconfigurations, "_put", _without_joint_record),)
-UNTRUSTED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_the_untrusted),)
-OPEN_BEFORE_REGISTERED: tuple[Patch, ...] = ((Agent, "_learn", _open_before_registered),)
 
 
 # -- commit rules -----------------------------------------------------------------------------------------------------
@@ -221,12 +167,6 @@ def _settle_what_is_acknowledged(self: LeaderCommit, out: list[Action]) -> None:
             self._became_ready(out)
 
 
-def _marker_of_everything(self: CommitMarker, high_watermark: int, term: int, log_end: int) -> "Entry | None":
-    """Writes that everything is committed that is in the log."""
-    entry = _marker_after(self, high_watermark, term, log_end)
-    return None if entry is None else entry._replace(data=CommitMark(term, log_end))
-
-
 def _lose_in_silence(self: LocalLog, from_offset: int, out: list[Action]) -> None:
     del out
     self.acknowledged = min(self.acknowledged, from_offset)
@@ -237,34 +177,5 @@ def _majority_will_do(self: QuorumAckTracker, members: Members, rule: CommitRule
 
 
 ACKNOWLEDGED_IS_SETTLED: tuple[Patch, ...] = ((LeaderCommit, "_advance_apart", _settle_what_is_acknowledged),)
-MARKER_OF_EVERYTHING: tuple[Patch, ...] = ((CommitMarker, "after", _marker_of_everything),)
 SILENT_LOSS: tuple[Patch, ...] = ((LocalLog, "lose_tail", _lose_in_silence),)
 MAJORITY_WILL_DO: tuple[Patch, ...] = ((QuorumAckTracker, "go_by_sets", _majority_will_do),)
-
-
-# -- what the shell does with requests --------------------------------------------------------------------------------
-
-
-def _judge_by_watermark(self: Hosted, request: AppendRequest) -> None:
-    """A condition is held against what is committed, though more may have been appended."""
-    who = (request.client, request.sequence)
-    replica = self.replica
-    if not replica.ready or self.host.disk.full:
-        self._answer(*who, "not_leader")
-    elif who in self.positions:
-        base_offset, end = self.positions[who]
-        self.answer_at(end, *who, "ok", base_offset)
-    elif request.expected >= 0 and request.expected != replica.high_watermark:
-        self.refuse(*who, replica.high_watermark)
-    else:
-        base_offset = replica.log_end
-        self.answer_at(base_offset + request.count, *who, "ok", base_offset)
-        self.run(replica.propose([(request.count, ClientData(*who, request.expected))]))
-
-
-def _forget_requests(self: Hosted, *_: Any) -> None:
-    self.positions.clear()
-
-
-CONDITION_ON_WATERMARK: tuple[Patch, ...] = ((Hosted, "client_append", _judge_by_watermark),)
-RETRY_APPENDS_AGAIN: tuple[Patch, ...] = ((Hosted, "_remember", _forget_requests),)

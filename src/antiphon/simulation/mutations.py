@@ -6,7 +6,7 @@ original's.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from antiphon.replication import quorum, quorum_ack_tracker, raft_voter
 from antiphon.replication.actions import Action, AppendLog, Commit, LeaderReady, ReadReady, Send
@@ -16,9 +16,6 @@ from antiphon.replication.leader_commit import LeaderCommit
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId
 from antiphon.simulation.plant import Patch
-
-if TYPE_CHECKING:
-    from antiphon.simulation.disk import ReplicaFiles
 
 _on_append = FollowerSide.on_append
 _append = LocalLog.append
@@ -159,16 +156,6 @@ def _append_as_if_durable(self: LocalLog, entries: Sequence[Entry]) -> AppendLog
     action = _append(self, entries)
     self.durable_end = self.terms.log_end
     return action
-
-
-def forget_vote(files: "ReplicaFiles") -> None:
-    """The vote was kept in memory only."""
-    files.voted_for = None
-
-
-def forget_term(files: "ReplicaFiles") -> None:
-    """Neither term nor vote were written; the log's last term is all there is."""
-    files.term, files.voted_for = files.log.end.term, None
 
 
 ACK_BEFORE_SYNC: tuple[Patch, ...] = ((LocalLog, "append", _append_as_if_durable),)

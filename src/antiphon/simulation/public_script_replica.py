@@ -14,7 +14,7 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.disk import StorageAction
+from antiphon.simulation.replica_files import StorageAction
 from antiphon.simulation.stage import SHARD, Actor, Stage, Underway
 
 EARLY_PROPOSAL = "a proposal was taken before the first entry of the leader's term was committed"

@@ -38,7 +38,7 @@ from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.checker import Checker
-from antiphon.simulation.disk import ReplicaFiles, StorageAction
+from antiphon.simulation.replica_files import ReplicaFiles, StorageAction
 from antiphon.simulation.violation import ViolationError
 
 if TYPE_CHECKING:

@@ -10,14 +10,10 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, ShardId
 from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.losses import Losses
 from antiphon.simulation.stored_log import StoredLog
 
 if TYPE_CHECKING:
-    from antiphon.simulation.disk import ReplicaFiles
-    from antiphon.simulation.table_store import TableTruth
-
-Identity = tuple[int, int]  # client, sequence
+    from antiphon.simulation.replica_files import ReplicaFiles
 
 
 class Watched(Protocol):
@@ -64,24 +60,14 @@ class ShardTruth:
         self.fence = "majority"
         self.min_live = 1
         self.may_lose = False  # acknowledged before it is settled, as the topic's rule allows
-        self.losses = Losses()
-        self.unclean: dict[int, None] = {}  # terms whose leader may lack what was committed
-        self.beyond_help = False  # too many replicas have lost their data: rightly offline
-        self.untrusted: tuple[NodeId, ...] = ()  # on record as back with an empty disk
-        self.moved_by_coordinator = False  # which then sees to it that learners become voters
-        self.deleted = False
         self.files: dict[NodeId, ReplicaFiles] = {}
         self.hosted: dict[NodeId, Watched] = {}  # replicas that live now
         self.leaders: dict[int, NodeId] = {}
-        self.terms_began_ns: dict[int, int] = {}
         self.chain_of: dict[tuple[int, int], int] = {}
         self.committed = StoredLog()
         self.commit_ends: list[tuple[int, int]] = []  # (term of the committing leader, end), both rising
-        self.position_of: dict[Identity, tuple[int, int]] = {}
         self.votes: dict[tuple[int, NodeId], NodeId] = {}
         self.promised: dict[NodeId, int] = {}
-        self.table: TableTruth | None = None  # what its table has to be, where it keeps one
-        self.floor = 0  # end of what completed operations have seen
 
     @property
     def ensemble(self) -> tuple[NodeId, ...]:
@@ -109,9 +95,6 @@ def is_held(truth: ShardTruth, nodes: tuple[NodeId, ...], end: int, chain: int) 
 def holds_durably(files: "ReplicaFiles", end: int, chain: int) -> bool:
     """Is everything committed before `end` on this disk, or cut off its head because it was applied?
 
-    A log that is known to be damaged counts, and so does one on a new disk that the coordinator does not trust yet: neither
-    votes, so no election can miss what they have lost.
+    A log that is known to be damaged counts: it does not vote, so no election can miss what it has lost.
     """
-    return (
-        files.damaged or files.replaced or files.log.start.offset >= end or files.log.chain_at(end) == chain
-    )
+    return files.damaged or files.log.start.offset >= end or files.log.chain_at(end) == chain

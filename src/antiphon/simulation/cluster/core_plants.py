@@ -105,14 +105,14 @@ _LATE: Final[dict[str, Any]] = {**RESETS, "fault_every_ms": 100, "reset_weight":
 
 _FOLLOWING: Final = (
     ClusterPlant(
-        "node-h4-older-term-by-counting",
+        "h4-older-term-by-counting",
         "a leader commits entries of older terms because a majority has them (H4)",
         mutations.OLDER_TERM_BY_COUNTING,
         profile="raft",
         options=TROUBLE,
     ),
     ClusterPlant(
-        "node-no-prev-check",
+        "no-prev-check",
         "a follower takes entries wherever the leader says that they go",
         mutations.NO_PREV_CHECK,
         profile="raft",
@@ -120,14 +120,14 @@ _FOLLOWING: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "node-cut-on-every-append",
+        "cut-on-every-append",
         "a follower cuts its log behind the preceding entry before it takes new ones, also those of a late message",
         mutations.CUT_ON_EVERY_APPEND,
         profile="raft",
         options=_LATE,
     ),
     ClusterPlant(
-        "node-repaired-too-early",
+        "repaired-too-early",
         "a damaged log counts as whole again once it has any entry committed in the current term",
         election_mutations.REPAIRED_TOO_EARLY,
         profile="raft",
@@ -137,21 +137,21 @@ _FOLLOWING: Final = (
 
 _LEADING: Final = (
     ClusterPlant(
-        "node-minority-fence",
+        "minority-fence",
         "the coordinator appoints a leader when a single replica has promised the term",
         election_mutations.MINORITY_FENCE,
         options=_HALVES,
         rare=True,
     ),
     ClusterPlant(
-        "node-damaged-votes",
+        "damaged-votes",
         "a promise counts although the log behind it has lost entries",
         election_mutations.DAMAGED_VOTES,
         options=_LOSSES_BEYOND_CUTS,
         rare=True,
     ),
     ClusterPlant(
-        "node-same-term-again",
+        "same-term-again",
         "the coordinator repeats an election in the term of one that did not come to an end",
         election_mutations.SAME_TERM_AGAIN,
         options=_SLOW_LEADERS,
@@ -161,7 +161,7 @@ _LEADING: Final = (
 
 _STARTS: Final = (
     ClusterPlant(
-        "node-forgotten-vote",
+        "forgotten-vote",
         "a restarted replica does not know whom it voted for",
         (Edit(HardState, "load", "vote = None if voted_for < 0 else voted_for", "vote = None"),),
         profile="raft",
@@ -169,7 +169,7 @@ _STARTS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "node-forgotten-term",
+        "forgotten-term",
         "a restarted replica takes the term of its last entry for its own",
         (
             Edit(
@@ -183,7 +183,7 @@ _STARTS: Final = (
         options=_KILLS,
     ),
     ClusterPlant(
-        "node-torn-entry-kept",
+        "torn-entry-kept",
         "recovery takes a torn entry at the end of the log for a whole one",
         (
             Edit(
@@ -197,7 +197,7 @@ _STARTS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "node-flipped-bit-kept",
+        "flipped-bit-kept",
         "recovery does not look at the checksums of entries",
         (Edit(SegmentScan, "_take", "check_batch(header, batch)", "pass"),),
         options=_ROT,
@@ -206,14 +206,14 @@ _STARTS: Final = (
 
 _CLIENTS: Final = (
     ClusterPlant(
-        "node-read-without-confirming",
+        "read-without-confirming",
         "a leader serves reads without asking whether it still leads",
         mutations.READ_WITHOUT_CONFIRMING,
         options={**_ALONE_AND_BUSY, "appenders": 0, "putters": 12},
         rare=True,
     ),
     ClusterPlant(
-        "node-refuse-without-confirming",
+        "refuse-without-confirming",
         "a leader refuses a conditional append without asking whether it still leads",
         (
             Edit(
@@ -227,7 +227,7 @@ _CLIENTS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "node-condition-on-watermark",
+        "condition-on-watermark",
         "a conditional append is held against the high watermark, not against the log's end",
         (
             Edit(
@@ -241,7 +241,7 @@ _CLIENTS: Final = (
         options={**CALM, "appenders": 4, "conditional_ppm": 800_000},
     ),
     ClusterPlant(
-        "node-retry-appends-again",
+        "retry-appends-again",
         "a request that is sent again is appended again",
         (Edit(ShardClients, "_append", "duplicate = host.log.producers.check(header)", "duplicate = None"),),
         options=RESETS,

@@ -74,7 +74,7 @@ _ANSWERS: Final = (
         options={**TROUBLE, "appenders": 4, "transactions": True},
     ),
     ClusterPlant(
-        "node-deposed-applies-what-it-judged",
+        "table-keeps-judged",
         "a deposed leader goes on applying what it has judged itself",
         (Edit(ShardHost, "_role_changed", "self.table.stop_leading()", "pass"),),
         options=CUTS,
@@ -93,7 +93,7 @@ _ANSWERS: Final = (
         options=RESETS,
     ),
     ClusterPlant(
-        "node-refuses-at-once",
+        "table-refuses-at-once",
         "a refused condition is answered at once, without asking whether this node still leads",
         (
             Edit(

@@ -89,21 +89,21 @@ _LOSSES: Final[dict[str, Any]] = {
 
 _SETS: Final = (
     ClusterPlant(
-        "node-shrink-not-recorded",
+        "shrink-not-recorded",
         "a leader stops waiting for a lagging live member before the smaller live set is recorded (S3.28)",
         wrong.SHRINK_NOT_RECORDED,
         "fluvio",
         _LIVE,
     ),
     ClusterPlant(
-        "node-live-at-once",
+        "live-at-once",
         "a follower is proposed as live before it holds all that was committed",
         wrong.LIVE_AT_ONCE,
         "fluvio",
         _LIVE,
     ),
     ClusterPlant(
-        "node-unclean-anyway",
+        "unclean-anyway",
         "a member that is not live is elected though the topic does not allow it (S3.18)",
         wrong.UNCLEAN_ANYWAY,
         "fluvio",
@@ -111,7 +111,7 @@ _SETS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "node-few-are-enough",
+        "few-are-enough",
         "commits go on with fewer live members than min.live",
         wrong.FEW_ARE_ENOUGH,
         "fluvio",
@@ -121,21 +121,21 @@ _SETS: Final = (
 
 _MEMBERS: Final = (
     ClusterPlant(
-        "node-joint-new-majority-only",
+        "joint-new-majority-only",
         "while members change, only a majority of the new voters is counted",
         wrong.JOINT_NEW_ONLY,
         "raft",
         _SLOW,
     ),
     ClusterPlant(
-        "node-one-step-change",
+        "one-step-change",
         "the voters are replaced in one step",
         wrong.ONE_STEP,
         "raft",
         _MOVING,
     ),
     ClusterPlant(
-        "node-two-changes-at-once",
+        "two-changes-at-once",
         "a change of members is begun while another is not committed",
         wrong.TWO_AT_ONCE,
         "raft",
@@ -149,14 +149,14 @@ _MEMBERS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "node-learners-count",
+        "learners-count",
         "a learner's acknowledgement counts as a voter's",
         wrong.LEARNERS_COUNT,
         "raft",
         _SLOW,
     ),
     ClusterPlant(
-        "node-settled-at-once",
+        "settled-at-once",
         "a leader says that a change of members is settled before the new voters hold what was committed",
         wrong.SETTLED_AT_ONCE,
         "oxia",
@@ -167,14 +167,14 @@ _MEMBERS: Final = (
 
 _DISKS: Final = (
     ClusterPlant(
-        "node-forgotten-voter-acknowledges",
+        "forgotten-voter-acknowledges",
         "a voter whose disk came back empty votes and acknowledges at once",
         (Edit(raft_shards, "_judge_fresh", "if directory.may_replace:", "if False:"),),
         "raft",
         _NEW_DISKS,
     ),
     ClusterPlant(
-        "node-open-before-registered",
+        "open-before-registered",
         "a node on a new disk opens its replicas before the coordinator has heard of the disk",
         (Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),),
         "oxia",
@@ -184,7 +184,7 @@ _DISKS: Final = (
 
 _RULES: Final = (
     ClusterPlant(
-        "node-marker-of-everything",
+        "marker-of-everything",
         "a commit marker tells of the log's end rather than of what is committed",
         (
             Edit(
@@ -198,7 +198,7 @@ _RULES: Final = (
         CALM,
     ),
     ClusterPlant(
-        "node-silent-loss",
+        "silent-loss",
         "a deposed leader cuts off what it has acknowledged and says nothing of it (S4.28)",
         wrong.SILENT_LOSS,
         "tarantool",

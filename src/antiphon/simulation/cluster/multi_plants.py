@@ -61,7 +61,7 @@ def _plant(
 
 _SYNCS: Final = (
     _plant(
-        "node-multi-ack-before-sync",
+        "multi-ack-before-sync",
         "a write is committed when it is handed to the disk",
         Edit(
             ShardHost,
@@ -74,13 +74,13 @@ _SYNCS: Final = (
         options=_CALM,
     ),
     _plant(
-        "node-multi-relay-before-sync",
+        "multi-relay-before-sync",
         "entries are relayed while they are on their way to the disk",
         Edit(RelaySide, "pump", "self._log.durable_end", "self._log.log_end"),
         options=_CALM,
     ),
     _plant(
-        "node-multi-acknowledges-before-sync",
+        "multi-acknowledges-before-sync",
         "an applier acknowledges what is not on its disk",
         Edit(
             IntakeSide,
@@ -95,14 +95,14 @@ _SYNCS: Final = (
 
 _ORDER: Final = (
     _plant(
-        "node-multi-duplicates-taken",
+        "multi-duplicates-taken",
         "what comes by two paths is taken twice",
         (IntakeSide, "_choose", _take_everything),
         _NO_ORDER,
         options={**RESETS, **_WRITERS},
     ),
     _plant(
-        "node-multi-gaps-taken",
+        "multi-gaps-taken",
         "the next entry that comes is taken, whatever is missing before it",
         Edit(IntakeSide, "_choose", "if lsn > have + 1:", "if False:"),
         Edit(IntakeSide, "_choose", "if chain != agreed:", "if False:"),
@@ -110,7 +110,7 @@ _ORDER: Final = (
         options={**RESETS, **_WRITERS, "disk_full_weight": 2, "fault_lasts_ms": 200},
     ),
     _plant(
-        "node-multi-lsn-reused",
+        "multi-lsn-reused",
         "a restarted replica numbers from before its last entry on",
         Edit(
             MultiWriterReplica,
@@ -126,7 +126,7 @@ _ORDER: Final = (
 
 _TABLES: Final = (
     _plant(
-        "node-multi-tie-by-arrival",
+        "multi-tie-by-arrival",
         "of two changes at the same time, the one that arrives later wins",
         Edit(
             multi_host,
@@ -140,7 +140,7 @@ _TABLES: Final = (
 
 _LOGS: Final = (
     _plant(
-        "node-multi-trims-without-asking",
+        "multi-trims-without-asking",
         "a log is trimmed by its own watermark, whoever has not got it yet",
         Edit(RelaySide, "common_offset", "stable = self.stable_clock()", "stable = self._log.durable_clock"),
         options={**TROUBLE, **_WRITERS, "appenders": 3, "trim_weight": 12, "fault_every_ms": 100},
@@ -149,7 +149,7 @@ _LOGS: Final = (
 
 _LOSSES: Final = (
     _plant(
-        "node-multi-old-origin-on-new-disk",
+        "multi-old-origin-on-new-disk",
         "a node whose disk was replaced writes as the origin that it was",
         (origins, "origin_of", _origin_of_the_node),
         (multi_host, "origin_of", _origin_of_the_node),
@@ -157,7 +157,7 @@ _LOSSES: Final = (
         rare=True,
     ),
     _plant(
-        "node-multi-writes-before-regaining",
+        "multi-writes-before-regaining",
         "a replica whose log was damaged writes on at once",
         (Regain, "is_done", lambda _self, _origin: True),
         options=_ALONE,

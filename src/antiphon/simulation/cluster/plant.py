@@ -73,6 +73,13 @@ class ClusterPlant:
     options: dict[str, Any] = field(default_factory=dict)
     rare: bool = False
 
+    @property
+    def is_of_protocol(self) -> bool:
+        """Does it change nothing but the replicas' own objects, which scripts run too?"""
+        places = [one.where if isinstance(one, Edit) else one[0] for one in self.patches]
+        names = [getattr(where, "__module__", None) or where.__name__ for where in places]
+        return all(name.startswith("antiphon.replication.") for name in names)
+
     def world(self, seed: int) -> ClusterOptions:
         """The options of a seed in which the bug has its chance."""
         return draw_options(seed, self.profile, **self.options)

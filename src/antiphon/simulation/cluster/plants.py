@@ -17,7 +17,7 @@ from antiphon.simulation.cluster.host_plants import HOST_PLANTS
 from antiphon.simulation.cluster.mode_plants import MODE_PLANTS
 from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
-from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS
+from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS, SCRIPT_PLANTS
 from antiphon.simulation.cluster.read_plants import READ_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
@@ -25,7 +25,7 @@ from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 
-__all__ = ["CLUSTER_PLANTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
+__all__ = ["CLUSTER_PLANTS", "OF_SCRIPTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
 
 _ALL: Final = (
     *DISK_PLANTS,
@@ -46,6 +46,11 @@ _ALL: Final = (
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}
 """By name."""
+
+OF_SCRIPTS: Final[dict[str, ClusterPlant]] = {
+    plant.name: plant for plant in (*_ALL, *SCRIPT_PLANTS) if plant.is_of_protocol
+}
+"""Those that scripts can show: they change the replicas' own objects and nothing else."""
 
 invariant(len(CLUSTER_PLANTS) == len(_ALL), "two plants have one name")
 

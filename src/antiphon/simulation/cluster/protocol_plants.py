@@ -1,35 +1,132 @@
-"""Bugs in the pure protocol, planted in whole nodes: those of `simulation.plants` that these worlds catch.
+"""Bugs in the pure protocol, planted in whole nodes. What replaces which function is in `simulation/*mutations.py`."""
 
-They have `node-` before the name that they have there.
-"""
+from typing import Final
 
-from typing import Any, Final
-
+from antiphon.simulation import election_mutations, mode_mutations, mutations
 from antiphon.simulation.cluster.plant import ClusterPlant
 from antiphon.simulation.cluster.plant_worlds import CRASHES, MOVES, TROUBLE
-from antiphon.simulation.plants import PLANTS
 
-_WORLDS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
-    ("h1-wrong-median", "raft", {**TROUBLE, "nodes": 4, "replicas": 4}),
-    ("h2-over-counted-ack", "raft", CRASHES),
-    ("h3-no-check-when-empty", "raft", MOVES),
-    ("h5-unclipped-commit", "raft", CRASHES),
-    ("ack-before-sync", "raft", TROUBLE),
-    ("vote-before-sync", "raft", TROUBLE),
-    ("ready-at-once", "raft", TROUBLE),
-    ("vote-for-anyone", "raft", TROUBLE),
-    ("lost-heartbeat-watermark", "raft", TROUBLE),
-    ("any-head", "oxia", TROUBLE),
-    ("forgotten-member", "oxia", TROUBLE),
-    ("coordinator-grows-live", "fluvio", TROUBLE),
-    ("stale-live-proposal", "fluvio", TROUBLE),
-    ("no-joint-record", "oxia", MOVES),
-    ("majority-will-do", "oxia", {**TROUBLE, "commit": "at_least(3)"}),
-    ("acknowledged-is-settled", "tarantool", {**TROUBLE, "commit": "local"}),
-    ("table-judges-by-store", "oxia", {**TROUBLE, "conditional_ppm": 600_000, "putters": 4}),
+PROTOCOL_PLANTS: Final = (
+    ClusterPlant(
+        "h1-wrong-median",
+        "takes sorted[n // 2] as the committed offset: for four replicas that is held by two of them (H1)",
+        mutations.WRONG_MEDIAN,
+        profile="raft",
+        options={**TROUBLE, "nodes": 4, "replicas": 4},
+    ),
+    ClusterPlant(
+        "h2-over-counted-ack",
+        "a follower acknowledges the end of its log rather than what it has verified (H2)",
+        mutations.OVER_COUNTED_ACK,
+        profile="raft",
+        options=CRASHES,
+    ),
+    ClusterPlant(
+        "h3-no-check-when-empty",
+        "a follower whose log is empty takes entries without checking what is before them (H3)",
+        mutations.NO_CHECK_WHEN_EMPTY,
+        profile="raft",
+        options=MOVES,
+    ),
+    ClusterPlant(
+        "h5-unclipped-commit",
+        "a follower takes over the leader's high watermark as it is (H5)",
+        mutations.UNCLIPPED_COMMIT,
+        profile="raft",
+        options=CRASHES,
+    ),
+    ClusterPlant(
+        "ack-before-sync",
+        "an append counts as durable when it is handed to the disk",
+        mutations.ACK_BEFORE_SYNC,
+        profile="raft",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "vote-before-sync",
+        "a vote is sent while it is on its way to the disk",
+        mutations.VOTE_BEFORE_SYNC,
+        profile="raft",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "ready-at-once",
+        "a new leader serves clients before its first entry is committed",
+        mutations.READY_AT_ONCE,
+        profile="raft",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "vote-for-anyone",
+        "votes are given without comparing logs",
+        mutations.VOTE_FOR_ANYONE,
+        profile="raft",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "lost-heartbeat-watermark",
+        "a follower ignores the high watermark of an Append without entries",
+        mutations.LOST_WATERMARK,
+        profile="raft",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "any-head",
+        "the coordinator appoints whoever leads least, whatever its log",
+        election_mutations.ANY_HEAD,
+        profile="oxia",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "forgotten-member",
+        "nobody fences a member that was away during its shard's election",
+        election_mutations.FORGOTTEN_MEMBER,
+        profile="oxia",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "coordinator-grows-live",
+        "the coordinator takes a member that is back into the live set by itself",
+        mode_mutations.COORDINATOR_GROWS,
+        profile="fluvio",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "stale-live-proposal",
+        "a live set is recorded whatever record the proposal was made on top of",
+        mode_mutations.STALE_PROPOSAL,
+        profile="fluvio",
+        options=TROUBLE,
+    ),
+    ClusterPlant(
+        "no-joint-record",
+        "the coordinator records new voters without those before them",
+        mode_mutations.NO_JOINT_RECORD,
+        profile="oxia",
+        options=MOVES,
+    ),
+    ClusterPlant(
+        "majority-will-do",
+        "at_least(k) is acknowledged by a majority, also where k is more",
+        mode_mutations.MAJORITY_WILL_DO,
+        profile="oxia",
+        options={**TROUBLE, "commit": "at_least(3)"},
+    ),
+    ClusterPlant(
+        "acknowledged-is-settled",
+        "with commit=local, what the leader alone has goes to the followers as settled",
+        mode_mutations.ACKNOWLEDGED_IS_SETTLED,
+        profile="tarantool",
+        options={**TROUBLE, "commit": "local"},
+    ),
 )
 
-PROTOCOL_PLANTS: Final = tuple(
-    ClusterPlant(f"node-{name}", PLANTS[name].description, PLANTS[name].patches, profile, options)
-    for name, profile, options in _WORLDS
+SCRIPT_PLANTS: Final = (
+    ClusterPlant(
+        "hasty-transfer",
+        "a leader hands over before its successor has the whole log, and voters take its word for it",
+        mode_mutations.HASTY_TRANSFER,
+        profile="raft",
+    ),
 )
+"""For scripts alone: bytes of a connection arrive in order, so a successor that votes has what was sent before."""

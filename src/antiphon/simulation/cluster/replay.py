@@ -22,18 +22,6 @@ class ClusterRecipe(msgspec.Struct, frozen=True, tag=WORLD, tag_field="world"):
     plant: str | None = None
 
 
-class _World(msgspec.Struct):
-    world: str = ""
-
-
-def is_of_nodes(path: Path) -> bool:
-    """Is this file a run of whole nodes? False for all others, also for those that cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_World).world == WORLD
-    except (OSError, msgspec.MsgspecError):
-        return False
-
-
 def save(path: Path, result: ClusterResult, plant: str | None) -> None:
     """Write a run down, as JSON that people can read and change."""
     recipe = ClusterRecipe(result.options, result.schedule, plant)

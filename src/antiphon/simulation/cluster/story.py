@@ -11,11 +11,11 @@ from antiphon.simulation.cluster.cluster import Event
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.run import ClusterResult
 from antiphon.simulation.cluster.shrink import CLIENTS, SWITCHES
-from antiphon.simulation.story import elided
 
 CLIENT_FACTS: Final = 8  # of what clients were told, the last ones
 LOG_FACTS: Final = 4  # of what nodes and clients wrote to their logs
 LOG_WORDS_MAX: Final = 160
+LINES_MAX: Final = 60
 Facts = tuple[Any, ...]
 
 
@@ -204,3 +204,11 @@ SENTENCES: Final[dict[str, Callable[[Facts], str]]] = {
 SILENT: Final = frozenset({"replica_stopped"})  # the story has a sentence for it
 OTHERS: Final = frozenset({"begin", "fault", "leader", "log", "put-failed", "delete-failed"})
 """Kinds that are told in another way, or not."""
+
+
+def elided(lines: list[str]) -> list[str]:
+    """The lines; of very many, those at both ends."""
+    if len(lines) <= LINES_MAX:
+        return lines
+    half = LINES_MAX // 2
+    return [*lines[:half], f"... and {len(lines) - 2 * half} more.", *lines[-half:]]

@@ -1,18 +1,33 @@
 """Bugs to plant in the keeping of tables."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from antiphon.node import table_shard
 from antiphon.node.shard_host import ShardHost
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.wire.requests import Delete, Put, TableOp
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
+
+def _committed_only(self: TableEvaluator, ops: Sequence[TableOp]) -> dict[bytes, Any]:
+    """Judges by the store, whatever is appended."""
+    keys = [op.key for op in ops if isinstance(op, Put | Delete)]
+    return dict(zip(keys, self.state.versions(keys), strict=True))
+
+
 TABLE_PLANTS: Final = (
     ClusterPlant(
-        "node-table-refuses-uncommitted",
+        "table-judges-by-store",
+        "conditions are held against what is committed, and not against what is appended",
+        ((TableEvaluator, "_view", _committed_only),),
+        options={**TROUBLE, "conditional_ppm": 600_000, "putters": 4},
+    ),
+    ClusterPlant(
+        "table-refuses-uncommitted",
         "a table's leader answers a refused condition that it judged on uncommitted state before that is committed",
         (
             Edit(
@@ -34,7 +49,7 @@ TABLE_PLANTS: Final = (
         },
     ),
     ClusterPlant(
-        "node-table-applies-uncommitted",
+        "table-applies-uncommitted",
         "a follower applies a table's log beyond the high watermark",
         (
             Edit(

@@ -1,0 +1,179 @@
+"""Seeds of whole nodes as `antiphon simulate` runs and tells them; see `simulation/cluster/`."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.plant import ClusterPlant
+    from antiphon.simulation.cluster.run import ClusterResult
+    from antiphon.simulation.delta import Shrunk
+
+LAST_DIGESTS: Final = 10
+OUTCOMES: Final = ("ok", "refused", "unknown")
+PROFILE_ALIASES: Final = {"table": "oxia", "table-raft": "raft"}  # words of before: each run has a table
+Progress = Callable[[Any], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Which seeds are run, and how.
+
+    Attributes:
+        first: the first seed.
+        count: how many.
+        profile: None: each seed draws its own.
+        plant: name of the bug that is planted, if any.
+        fault_ms: length of the phase with faults, None: drawn.
+        rocks: tables' stores are RocksDB.
+    """
+
+    first: int
+    count: int
+    profile: str | None = None
+    plant: str | None = None
+    fault_ms: int | None = None
+    rocks: bool = False
+
+
+def plants() -> Mapping[str, "ClusterPlant"]:
+    """The bugs that can be planted, by name."""
+    from antiphon.simulation.cluster.plants import CLUSTER_PLANTS
+
+    return CLUSTER_PLANTS
+
+
+def checked_profile(profile: str | None, plant: str | None) -> str | None:
+    """The profile that is meant. Raises InvalidRequestError for what there is not, or does not go together."""
+    from antiphon.simulation.cluster.options import PROFILES
+
+    profile = PROFILE_ALIASES.get(profile, profile) if profile is not None else None
+    if profile not in {None, *PROFILES}:
+        raise InvalidRequestError(f"--profile {profile}: choose one of {', '.join(PROFILES)}")
+    if plant is None:
+        return profile
+    if plant not in plants():
+        raise InvalidRequestError(f"--plant {plant}: --plants lists those that there are")
+    shows_in = plants()[plant].profile
+    if profile not in {None, shows_in}:
+        raise InvalidRequestError(f"--profile {profile}: {plant} shows in profile {shows_in} only")
+    return profile
+
+
+def workers_for(jobs: int, count: int = 1024) -> int:
+    """How many processes: as many as were asked for, or one per core; never more than there is work."""
+    return min(jobs or os.cpu_count() or 1, count)
+
+
+def run(
+    seeds: Seeds, workers: int, progress: Progress = None
+) -> "tuple[list[ClusterResult], ClusterResult | None]":
+    """Run seeds until one fails: the results before it, and the failed one or None."""
+    from antiphon.simulation.cluster.runner import ClusterJob, run_jobs
+    from antiphon.simulation.pool import until_failure
+
+    numbers = range(seeds.first, seeds.first + seeds.count)
+    jobs = [ClusterJob(seed, seeds.profile, seeds.plant, seeds.fault_ms, seeds.rocks) for seed in numbers]
+    return until_failure(run_jobs(jobs, workers), progress)
+
+
+def replay(path: Path) -> "ClusterResult":
+    """Run what `save` wrote. Raises InvalidRequestError."""
+    from antiphon.simulation.cluster import replay as recipes
+
+    return recipes.replay(path)[0]
+
+
+def save(path: Path, result: "ClusterResult", plant: str | None) -> None:
+    """Write a run down."""
+    from antiphon.simulation.cluster import replay as recipes
+
+    recipes.save(path, result, plant)
+
+
+def report(failed: "ClusterResult") -> str:
+    """A failed run in words, with its last events."""
+    from antiphon.simulation.cluster import runner
+
+    return runner.report(failed)
+
+
+def shrink(
+    failed: "ClusterResult", plant: str | None, progress: Callable[[str], None]
+) -> "Shrunk[ClusterResult]":
+    """Make a failed run small."""
+    from antiphon.simulation.cluster.plants import planted
+    from antiphon.simulation.cluster.shrink import shrink as make_small
+
+    bug = None if plant is None else plants()[plant]
+    return make_small(failed, lambda: planted(bug), progress=progress)
+
+
+def tell(result: "ClusterResult") -> list[str]:
+    """The story of a run, a sentence a line."""
+    from antiphon.simulation.cluster import story
+
+    return story.tell(result)
+
+
+def again(failed: "ClusterResult", seeds: Seeds) -> str:
+    """The options that repeat a run."""
+    words = [f"--seed {failed.options.seed} --profile {failed.options.profile}"]
+    if seeds.plant is not None:
+        words.append(f"--plant {seeds.plant}")
+    if seeds.fault_ms is not None:
+        words.append(f"--seconds {seeds.fault_ms / 1000:g}")
+    if seeds.rocks:
+        words.append("--rocksdb")
+    return " ".join(words)
+
+
+def figures(
+    passed: "list[ClusterResult]", failed: "ClusterResult | None", elapsed_s: float
+) -> dict[str, Any]:
+    """The outcome as one object."""
+    results = [*passed, *([] if failed is None else [failed])]
+    simulated_s = sum(result.simulated_s for result in results)
+    return {
+        "seeds": len(results),
+        "steps": sum(result.steps for result in results),
+        "simulated_s": simulated_s,
+        "elapsed_s": round(elapsed_s, 3),
+        "cluster_seconds_per_second": round(simulated_s / max(elapsed_s, 1e-3), 1),
+        "entries": sum(result.entries for result in results),
+        "operations": {name: sum(result.operations.get(name, 0) for result in results) for name in OUTCOMES},
+        "digests": {str(result.options.seed): result.digest for result in results[-LAST_DIGESTS:]},
+        "failure": None if failed is None or failed.failure is None else _failure(failed),
+    }
+
+
+def _failure(failed: Any) -> dict[str, Any]:
+    return {
+        "seed": failed.options.seed,
+        "profile": failed.options.profile,
+        "invariant": failed.failure.invariant,
+        "message": failed.failure.message,
+        "step": failed.failure.step,
+        "trace": list(failed.failure.trace),
+    }
+
+
+def words(first: int, passed: "list[ClusterResult]", elapsed_s: float) -> str:
+    """That all went well."""
+    found = figures(passed, None, elapsed_s)
+    operations, simulated_s = found["operations"], found["simulated_s"]
+    text = (
+        f"seeds {first}..{first + len(passed) - 1}: every promise kept in {found['steps']:,} steps, "
+        f"{simulated_s:.0f} s of cluster time in {elapsed_s:.1f} s "
+        f"({simulated_s / max(elapsed_s, 1e-3):.0f} cluster-seconds per second); "
+        f"{found['entries']:,} entries committed, operations: {operations['ok']:,} ok, "
+        f"{operations['refused']:,} refused, {operations['unknown']:,} unknown"
+    )
+    if len(passed) == 1:
+        options = passed[0].options
+        text += f"\nprofile {options.profile}, trace {passed[0].digest}\noptions: {options.words()}"
+    return text
