@@ -49,7 +49,7 @@ bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 simulate: setup ## 2,000 seeds of whole simulated nodes (half an hour or more): make simulate ARGS="--seeds 200"
 	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)
 
-simulate-plants: setup ## plant every known bug, in whole nodes and in the pure objects, and count the seeds it takes to find it
+simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
 
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
