@@ -330,6 +330,17 @@ def test_a_follower_answers_once_it_is_heard_from_on_its_connection() -> None:
     assert cursor_of(cluster, 1, 3).answers
 
 
+def test_a_follower_that_promised_again_and_has_not_answered_is_asked_again() -> None:
+    cluster = Cluster()
+    leader = cluster.lead(1, 1)
+    cluster[1].run(leader.peer_lost(3))
+    cluster[1].run(leader.peer_connected(3))
+    cluster.drop(3)  # as one that has not promised this term takes no notice
+    cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 1, 3, EntryId(1, cluster.replica(3).log_end)))
+    cluster.deliver()
+    assert cursor_of(cluster, 1, 3).answers
+
+
 def test_entries_that_do_not_follow_each_other_are_a_violation() -> None:
     cluster = Cluster()
     cluster.fence(1)

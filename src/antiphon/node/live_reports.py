@@ -23,8 +23,8 @@ def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
     kept = set(before.live) if before is not None and before.term == host.term else set()
     live, lagging = [host.services.node_id], []
     for follower in host.replica.followers():
-        # Once caught up in this term, a follower counts until its connection breaks.
-        if follower.connected and (_caught_up(host, follower) or follower.node in kept):
+        # Once caught up in this term, a follower counts until its connection breaks, and again when it answers on the next.
+        if _is_heard(follower) and (_caught_up(host, follower) or follower.node in kept):
             live.append(follower.node)
         elif _is_fed(follower):
             lagging.append(follower.node)
@@ -49,7 +49,7 @@ def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
     voting = host.replica.members.voting
     learners, lagging = [], []
     for follower in host.replica.followers():
-        if follower.node not in voting and follower.connected and _caught_up(host, follower):
+        if follower.node not in voting and _is_heard(follower) and _caught_up(host, follower):
             learners.append(follower.node)
         elif follower.node not in live and _is_fed(follower):
             lagging.append(follower.node)
@@ -63,6 +63,10 @@ def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
         version,
         learners=tuple(sorted(learners)),
     )
+
+
+def _is_heard(follower: FollowerStatus) -> bool:
+    return follower.connected and follower.answers
 
 
 def _is_fed(follower: FollowerStatus) -> bool:

@@ -51,7 +51,7 @@ class LeaderSide(LeaderCommit):
         """Begin to feed a follower (S0.38). A repeated request for one that is being fed changes nothing.
 
         Unless it says that the follower has less than it acknowledged: its replica was removed, or its disk replaced, and it
-        has promised this term anew. Then it counts by what it acknowledges from now on.
+        has promised this term anew. Then it counts by what it acknowledges from now on. One that is silent is asked again.
         """
         if node == self._node:
             return
@@ -59,6 +59,8 @@ class LeaderSide(LeaderCommit):
         if cursor is not None:
             if head.offset < cursor.ack_offset:
                 self._start_anew(cursor, head, out)
+            elif cursor.connected and not cursor.answers:
+                self.peer_connected(node, out)  # what it was asked may have come before it promised this term
             return
         cursor = FollowerCursor(node, self.tracker.add(node))
         self.cursors[node] = cursor
@@ -402,7 +404,7 @@ class LeaderSide(LeaderCommit):
         """A connection to the follower is there (again): ask where it is."""
         cursor = self.cursors.get(node)
         if cursor is not None:
-            cursor.connected = True
+            cursor.connected, cursor.answers = True, False
             if cursor.state is not CursorState.SNAPSHOT:
                 self._round += 1
                 self._beat(cursor, out)
