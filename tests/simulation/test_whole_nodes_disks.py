@@ -1,13 +1,23 @@
 """Disks of simulated machines fail, lose files and rot: promises are kept, and a node that hides its loss is found."""
 
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from antiphon.log import recovery
+from antiphon.log.inventory import Holding, Inventory
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.records.builder import build_batch
+from antiphon.records.entry_id import EntryId
+from antiphon.simulation.cluster.disk_faults import is_known_to_be_older
+from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
 from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+
+if TYPE_CHECKING:
+    from antiphon.log.simulated_tree import Copy
 
 FEW_CLIENTS = {
     **dict.fromkeys(
@@ -65,3 +75,15 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
     result = run_cluster(draw_options(9048))
     assert result.failure is None, _words(result)
+
+
+def test_only_a_copy_that_the_inventory_says_is_older_is_put_back() -> None:
+    disk = SimulatedDisk(Random(1))
+    batch = bytearray(build_batch([(b"k", b"v", [], 1)]))
+    batch[12:16] = (3).to_bytes(4, "big")  # the term
+    copy: Copy = {f"{0:020d}.log": bytes(batch)}
+    disk.makedirs(DIRECTORY)
+    Inventory.create(disk, DIRECTORY, {1: Holding(0, EntryId(3, 1)), 2: Holding(0, EntryId(3, 2))})
+    assert not is_known_to_be_older(disk, shard_path(1), copy)
+    assert is_known_to_be_older(disk, shard_path(2), copy)
+    assert not is_known_to_be_older(disk, shard_path(3), copy), "nobody wrote down what was there"

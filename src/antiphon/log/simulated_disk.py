@@ -200,6 +200,11 @@ class SimulatedDisk:
             if bit // 8 < len(data):
                 data[bit // 8] ^= 1 << (bit % 8)
 
+    def write_back(self, path: str) -> None:
+        """What was written to a file is durable, as it becomes by itself some time after. Nothing where there is no file."""
+        if self.exists(path):
+            self._tree.content(path).write_back()
+
     def lose(self, path: str) -> None:
         """A file or a directory is missing from now on, also after a crash."""
         self._tree.lose(path)

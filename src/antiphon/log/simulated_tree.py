@@ -50,6 +50,11 @@ class SimulatedContent:
             _resize(self.durable, len(self.data))
         self.pending.clear()
 
+    def write_back(self) -> None:
+        """Make durable all that processes see, also what a failed sync dropped."""
+        self.durable = bytearray(self.data)
+        self.pending.clear()
+
     def _keep_pages(self, at: int, size: int) -> None:
         """Whole pages go to the disk, so what an earlier failed sync left in them goes too."""
         start, end = at - at % PAGE_BYTES, -(-(at + size) // PAGE_BYTES) * PAGE_BYTES

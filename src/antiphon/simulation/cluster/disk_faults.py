@@ -325,6 +325,9 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
         bit = draw.randrange(size * 8)
         _hurt(faults, machine, f"bit {bit} of {path}")
         machine.disk.flip_bit(path, bit)
+        if path.endswith(DATA_SUFFIX):
+            # Rot needs longer than the system takes to write an index back, which alone tells it from a torn write.
+            machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
         machine.flipped.append((path, bit))
     restart_later(faults, machine, fault.lasts_ms)
 
@@ -347,7 +350,7 @@ def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
     copy = machine.disk.copy(path)
 
     def put_back() -> None:
-        if machine.disk.is_dir(path) and _is_known_to_be_older(machine, path, copy):
+        if machine.disk.is_dir(path) and is_known_to_be_older(machine.disk, path, copy):
             _hurt(faults, machine, f"old copy of {path}")
             machine.disk.restore(path, copy)
 
@@ -415,18 +418,17 @@ def _new_disk(faults: Faults, fault: Fault, draw: Random) -> None:
     restart_later(faults, machine, fault.lasts_ms)
 
 
-def _is_known_to_be_older(machine: "Machine", path: str, copy: Copy) -> bool:
+def is_known_to_be_older(disk: SimulatedDisk, path: str, copy: Copy) -> bool:
     """Does the node's inventory say that the replica had more? What nobody wrote down cannot be missed (guarantees.md)."""
     scratch = SimulatedDisk(Random(0))
+    scratch.makedirs(path)
     for name in ("inventory", "inventory.copy"):
-        if machine.disk.exists(f"{DIRECTORY}/{name}"):
-            scratch.makedirs(DIRECTORY)
-            scratch.restore(f"{DIRECTORY}/{name}", machine.disk.copy(f"{DIRECTORY}/{name}"))
-    inventory = Inventory.load(scratch, DIRECTORY) if scratch.is_dir(DIRECTORY) else None
+        if disk.exists(f"{DIRECTORY}/{name}"):
+            scratch.restore(f"{DIRECTORY}/{name}", disk.copy(f"{DIRECTORY}/{name}"))
+    inventory = Inventory.load(scratch, DIRECTORY)
     held = None if inventory is None else inventory.get(int(path.rsplit("/", 1)[1]))
     if held is None:
         return False
-    scratch.makedirs(path)
     scratch.restore(path, copy)
     found = Holding(promise_of(scratch, path)[0], end_of_log(scratch, path))
     return found.term < held.term or found.end < held.end

@@ -41,7 +41,7 @@ def end_of_log(disk: SimulatedDisk, shard_path: str) -> EntryId:
     for name in names:
         data, at = disk.durable(os.path.join(shard_path, name)) or bytearray(), 0
         while at + HEADER_BYTES <= len(data):
-            _, length = _BEGINNING.unpack_from(data, at)
+            _, length, *_ = _BEGINNING.unpack_from(data, at)
             end = at + length + _LENGTH_FIELDS
             if length + _LENGTH_FIELDS < HEADER_BYTES or end > len(data):
                 break
