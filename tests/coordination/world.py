@@ -222,6 +222,9 @@ class World:
         if isinstance(message, TransferLeadership):
             return
         self_led = is_self_led(self.options.of(record.topic_id))
+        if isinstance(message, ChangeMembers):
+            known = record.meta.members_version
+            assert message.version <= known, f"{message} was spoken before its record was committed"
         if self_led and isinstance(message, ChangeMembers):
             return
         assert not self_led, f"{message}: nobody fences such a shard"

@@ -365,7 +365,8 @@ class Reconfigurations:
                 if again or move.handed_over_in != meta.term:
                     self._move_leadership(move, meta, step)
             case Ask():
-                if again or move.asked != step.members:
+                is_committed = move.committed_version == meta.members_version
+                if is_committed and (again or move.asked != step.members):
                     move.asked = step.members
                     message = ChangeMembers(move.shard_id, meta.term, meta.members_version, step.members)
                     self._ledger.send(meta.leader, message)
