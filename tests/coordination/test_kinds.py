@@ -13,7 +13,7 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import BecomeLeader, ChangeMembers, NewTerm, StaleTerm, TransferLeadership
 from antiphon.wire.cluster import CommandDone, LiveSet
 from antiphon.wire.metadata import ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader
+from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader, MoveReplica
 from tests.coordination.world import World
 
 
@@ -181,6 +181,23 @@ def test_a_new_coordinator_believes_what_voters_have_done_meanwhile() -> None:
         assert shard.leader == world.voters[shard.shard_id].leader
     ids = {shard.shard_id for shard in world.state.topic_with_shards("t").shards}
     assert not [m for _, m in world.spoken if m.shard in ids and isinstance(m, NewTerm | BecomeLeader)]
+
+
+def test_a_leader_is_asked_for_members_only_when_the_record_of_them_is_committed() -> None:
+    world = started({}, nodes=4, profile="raft")
+    old = meta_of(world)
+    coordinator = world.coordinator
+    assert coordinator is not None
+    word = LiveSet(old.shard_id, old.term, old.ensemble, voters=old.ensemble)
+    world.act(coordinator.live_sets(old.leader, (word,), world.now_ms))
+    new = next(node for node in range(4) if node not in old.ensemble)
+    world.command(MoveReplica(old.shard_id, old.ensemble[-1], new))
+    world.spoken.clear()
+    for later_ms in (0, 3_000, 6_000):  # no time passes in the world, so nothing is committed
+        world.act(coordinator.live_sets(old.leader, (word,), world.now_ms + later_ms))
+    assert world.proposals
+    assert not [m for _, m in world.spoken if isinstance(m, ChangeMembers)]
+    assert world.run(3_000, lambda: any(isinstance(m, ChangeMembers) for _, m in world.spoken))
 
 
 def test_learners_that_are_reported_when_no_change_is_under_way_are_let_go_of_again() -> None:

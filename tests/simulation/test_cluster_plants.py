@@ -1,6 +1,7 @@
 """A net that catches nothing proves nothing: mistakes planted in whole nodes are found, and what is found is the mistake."""
 
 import gc
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,18 @@ def test_an_edit_of_code_that_has_moved_on_is_an_error() -> None:
     gone = ClusterPlant("gone", "", (Edit(ShardHost, "_commit", "what is not there", ""),))
     with pytest.raises(InvariantError, match="0 times"), planted(gone):
         pass
+
+
+def test_docs_name_every_plant() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    missing = [
+        plant.name
+        for plant in CLUSTER_PLANTS.values()
+        if f"| `{plant.name}`: {plant.description} |" not in text
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_every_hazard_of_the_requirements_has_a_plant(number: int) -> None:
+    assert any(name.startswith(f"h{number}-") for name in CLUSTER_PLANTS)

@@ -102,6 +102,7 @@ DOOR_PLANTS: Final = (
             ),
         ),
         options={**CALM, "putters": 0, "appenders": 0, "forwarded_clients": 6},
+        rare=True,
     ),
     ClusterPlant(
         "door-delete-does-nothing",
