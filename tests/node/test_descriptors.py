@@ -12,17 +12,20 @@ from random import Random
 
 import pytest
 
-from antiphon.errors import OverloadedError
+from antiphon.errors import InternalError, OverloadedError, ResourceExhaustedError, StorageFailedError
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import RealDisk
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk, SimulatedFile
 from antiphon.node.file_limits import connection_shares
+from antiphon.node.metadata_fold import MetadataFold
+from antiphon.node.reopening import as_failure
 from antiphon.node.trimming import trim_replica
 from antiphon.records.builder import build_batch
+from antiphon.wire.metadata import CLUSTER_SHARD_ID
 from antiphon.wire.requests import AppendBatch, CreateTopic
 from tests.log.helpers import Runner, batch_at
-from tests.node.in_process import cluster_of, run
+from tests.node.in_process import cluster_of, eventually, run
 from tests.node.processes import NativeClient, Processes
 
 
@@ -105,6 +108,31 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
             assert all(one.failed is None for one in nodes.nodes[0].hosts.values())
 
     run(test())
+
+
+def test_the_coordinator_goes_on_where_it_could_not_read_what_was_committed() -> None:
+    async def test() -> None:
+        disk = Starved(Random(0))
+        async with cluster_of(1, {0: disk}) as nodes:
+            node = nodes.nodes[0]
+            host, shell = node.hosts[CLUSTER_SHARD_ID], node.coordinator
+            assert shell is not None
+            shell._metadata = MetadataFold(host.log.log_start, node.metrics)
+            disk.starved = True
+            host.log.release_memory()
+            shell.committed(host.high_watermark)
+            assert (shell._metadata.offset, host.failed) == (host.log.log_start, None)
+            disk.starved = False
+            await eventually(lambda: shell._metadata.offset == host.high_watermark)
+            await node.create_topic(CreateTopic("t", replicas=1))
+
+    run(test())
+
+
+def test_what_a_disk_refuses_is_no_fault_of_the_node() -> None:
+    assert isinstance(as_failure(OSError(errno.EIO, "gone"), "x"), StorageFailedError)
+    assert isinstance(as_failure(OSError(errno.EMFILE, "none"), "x"), ResourceExhaustedError)
+    assert isinstance(as_failure(FileNotFoundError(errno.ENOENT, "a bug"), "x"), InternalError)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from antiphon.errors import (
     UnavailableError,
 )
 from antiphon.invariants import InvariantError
+from antiphon.log.disk import NO_DESCRIPTORS
 from antiphon.node.config import NodeConfig
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.metrics import NodeMetrics
@@ -116,9 +117,8 @@ class CoordinatorShell:
         self._log = structlog.get_logger().bind(part="coordinator")
         self._metadata = MetadataFold(host.log.log_start, node.metrics)
         self._coordinator: Coordinator | None = None
-        self._proposed: deque[tuple[int, int]] = (
-            deque()
-        )  # (end in the log, token), of the current coordinator
+        # (end in the log, token), of the current coordinator
+        self._proposed: deque[tuple[int, int]] = deque()
         self._forsaken_end = 0  # proposals of a coordinator that broke down end here
         self._waiting: dict[int, _Waiting] = {}
         self._tokens = 0
@@ -128,6 +128,7 @@ class CoordinatorShell:
         self._actions: deque[Action] = deque()
         self._acting = False
         self._timer: asyncio.TimerHandle | None = None
+        self._behind: asyncio.TimerHandle | None = None  # reads again what could not be read
         self._stopped = False
         host.observer = self
         self._fold(host.high_watermark)
@@ -180,22 +181,35 @@ class CoordinatorShell:
         self._start()
 
     def _fold(self, high_watermark: int) -> bool:
-        """Fold up to here; False: that is not possible, and the replica was stopped."""
+        """Fold up to here; False: that is not possible, and the replica was stopped, or it is tried again by itself."""
         log, fold = self._host.log, self._metadata
         end = min(high_watermark, log.log_end)
         try:
             while fold.offset < end and (batches := log.read(fold.offset, READ_BYTES, end)):
                 fold.fold(batches)
-        except AntiphonError as error:
-            self._host.fail(error)
-            self._drop(error)
+        except (AntiphonError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+                self._behind = self._behind or self._node.loop.call_later(RESTART_PAUSE_S, self._fold_again)
+            else:
+                self._host.fail(error)
+                self._drop(self._host.failed or self._not_here())
             return False
         return True
+
+    def _fold_again(self) -> None:
+        """What is committed could not be read for want of file descriptors: it is told again."""
+        self._behind = None
+        if not self._stopped and self._host.failed is None:
+            self.committed(self._host.high_watermark)
+            if self._timer is None:
+                self._start()
 
     # -- life of a coordinator ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         if self._stopped or self._coordinator is not None or not self._host.is_serving:
+            return
+        if not self._fold(self._host.high_watermark):
             return
         # Whoever does not have all of this yet asks for it when it is sent what comes after.
         self._pushed = dict.fromkeys(self.state.nodes, self.state.version)
@@ -230,12 +244,10 @@ class CoordinatorShell:
 
     def _restart(self) -> None:
         self._timer = None
-        if self._stopped or not self._host.is_serving:
-            return
-        if self._metadata.offset < self._forsaken_end:
+        if self._metadata.offset >= self._forsaken_end:
+            self._start()
+        elif not self._stopped and self._host.is_serving:
             self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
-            return
-        self._start()
 
     def _arm(self) -> None:
         if self._timer is None and self._coordinator is not None and not self._stopped:

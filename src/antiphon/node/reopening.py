@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, DamagedLogError, InternalError, ResourceExhaustedError
-from antiphon.log.disk import PASSING
+from antiphon.errors import (
+    AntiphonError,
+    DamagedLogError,
+    InternalError,
+    ResourceExhaustedError,
+    StorageFailedError,
+)
+from antiphon.log.disk import BROKEN_DISK, PASSING
 from antiphon.replication.replica import Replica
 from antiphon.wire.metadata import CLUSTER_SHARD_ID
 
@@ -32,6 +38,8 @@ def as_failure(error: Exception, what: str) -> AntiphonError:
         return error
     if isinstance(error, OSError) and error.errno in PASSING:
         return ResourceExhaustedError(f"{what}: {error}")
+    if isinstance(error, OSError) and error.errno in BROKEN_DISK:
+        return StorageFailedError(f"{what}: {error}")
     return InternalError(f"{what}: {error}")
 
 
