@@ -8,6 +8,7 @@ import pytest
 from antiphon.log import recovery
 from antiphon.log.inventory import Holding, Inventory
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import EntryId
 from antiphon.simulation.cluster.disk_faults import is_known_to_be_older
@@ -15,6 +16,7 @@ from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
 from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.truth import ShardTruth
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_tree import Copy
@@ -87,3 +89,12 @@ def test_only_a_copy_that_the_inventory_says_is_older_is_put_back() -> None:
     assert not is_known_to_be_older(disk, shard_path(1), copy)
     assert is_known_to_be_older(disk, shard_path(2), copy)
     assert not is_known_to_be_older(disk, shard_path(3), copy), "nobody wrote down what was there"
+
+
+def test_a_leader_of_an_older_term_need_not_have_what_was_committed_later() -> None:
+    truth = ShardTruth(1)
+    batch = build_batch([(b"k", b"v", [], 1)])
+    header = read_header(batch)._replace(base_offset=0, leader_epoch=3)
+    truth.take(header, batch, "node 0", 3)
+    truth.take(header._replace(base_offset=1, leader_epoch=5), batch, "node 0", 5)
+    assert [truth.before_term(term).offset for term in (3, 4, 5, 6)] == [0, 1, 1, 2]

@@ -17,6 +17,7 @@ class Batch(NamedTuple):
     term: int
     digest: int
     data: bytes
+    known_in: int = 0  # the term of who first knew it to be committed, in this one or before
 
 
 class ShardTruth:
@@ -29,7 +30,7 @@ class ShardTruth:
         self.producers: dict[int, None] = {}  # who wrote any of it
         self._at: dict[int, int] = {}  # base offset -> place in `batches`
 
-    def take(self, header: BatchHeader, batch: Buffer, who: str) -> bool:
+    def take(self, header: BatchHeader, batch: Buffer, who: str, known_in: int = 0) -> bool:
         """A replica says that this is committed: hold it against what is known, or learn it. True for something new."""
         at = self._at.get(header.base_offset)
         if at is not None:
@@ -52,7 +53,14 @@ class ShardTruth:
         self._at[header.base_offset] = len(self.batches)
         data = bytes(batch)
         self.batches.append(
-            Batch(header.base_offset, header.next_offset, header.leader_epoch, xxh3_64_intdigest(data), data)
+            Batch(
+                header.base_offset,
+                header.next_offset,
+                header.leader_epoch,
+                xxh3_64_intdigest(data),
+                data,
+                known_in,
+            )
         )
         self.end = header.next_offset
         if header.producer_id >= 0:
@@ -63,6 +71,11 @@ class ShardTruth:
     def end_id(self) -> EntryId:
         """Of the last committed batch."""
         return EntryId(self.batches[-1].term, self.end) if self.batches else EMPTY
+
+    def before_term(self, term: int) -> EntryId:
+        """Of the last batch that was committed before this term: one who leads it late need not have what came after."""
+        found = (EntryId(one.term, one.next_offset) for one in reversed(self.batches) if one.known_in < term)
+        return next(found, EMPTY)
 
     def at(self, offset: int) -> Batch | None:
         """The committed batch that begins at `offset`."""

@@ -10,7 +10,7 @@
   until it has all of it again.
 - `watermark`: nothing is settled beyond the log's end; settled offsets only rise while a process lives.
 - `one-leader`: no two replicas lead one shard in one term.
-- `leader-completeness`: who leads has all that was committed.
+- `leader-completeness`: who leads has all that was committed in older terms.
 - `applied-committed`: a table's store is never ahead of what is committed.
 - `applied-first`: a table's store has what clients are told is committed, before they are told.
 - `producers-known`: of a log that was cut, no producer's last batch is behind the end.
@@ -352,7 +352,9 @@ class Watch:
             )  # what is on its disk of the time before proves nothing
         for batch in self._batches(machine, host, start, settled):
             header = read_header(batch)
-            is_new = header.base_offset >= start and truth.take(header, batch, f"node {machine.node_id}")
+            is_new = header.base_offset >= start and truth.take(
+                header, batch, f"node {machine.node_id}", host.term
+            )
             if is_new and host.replica.role is Role.LEADER:  # others hear of it from one
                 self.modes.committed(host, seen.members, truth.batches[-1])
         seen.checked = settled
@@ -430,12 +432,13 @@ class Watch:
             host.shard_id,
             f"nodes {other} and {machine.node_id} both lead term {host.term}",
         )
-        truth, log = self.truth(host.shard_id), host.log
+        committed, log = self.truth(host.shard_id).before_term(host.term), host.log
+        end = committed.offset
         require(
-            log.log_end >= truth.end and (log.log_start >= truth.end or log.terms.holds(truth.end_id)),
+            log.log_end >= end and (log.log_start >= end or log.terms.holds(committed)),
             "leader-completeness",
             host.shard_id,
-            f"node {machine.node_id} leads term {host.term} with a log of {log.end}, committed is {truth.end_id}",
+            f"node {machine.node_id} leads term {host.term} with a log of {log.end}, committed before is {committed}",
         )
         if host.is_serving:
             seen.ready_term = host.term
