@@ -12,7 +12,7 @@ from antiphon.simulation.runtime.escapes import no_escapes
 
 pytestmark = pytest.mark.timeout(180)
 
-SEEDS = range(1, 4)
+SEEDS = range(1, 9)
 SHORT = {"fault_ms": 1_500}
 
 
