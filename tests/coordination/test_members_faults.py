@@ -168,3 +168,43 @@ def test_after_any_faults_every_change_is_finished_and_nothing_is_lost(
     world = started(nodes, seed, 3, 3, profile)
     disturb(world, steps)
     quieten(world)
+
+
+def test_moves_that_wait_for_two_dead_nodes_do_not_call_each_other_for_ever() -> None:
+    """Each waits for a node that the other one concerns too, and neither node has a turn to give away."""
+    world = started(9, 1, 36, 3)
+    coordinator = world.coordinator
+    assert coordinator is not None
+    metas = [world.meta(shard) for shard in world.state.shards_of[world.state.topics["t"].topic_id]]
+    one, other, first, second = next(
+        (one, other, first, second)
+        for one in metas
+        for other in metas
+        for first in one.ensemble
+        for second in other.ensemble
+        if first not in (*other.ensemble, one.leader) and second not in (*one.ensemble, other.leader)
+    )
+    for leader in {one.leader, other.leader}:  # busy with as many moves as a node may have
+        busy = [m for m in metas if leader == m.leader and m not in (one, other)]
+        moves = 0
+        for meta in busy:
+            free = [
+                n for n in world.nodes if n not in (*meta.ensemble, first, second, one.leader, other.leader)
+            ]
+            gone = [n for n in meta.ensemble if n not in (leader, first, second, one.leader, other.leader)]
+            if free and gone and moves < 3:
+                world.command(MoveReplica(meta.shard_id, gone[0], free[0]))
+                moves += 1
+        assert moves == 3
+    world.command(MoveReplica(one.shard_id, first, second))
+    world.command(MoveReplica(other.shard_id, second, first))
+    for node in (first, second):
+        world.crash_node(node)
+    world.run(1_000)
+    assert "not alive" in coordinator.changes.waits_for(one.shard_id)
+    assert "not alive" in coordinator.changes.waits_for(other.shard_id)
+    for node in (first, second):
+        world.start_node(node)
+    assert world.run(60_000, world.settled)
+    assert second in world.meta(one.shard_id).ensemble
+    assert first in world.meta(other.shard_id).ensemble
