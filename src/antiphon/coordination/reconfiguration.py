@@ -344,8 +344,8 @@ class Reconfigurations:
             move.waits_for = f"node {gone}, which is not alive"
         else:
             move.waits_for = f"its turn on node {move.queued_on}"
-        # Its place with the others may be another's. Who waits for a dead node waits for its return, not for a place: two that
-        # wait for each other's would call one another for ever.
+        # Its place with the others may be another's. Who waits for a dead node waits for its return, not for a place: two
+        # that wait for each other's would call one another for ever.
         alive = tuple(node for node in nodes if self._model.is_alive(node))
         self._next.extend(self._turns.instead_of(move, alive))
         return False
