@@ -25,6 +25,7 @@ OPEN_FILES_MAX: Final = 256
 FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)  # from opening a file, so before anything was written
 PASSING: Final = (*FULL_DISK, *NO_DESCRIPTORS)  # the operation may be tried again, as it was
+# The disk itself fails; other errors, such as a file that is not there, are mistakes of ours.
 BROKEN_DISK: Final = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE)
 _IOV_MAX: Final = 1024
 _SYNC_THREADS: Final = 8

@@ -18,17 +18,7 @@ from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
-from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
-from antiphon.simulation.cluster.workloads.first_records import FirstRecords
-from antiphon.simulation.cluster.workloads.http import HttpWorkload
-from antiphon.simulation.cluster.workloads.intruders import IntruderWorkload
-from antiphon.simulation.cluster.workloads.kafka_admin import AdminWorkload
-from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
-from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
-from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
-from antiphon.simulation.cluster.workloads.native import native_workloads
-from antiphon.simulation.cluster.workloads.table import TableWorkload
-from antiphon.simulation.cluster.workloads.topic import TopicWorkload
+from antiphon.simulation.cluster.workloads.drawn import workloads_of
 from antiphon.simulation.cluster.workloads.workload import Workload
 from antiphon.simulation.runtime.loop import StalledError, current_process
 from antiphon.simulation.violation import ViolationError
@@ -69,31 +59,6 @@ class ClusterResult:
     founded: bool = False  # was it reached?
     told: tuple[Event, ...] = ()  # what a story of the run is made of; kept of failed runs only
     failure: Failure | None = None
-
-
-def workloads_of(cluster: SimulatedCluster) -> list[Workload]:
-    """What the clients of a run do."""
-    options = cluster.options
-    topic = TopicWorkload(cluster, losses_allowed=options.commit == "local")
-    table = TableWorkload(cluster)
-    found: list[Workload] = [topic, table, *native_workloads(cluster, topic, table)]
-    if options.bulk_writers:
-        found.append(BulkWorkload(cluster))
-    if options.kafka_producers:
-        found.append(ProducerWorkload(cluster))
-    if options.kafka_consumers:
-        found.append(ConsumerWorkload(cluster))
-    if options.kafka_members:
-        found.append(GroupWorkload(cluster))
-    if options.kafka_admins:
-        found.append(AdminWorkload(cluster))
-    if options.http_clients:
-        found.append(HttpWorkload(cluster))
-    if options.intruders:
-        found.append(IntruderWorkload(cluster))
-    if options.new_disk_weight:
-        found.append(FirstRecords(cluster, "first-records"))
-    return found
 
 
 def run_cluster(

@@ -14,7 +14,7 @@ from antiphon.simulation.cluster.workloads.table_history import (
     Written,
     positions,
 )
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -53,15 +53,7 @@ class RangeWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
-        await insist(
-            lambda: db.create_table(
-                self.name, shards=options.table_shards, replicas=options.replicas, profile=profile
-            )
-        )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
-        self.shard_ids = [shard.shard_id for shard in found.shards]
+        self.shard_ids = [shard.shard_id for shard in await make_table(self.cluster, db, self.name)]
 
     def begin(self) -> None:
         """See `Workload`."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, KeyNotFoundError, VersionMismatchError
 from antiphon.simulation import linearizability
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.linearizability import NO, Operation, Verdict
 from antiphon.simulation.violation import require
 from antiphon.table.evaluator import ABSENT
@@ -32,19 +32,8 @@ class TableWorkload(Workload):
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
-        await insist(
-            lambda: db.create_table(
-                self.name,
-                shards=options.table_shards,
-                replicas=options.replicas,
-                profile=profile,
-                config=self.config,
-            )
-        )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
-        self.shard_ids = [shard.shard_id for shard in found.shards]
+        shards = await make_table(self.cluster, db, self.name, self.config)
+        self.shard_ids = [shard.shard_id for shard in shards]
 
     def begin(self) -> None:
         """See `Workload`."""

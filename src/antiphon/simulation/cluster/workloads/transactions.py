@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.errors import AntiphonError, InvalidRequestError, KeyNotFoundError, VersionMismatchError
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table_history import Positions, Seen, TableHistory, positions
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
 from antiphon.table.evaluator import ABSENT
 from antiphon.wire.metadata import KeyRanges
@@ -58,16 +58,9 @@ class TransactionWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
-        await insist(
-            lambda: db.create_table(
-                self.name, shards=options.table_shards, replicas=options.replicas, profile=profile
-            )
-        )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
-        self.shard_ids = [shard.shard_id for shard in found.shards]
-        ranges = KeyRanges(found.shards)
+        shards = await make_table(self.cluster, db, self.name)
+        self.shard_ids = [shard.shard_id for shard in shards]
+        ranges = KeyRanges(shards)
         for number in range(GROUPS):
             wanted = self.shard_ids[number % len(self.shard_ids)]
             names = (b"%d-%d" % (number, place) for place in range(1_000))

@@ -11,6 +11,7 @@ from antiphon.errors import AntiphonError
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
+    from antiphon.wire.metadata import ShardMeta
 
 PATIENCE_S: Final = 5.0  # of a request; short, so that outcomes stay unknown now and then
 SET_UP_S: Final = 30.0
@@ -79,6 +80,21 @@ class Workload(ABC):
                 await asyncio.sleep(0.2)
             else:
                 return db
+
+
+async def make_table(
+    cluster: "SimulatedCluster", db: AsyncClient, name: str, config: dict[str, str] | None = None
+) -> "tuple[ShardMeta, ...]":
+    """Create a table as the run's options say, until that works; returns its shards."""
+    options = cluster.options
+    profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
+    await insist(
+        lambda: db.create_table(
+            name, shards=options.table_shards, replicas=options.replicas, profile=profile, config=config
+        )
+    )
+    found = next(topic for topic in (await db.metadata()).topics if topic.name == name)
+    return tuple(found.shards)
 
 
 async def insist(work: Callable[[], Awaitable[Any]]) -> Any:
