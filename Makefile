@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TYPES := $(VENV)/types.txt
-# How many processes run tests; all that need Spark stay in one of them.
-WORKERS ?= 2
+# How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
+WORKERS ?= 3
 
 .PHONY: help setup demo test check lint fix bench simulate simulate-plants prove-requirements docs lock clean
 
@@ -36,7 +36,7 @@ lint: setup
 # Types are checked while the tests begin: mypy needs one core for as long as the tests take to be collected.
 test: lint ## lint, types and the whole test suite
 	@$(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; \
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS); tests=$$?; \
+	$(BIN)/pytest -n $(WORKERS) $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat $(TYPES); test $$tests -eq 0 -a $$types -eq 0
 
 fix: setup ## format and mend what the linter can mend
@@ -56,7 +56,7 @@ prove-requirements: setup ## show that the tests of the numbered requirements ca
 	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)
 
 docs: setup ## draw the diagrams and tables that are made from the code
-	$(BIN)/python -m antiphon.cli.diagrams docs
+	$(BIN)/python -m antiphon.tools.diagrams docs
 
 lock: setup ## resolve the newest versions into requirements.lock
 	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --upgrade --generate-hashes --python-version 3.11 --no-header -o requirements.lock

@@ -1,20 +1,40 @@
 """Settings of the whole test run."""
 
 from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
 # Time-outs are pytest's; how long one example takes on a busy machine says nothing about right or wrong.
 settings.register_profile("antiphon", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("antiphon")
 
-SPARK = "spark"  # the group of all tests that run Spark, most of them in the one session
+ROOT = Path(__file__).parent.parent
+# The groups of files with Spark: those of the one session, and those that start drivers of their own. They take longest.
+SESSION, DRIVERS = "spark session", "spark drivers"
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests of a file stay in one process; so do all that run Spark."""
-    return SPARK if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
+@cache
+def _group(file: str) -> str:
+    """Tests of a file stay in one process; so do all of the one Spark session, and all that start drivers of their own.
+
+    It goes by the file's text: the process that spreads the tests knows no more of them than their names.
+    """
+    text = (ROOT / file).read_text()
+    if "pytest.mark.driver" in text:
+        return DRIVERS
+    return SESSION if "pytest.mark.spark" in text else file
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test: its tests run in one process, one after the other."""
+    return _group(nodeid.partition("::")[0])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,18 +43,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadScopeScheduling":
+    """Spread tests over processes by groups."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spread tests over processes by groups: what takes long first, so that no process waits for another at the end."""
-    if not config.pluginmanager.hasplugin("xdist"):
+    """What takes long goes first, so that no process waits for another at the end."""
+    if not hasattr(config, "workerinput"):
         return
-    groups = {item: _group(item) for item in items}
+    groups = {item: group_of(item.nodeid) for item in items}
     slow = {groups[item] for item in items if item.get_closest_marker("cluster")}
     sizes = Counter(groups.values())
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _turn(groups[item], slow, sizes))
+    items.sort(key=lambda item: _turn(groups[item], slow, sizes))
 
 
-def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, int, str]:
-    return group != SPARK, group not in slow, -sizes[group], group
+def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, bool, int, str]:
+    return group != SESSION, group != DRIVERS, group not in slow, -sizes[group], group

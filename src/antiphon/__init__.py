@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         VersionMismatchError,
     )
     from antiphon.errors import OffsetMismatchError as OffsetMismatch
+    from antiphon.model.requests import Row, Version
     from antiphon.records.changes import ChangeKind
     from antiphon.records.decode import Record
-    from antiphon.wire.requests import Row, Version
 
 _LAZY = {
     "ABSENT": "antiphon.client.table",
@@ -48,13 +48,13 @@ _LAZY = {
     "OffsetMismatchError": "antiphon.errors",
     "Position": "antiphon.client.topic_writer",
     "Record": "antiphon.records.decode",
-    "Row": "antiphon.wire.requests",
+    "Row": "antiphon.model.requests",
     "Table": "antiphon.client.sync",
     "TimedOutError": "antiphon.errors",
     "Topic": "antiphon.client.sync",
     "TopicExistsError": "antiphon.errors",
     "UnknownTopicError": "antiphon.errors",
-    "Version": "antiphon.wire.requests",
+    "Version": "antiphon.model.requests",
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
 }

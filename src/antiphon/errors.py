@@ -125,7 +125,7 @@ class OffsetMismatchError(AntiphonError):
 
 
 class OffsetOutOfRangeError(AntiphonError):
-    """A read outside [log start, end]. `details`: asked, start, end (exclusive)."""
+    """A read outside [log start, end]. `details`: asked, start, end (exclusive); of a table's watch also shard."""
 
     code = "offset_out_of_range"
 

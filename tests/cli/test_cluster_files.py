@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.cli import cluster_files, node_process, supervisor
+from antiphon.cli import node_process
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -11,6 +11,7 @@ from antiphon.errors import (
     NewerFormatError,
     PortInUseError,
 )
+from antiphon.tools import cluster_files, supervisor
 
 
 def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 
 README = Path(__file__).parent.parent.parent / "README.md"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.diagrams import main, redraw, requirement_table, state_diagram
 from antiphon.replication.replica_state import TRANSITIONS
+from antiphon.tools.diagrams import main, redraw, requirement_table, state_diagram
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 

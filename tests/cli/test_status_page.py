@@ -3,8 +3,8 @@
 import pytest
 
 from antiphon.cli.status_page import render, summarise
-from antiphon.wire.metadata import ClusterMeta, NodeMeta
-from antiphon.wire.requests import StatusReply
+from antiphon.model.metadata import ClusterMeta, NodeMeta
+from antiphon.model.requests import StatusReply
 
 
 def test_entries_that_cannot_be_read_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 from antiphon.cli.topic_commands import SHARD_HEADINGS, _for_people
 from antiphon.cli.topic_options import caveats, describe_source, in_force, settings_in_force, with_options
 from antiphon.kafka.topic_config import TOPIC_SETTINGS
-from antiphon.wire.metadata import Kind, TopicMeta
+from antiphon.model.metadata import Kind, TopicMeta
 
 
 def topic(profile: str = "oxia", replicas: int = 3, kind: Kind = Kind.TOPIC, **config: str) -> TopicMeta:

@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.cli.cluster_files import running_pid
-from antiphon.cli.local_cluster import COMMAND, LocalCluster
-from antiphon.cli.verify_checks import (
+from antiphon.errors import InvalidRequestError
+from antiphon.records.builder import build_batch, build_term_start
+from antiphon.records.changes import VERSION
+from antiphon.table.rocks_store import RocksEngine
+from antiphon.table.state import open_state
+from antiphon.tools.cluster_files import running_pid
+from antiphon.tools.local_cluster import COMMAND, LocalCluster
+from antiphon.tools.verify.checks import (
     appends_are_there,
     appends_in_time_order,
     commits_are_kept,
@@ -22,15 +27,10 @@ from antiphon.cli.verify_checks import (
     producer_order,
     reads_are_of_the_log,
 )
-from antiphon.cli.verify_faults import DISK_FAULTS, FAULTS, parse_faults, plan
-from antiphon.cli.verify_history import Append, History, Outcome, Seen, TableCall
-from antiphon.cli.verify_logs import ShardCopy, compare_stores
-from antiphon.cli.verify_tables import judge
-from antiphon.errors import InvalidRequestError
-from antiphon.records.builder import build_batch, build_term_start
-from antiphon.records.changes import VERSION
-from antiphon.table.rocks_store import RocksEngine
-from antiphon.table.state import open_state
+from antiphon.tools.verify.faults import DISK_FAULTS, FAULTS, parse_faults, plan
+from antiphon.tools.verify.history import Append, History, Outcome, Seen, TableCall
+from antiphon.tools.verify.logs import ShardCopy, compare_stores
+from antiphon.tools.verify.tables import judge
 from tests.node.real_nodes import cluster_of, run
 
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from antiphon.errors import AntiphonError
+from antiphon.model.metadata import ClusterMeta, TopicMeta
+from antiphon.model.requests import GetMetadata, Hello, MetadataReply
 from antiphon.node.native_door import NativeSession
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header
-from antiphon.wire.metadata import ClusterMeta, TopicMeta
-from antiphon.wire.requests import GetMetadata, Hello, MetadataReply
 from tests.node.in_process import Nodes, cluster_of, eventually
 
 DROP_BEFORE: Final = "drop_before"  # the connection ends before the request is carried out

@@ -31,9 +31,9 @@ from antiphon.client.archive_format import (
 )
 from antiphon.client.archive_writer import FileWriter
 from antiphon.errors import ArchiveError, InvalidRequestError
+from antiphon.model.requests import Row, Version
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.decode import Record, decode_records, to_arrow
-from antiphon.wire.requests import Row, Version
 
 TOPIC_ID: Final = bytes(range(16))
 VERSION: Final = Version(0, 0, 0, 0)

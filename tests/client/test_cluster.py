@@ -18,8 +18,7 @@ from antiphon.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from antiphon.records.builder import build_batch
-from antiphon.wire.requests import (
+from antiphon.model.requests import (
     CreateTopic,
     DeleteTopic,
     GetMetadata,
@@ -28,6 +27,7 @@ from antiphon.wire.requests import (
     Put,
     TableWrite,
 )
+from antiphon.records.builder import build_batch
 from tests.client.conftest import Scenario
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes
 from tests.node.in_process import run

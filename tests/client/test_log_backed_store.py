@@ -18,7 +18,7 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.wire.requests import AppendBatch
+from antiphon.model.requests import AppendBatch
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes
 from tests.client.ledger import Ledger, OverdrawnError, apply, move, name_of, replay, validate
 

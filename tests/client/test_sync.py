@@ -19,7 +19,7 @@ from antiphon.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from antiphon.wire.requests import TableWrite
+from antiphon.model.requests import TableWrite
 from tests.client.failing_nodes import DROP_AFTER, SILENT, FailingDoors
 from tests.node.real_nodes import Nodes
 

@@ -16,6 +16,7 @@ from antiphon.errors import (
     KeyNotFoundError,
     NotLeaderError,
     NotReadyError,
+    OffsetOutOfRangeError,
     OverloadedError,
     StorageFailedError,
     TimedOutError,
@@ -24,8 +25,8 @@ from antiphon.errors import (
     VersionMismatchError,
     WrongKindError,
 )
+from antiphon.model.requests import TableGet, TableWrite
 from antiphon.records.changes import decode_changes
-from antiphon.wire.requests import TableGet, TableWrite
 from tests.client.conftest import Scenario
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
 
@@ -406,5 +407,27 @@ def test_watch(play: Play) -> None:
         assert keys == {b"before", b"k"}
         with pytest.raises(InvalidRequestError, match="2 start offsets for 3 shards"):
             await anext(table.watch(start=[0, 0]))
+
+    play(scenario)
+
+
+def test_a_watch_behind_what_was_trimmed_says_where_it_goes_on(play: Play) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
+        table = await db.create_table("t", shards=3)
+        shard = shard_of_table_key(b"k", 3)
+        for value in (b"1", b"2", b"3"):
+            await table.put("k", value)
+        host = cluster.host("t", shard)
+        before = host.high_watermark - 1
+        await cluster.nodes.nodes[host.services.node_id].trim(host.shard_id, before, 10.0)
+        async with table.watch(start=[0, 0, 0]) as changes:
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await anext(changes)
+        told = caught.value.details
+        assert (told["shard"], told["asked"], told["start"]) == (shard, 0, before)
+        starts = [0, 0, 0]
+        starts[shard] = told["start"]
+        async with table.watch(start=starts) as changes:
+            assert (await anext(changes)).value == b"3"
 
     play(scenario)

@@ -24,9 +24,9 @@ from antiphon.errors import (
     UnknownTopicError,
     WrongKindError,
 )
+from antiphon.model.requests import AppendBatch, Fetch, NewProducerId
 from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
-from antiphon.wire.requests import AppendBatch, Fetch, NewProducerId
 from tests.client.conftest import Scenario
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
 

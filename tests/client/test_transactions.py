@@ -9,8 +9,8 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.handover import Handover
 from antiphon.client.pipeline import Item, Request
 from antiphon.errors import InvalidRequestError, NotReadyError, VersionMismatchError
+from antiphon.model.requests import TableWrite
 from antiphon.records.changes import decode_changes
-from antiphon.wire.requests import TableWrite
 from tests.client.conftest import Scenario
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
 

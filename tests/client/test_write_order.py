@@ -20,9 +20,9 @@ from antiphon.errors import (
     TimedOutError,
     VersionMismatchError,
 )
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import Put, TableWrite, Version
 from antiphon.node.write_order import WriteOrder
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import Put, TableWrite, Version
 from tests.client.writer_model import POISON, ModelCluster
 
 SEEDS = int(os.environ.get("SCHEDULES", "100"))

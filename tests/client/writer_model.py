@@ -26,13 +26,8 @@ from antiphon.errors import (
     UnavailableError,
 )
 from antiphon.log.producer_state import ProducerState
-from antiphon.node.write_order import RefusedAppends, WriteOrder
-from antiphon.records.batch import BatchHeader, read_header
-from antiphon.records.decode import decode_records
-from antiphon.records.split_entries import Freeze, Inherit, Release
-from antiphon.table.ranges import OwnedRange, advance, check_ops, wrong_shard
-from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.requests import (
     AppendBatch,
     Appended,
     OpResult,
@@ -42,6 +37,11 @@ from antiphon.wire.requests import (
     TableWritten,
     Version,
 )
+from antiphon.node.write_order import RefusedAppends, WriteOrder
+from antiphon.records.batch import BatchHeader, read_header
+from antiphon.records.decode import decode_records
+from antiphon.records.split_entries import Freeze, Inherit, Release
+from antiphon.table.ranges import OwnedRange, advance, check_ops, wrong_shard
 
 NODES = 3
 Answered = Callable[[Any], None]

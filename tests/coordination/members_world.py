@@ -9,10 +9,10 @@ from typing import Any
 
 from antiphon.coordination.actions import Propose
 from antiphon.coordination.coordinator import CoordinatorConfig
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ShardMeta, ShardStatus
 from antiphon.replication.actions import ProposeLive
 from antiphon.replication.messages import MembersSettled, NewTerm
-from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ShardMeta, ShardStatus
 from tests.coordination.world import COORDINATOR, Node, World
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import Commit, RoleChanged, Send
 from antiphon.replication.follower_cursor import CursorState
@@ -26,8 +28,6 @@ from antiphon.replication.messages import (
     StaleTerm,
 )
 from antiphon.replication.replica_state import Role
-from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ShardMeta
 
 LAG_TICKS = 6
 

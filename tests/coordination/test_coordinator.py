@@ -14,9 +14,7 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.replication.messages import AddFollower, BecomeLeader, NewTerm
-from antiphon.replication.replica import Replica
-from antiphon.wire.cluster import (
+from antiphon.model.cluster import (
     CommandDone,
     Heartbeat,
     LiveSet,
@@ -24,8 +22,10 @@ from antiphon.wire.cluster import (
     Register,
     ReserveProducerIds,
 )
-from antiphon.wire.metadata import Kind, NodeMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.model.metadata import Kind, NodeMeta, ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.replication.messages import AddFollower, BecomeLeader, NewTerm
+from antiphon.replication.replica import Replica
 from tests.coordination.world import World
 
 

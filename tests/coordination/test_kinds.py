@@ -8,12 +8,12 @@ import pytest
 from antiphon.coordination.fences import Fence, can_be_met, electable, in_order, voting
 from antiphon.coordination.state import shard_record
 from antiphon.errors import InvalidRequestError, UnavailableError
+from antiphon.model.cluster import CommandDone, LiveSet
+from antiphon.model.metadata import ShardMeta, ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, ElectLeader, MoveReplica
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
 from antiphon.replication.messages import BecomeLeader, ChangeMembers, NewTerm, StaleTerm, TransferLeadership
-from antiphon.wire.cluster import CommandDone, LiveSet
-from antiphon.wire.metadata import ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader, MoveReplica
 from tests.coordination.world import World
 
 

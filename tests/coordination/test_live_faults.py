@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.coordination.fences import Fence
-from antiphon.wire.metadata import ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader
+from antiphon.model.metadata import ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, ElectLeader
 from tests.coordination.test_random_faults import disturb
 from tests.coordination.test_random_faults import quieten as stop_faults
 from tests.coordination.world import World

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from antiphon.errors import InvalidRequestError, UnknownShardError
-from antiphon.wire.cluster import CommandDone
-from antiphon.wire.requests import (
+from antiphon.model.cluster import CommandDone
+from antiphon.model.requests import (
     AlterTopic,
     CreateTopic,
     DrainNode,
@@ -226,6 +226,50 @@ def test_a_goal_whose_node_died_waits_says_so_and_gives_way_to_another() -> None
     come_to_rest(world)
     assert second in world.meta(shard).ensemble
     assert first not in world.meta(shard).everybody
+
+
+def test_members_are_not_reduced_to_those_who_can_elect_nobody() -> None:
+    """A damaged replica that keeps up is no vote before a term has begun since: with one other it elects nobody."""
+    world = started(3)
+    [shard] = shards_of(world)
+    meta = world.meta(shard)
+    hurt, other = (node for node in meta.ensemble if node != meta.leader)
+    world.crash_node(hurt)
+    world.damage(hurt)
+    world.start_node(hurt)
+    world.run(1_000)
+    world.write_some()
+    world.run(1_000)
+    assert world.nodes[hurt].replicas[shard].damaged
+    world.crash_node(other)  # who is dead goes first
+    world.ask(AlterTopic("t", replicas=2))
+    world.start_node(other)
+    world.run(3_000)
+    assert world.coordinator is not None
+    assert "no majority" in world.coordinator.changes.waits_for(shard)
+    assert world.meta(shard).goal
+    assert set(world.meta(shard).ensemble) == set(meta.ensemble)
+    for each in world.state.shards:
+        world.ask(ElectLeader(each))  # as the damaged replicas' node asks
+    come_to_rest(world)
+    assert set(world.meta(shard).ensemble) == {meta.leader, hurt}
+    assert isinstance(world.ask(ElectLeader(shard)), CommandDone)
+
+
+def test_who_was_elected_with_a_damaged_member_does_not_vouch_for_it() -> None:
+    world = started(3)
+    [shard] = shards_of(world)
+    meta = world.meta(shard)
+    hurt = next(node for node in meta.ensemble if node != meta.leader)
+    world.crash_node(hurt)
+    world.damage(hurt)
+    world.start_node(hurt)
+    world.run(1_000)
+    world.ask(ElectLeader(shard))
+    assert world.meta(shard).term == 2
+    assert world.meta(shard).live
+    assert hurt not in world.meta(shard).live
+    assert world.run(5_000, lambda: hurt in world.meta(shard).live), "mended in this term"
 
 
 def test_a_goal_whose_node_comes_back_goes_on() -> None:

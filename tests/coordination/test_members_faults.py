@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.wire.requests import (
+from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
     CreateTopic,

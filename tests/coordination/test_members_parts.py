@@ -34,8 +34,8 @@ from antiphon.coordination.reconfiguration_steps import (
 )
 from antiphon.coordination.state import ClusterState, ShardRecord, shard_record, topic_record
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 from antiphon.replication.members import Members
-from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 
 ALL = frozenset(range(10))
 

@@ -5,7 +5,7 @@ import msgspec
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.origins import with_origins
 from antiphon.coordination.state import ClusterState, ShardRecord
-from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
 
 TOPIC = b"0123456789abcdef"
 

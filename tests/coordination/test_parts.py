@@ -17,12 +17,12 @@ from antiphon.coordination.state import ClusterState, ShardRecord, node_record
 from antiphon.coordination.timers import Timers
 from antiphon.errors import InvalidRequestError
 from antiphon.invariants import InvariantError
+from antiphon.model.cluster import CommandDone
+from antiphon.model.metadata import Kind, NodeMeta, ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.commit_rule import LIVE, LOCAL, QUORUM, CommitRule
 from antiphon.replication.messages import NewTermReply
 from antiphon.replication.quorum import majority
-from antiphon.wire.cluster import CommandDone
-from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta
 
 # -- placement ----------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ import pytest
 
 from antiphon.coordination.profiles import PROFILES, Replication, check, normal_name, replication_of
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import Kind
 from antiphon.replication.commit_rule import LIVE, LOCAL, QUORUM, CommitKind, CommitRule
-from antiphon.wire.metadata import Kind
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.coordination.state import ClusterState
-from antiphon.wire.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
+from antiphon.model.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
 from tests.coordination.world import Faults, World
 
 QUIET_MS = 90_000  # promotion time-outs double while things go wrong

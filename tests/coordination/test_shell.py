@@ -12,12 +12,12 @@ import uvloop
 from antiphon.coordination.actions import Action
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError
 from antiphon.invariants import InvariantError
+from antiphon.model.cluster import Heartbeat, HeartbeatReply, Register
+from antiphon.model.metadata import ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic
 from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.node.node import Node
 from antiphon.records.builder import build_batch
-from antiphon.wire.cluster import Heartbeat, HeartbeatReply, Register
-from antiphon.wire.metadata import ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic
 
 pytestmark = pytest.mark.cluster
 

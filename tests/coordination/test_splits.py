@@ -21,14 +21,14 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.splits import EDGES, FREEZE_MS_MAX, Splits
 from antiphon.coordination.state import SHARD_COUNTER, ClusterState, ShardRecord
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
+from antiphon.model.cluster import CommandDone, SplitReport, SplitStep
+from antiphon.model.metadata import Kind, ShardMeta, ShardStatus, Split, SplitPhase, TopicMeta, key_hash
+from antiphon.model.requests import SplitShard
 from antiphon.node.splits import next_entry
 from antiphon.records.changes import VERSION
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
 from antiphon.table.copying import CopiedRow, differences, newer
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
-from antiphon.wire.cluster import CommandDone, SplitReport, SplitStep
-from antiphon.wire.metadata import Kind, ShardMeta, ShardStatus, Split, SplitPhase, TopicMeta, key_hash
-from antiphon.wire.requests import SplitShard
 
 HALF = 1 << 31
 PARENT = 1

@@ -21,8 +21,8 @@ from antiphon.coordination.state import (
     topic_record,
 )
 from antiphon.invariants import InvariantError
-from antiphon.wire.cluster import MetadataDelta, MetadataView
-from antiphon.wire.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
+from antiphon.model.cluster import MetadataDelta, MetadataView
+from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
 
 if TYPE_CHECKING:
     from antiphon.coordination.actions import Record

@@ -24,12 +24,15 @@ from antiphon.coordination.coordinator import CommandRequest, Coordinator, Coord
 from antiphon.coordination.profiles import Options, Replication, replication_of
 from antiphon.coordination.self_led import is_self_led
 from antiphon.coordination.state import ClusterState
+from antiphon.model.cluster import Heartbeat, LiveSet, Register
+from antiphon.model.metadata import NodeMeta, ShardMeta, ShardStatus
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import (
     AppendLog,
     Commit,
     Feed,
     PersistTerm,
+    Repaired,
     ResetLog,
     RoleChanged,
     Send,
@@ -47,8 +50,6 @@ from antiphon.replication.messages import (
 )
 from antiphon.replication.replica import Replica, ReplicaConfig
 from antiphon.replication.replica_state import Role
-from antiphon.wire.cluster import Heartbeat, LiveSet, Register
-from antiphon.wire.metadata import NodeMeta, ShardMeta, ShardStatus
 from tests.coordination.models import ModelReplica, Voters
 
 COORDINATOR = 1000  # the node id that coordinators speak from
@@ -297,7 +298,6 @@ class World:
     def damage(self, node_id: int) -> None:
         """The logs of a node that is down end somewhere before their end, and the node will know it."""
         node = self.nodes[node_id]
-        assert self.model
         assert not node.running
         for shard, log in node.disk.logs.items():
             del log[self.random.randint(0, len(log)) :]
@@ -373,7 +373,8 @@ class World:
             caught_up = (
                 follower.state is CursorState.REPLICATE and follower.ack_offset >= replica.high_watermark
             )
-            (live if follower.connected and caught_up else lagging).append(follower.node)
+            is_live = follower.connected and caught_up and not follower.damaged
+            (live if is_live else lagging).append(follower.node)
         return LiveSet(replica.shard, replica.term, tuple(sorted(live)), tuple(lagging))
 
     # -- replicas -------------------------------------------------------------------------------------------------
@@ -408,6 +409,7 @@ class World:
             high_watermark=0,
             make_term_start=lambda term, base: Entry(term, base, base + 1, f"start of term {term}"),
             config=ReplicaConfig(),
+            damaged=shard in node.disk.damaged,
         )
         for other in self.nodes.values():
             if not other.running:
@@ -463,6 +465,8 @@ class World:
                     self._check_leader(shard, term, disk.logs[shard])
                 case Commit(high_watermark):
                     self._check_commit(shard, disk.logs[shard], high_watermark)
+                case Repaired():
+                    disk.damaged.discard(shard)
             if isinstance(action, PersistTerm | AppendLog | TruncateLog):
                 durable = partial(self._persisted, node, replica, start, action.write_id)
                 self.at(self.random.randint(0, 3), durable)

@@ -11,9 +11,9 @@ import pytest
 
 from antiphon.errors import PortInUseError
 from antiphon.http.door import REQUEST_BYTES_MAX, HttpDoor
+from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.metrics import NodeMetrics
-from antiphon.wire.requests import CreateTopic
 from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, run
 
 HTTP_PORT = 7480

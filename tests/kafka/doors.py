@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
 from antiphon.kafka.group_types import GroupConfig
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header
-from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import CreateTopic
 from tests.node import real_nodes
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, Nodes, cluster_of, eventually
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from antiphon.wire.metadata import TopicMeta
+from antiphon.model.metadata import TopicMeta
 from tests.kafka.doors import create, door_of, real_node
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from antiphon.kafka.door import KafkaDoor
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.messages import cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
-from antiphon.wire.requests import Put, TableWrite
+from antiphon.model.requests import Put, TableWrite
 from tests.kafka.doors import door_of
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
 from tests.kafka.raw import batch, door, fetch, fetch_body, produce, produce_body, run

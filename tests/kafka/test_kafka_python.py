@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.kafka.group_types import GroupConfig
-from antiphon.wire.metadata import Kind
+from antiphon.model.metadata import Kind
 from tests.kafka.served import Served, serve
 
 ROOT = Path(__file__).parent.parent.parent

@@ -147,3 +147,26 @@ def test_without_acks_there_is_no_answer_and_an_error_closes() -> None:
             assert await client.is_closed()
 
     run(scenario)
+
+
+def test_what_lies_behind_a_refused_batch_waits_for_it() -> None:
+    """A producer that is not in the log could begin with any sequence."""
+
+    async def scenario() -> None:
+        async with door() as (doors, connect):
+            client = await connect()
+
+            async def send(sequence: int) -> tuple[int, int]:
+                data = build_batch(
+                    [(None, b"%d" % sequence, (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence
+                )
+                done, _ = await produce(client, "t", data)
+                return int(done.error_code), done.base_offset
+
+            assert await send(0) == (code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+            await doors.create("t")
+            assert await send(1) == (code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+            assert await send(0) == (0, 0)
+            assert await send(1) == (0, 1)
+
+    run(scenario)

@@ -172,8 +172,8 @@ def topic_shards(cluster: Processes, name: str) -> Any:
 
 def test_a_table_is_followed_by_a_kafka_consumer(cluster: Processes) -> None:
     """A table's log is its change log: keys, values and tombstones, for anybody who speaks Kafka."""
-    from antiphon.wire.metadata import Kind
-    from antiphon.wire.requests import CreateTopic, Delete, Put, TableWrite
+    from antiphon.model.metadata import Kind
+    from antiphon.model.requests import CreateTopic, Delete, Put, TableWrite
 
     cluster.ask(cluster.alive()[0], CreateTopic("aircraft", kind=Kind.TABLE))
     shard_id = cluster.shard(cluster.alive()[0], "aircraft").shard_id

@@ -6,9 +6,9 @@ from antiphon.coordination import topic_rules
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.topic_config import NAME_LENGTH_MAX, TOPIC_SETTINGS, name_problem
 from antiphon.log.config import LogConfig
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.node.config import Member, NodeConfig
 from antiphon.node.topic_settings import read_settings
-from antiphon.wire.metadata import Kind, TopicMeta
 
 
 def test_the_door_knows_the_settings_that_the_coordinator_takes() -> None:

@@ -8,9 +8,9 @@ from antiphon.log.config import LogConfig
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.wal_thread import WalThread
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.node.config import Member, NodeConfig
 from antiphon.node.topic_settings import read_settings
-from antiphon.wire.metadata import Kind, TopicMeta
 from tests.log.helpers import batch_at
 
 

@@ -69,6 +69,10 @@ HARD_STATE = "414e544950484853 00000001 bae4e634 0000000000000003 00000000000000
 
 HIGH_WATERMARK = "414e544950484857 00000001 9f78417e 0000000000000003 "
 
+HIGH_WATERMARK_AND_LED = "414e544950484857 00000001 bae4e634 0000000000000003 0000000000000002 "
+
+LED_TERM = "414e544950484c54 00000001 9c2e5579 0000000000000003 "
+
 SNAPSHOT = (
     "414e544950485353 00000001 c87d5901 "
     "970300009192030091950003cca502cf0000018bcfe56801c41a920091920991 "
@@ -136,6 +140,22 @@ def test_hard_state_and_high_watermark() -> None:
     assert content(disk, "high-watermark") == bytes.fromhex(HIGH_WATERMARK)
 
 
+def test_led_term() -> None:
+    disk, log, runner = written()
+    runner.run(log.hard_state.stage_led_term(3))
+    assert content(disk, "led-term") == bytes.fromhex(LED_TERM)
+
+
+def test_a_led_term_that_the_hint_alone_tells_of_is_known_and_kept() -> None:
+    """Earlier versions wrote it there."""
+    disk, _, runner = written()
+    disk.open(f"{DIRECTORY}/high-watermark").pwritev([bytes.fromhex(HIGH_WATERMARK_AND_LED)], 0)
+    log = ShardLog.open(disk, DIRECTORY)
+    assert (log.hard_state.high_watermark, log.hard_state.led_term) == (3, 2)
+    runner.run(log.hard_state.stage_high_watermark(2))
+    assert ShardLog.open(disk, DIRECTORY).hard_state.led_term == 2
+
+
 def test_snapshot() -> None:
     disk, _, _ = written()
     assert content(disk, f"{3:020d}.snapshot") == bytes.fromhex(SNAPSHOT)
@@ -158,11 +178,13 @@ def test_files_of_this_format_are_read() -> None:
         (f"{3:020d}.snapshot", SNAPSHOT),
         ("hard-state", HARD_STATE),
         ("high-watermark", HIGH_WATERMARK),
+        ("led-term", LED_TERM),
     ):
         disk.open(f"{DIRECTORY}/{name}", create=True).pwritev([bytes.fromhex(data)], 0)
     log = ShardLog.open(disk, DIRECTORY)
     assert (log.end, log.damaged, log.recovery.scanned_bytes) == (EntryId(3, 3), None, 0)
     assert (log.hard_state.term, log.hard_state.voted_for, log.hard_state.high_watermark) == (3, 2, 3)
+    assert log.hard_state.led_term == 3
     last = log.producers.last_batch(9)
     assert last is not None
     assert (last.last_sequence, last.base_offset) == (1, 1)

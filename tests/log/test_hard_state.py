@@ -91,3 +91,11 @@ def test_the_high_watermark_hint_may_be_lost_but_never_wrong() -> None:
     assert ShardLog.open(disk.kill(), DIRECTORY).hard_state.high_watermark == 77
     for _ in range(10):
         assert ShardLog.open(disk.crash(), DIRECTORY).hard_state.high_watermark in {0, 77}
+
+
+def test_the_last_term_that_was_led_survives_a_power_failure_also_where_the_hint_is_torn_s4_28() -> None:
+    for seed in range(10):
+        disk = SimulatedDisk(Random(seed))
+        log, runner = ShardLog.open(disk, DIRECTORY), Runner(disk)
+        runner.run(log.hard_state.stage_led_term(4), log.hard_state.stage_high_watermark(77))
+        assert ShardLog.open(disk.crash(), DIRECTORY).hard_state.led_term == 4

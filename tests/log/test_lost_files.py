@@ -125,6 +125,15 @@ def test_data_of_the_newest_segment_is_missed_without_a_clean_stop() -> None:
         assert world.after(world.disk.kill()).damaged is not None
 
 
+def test_data_of_the_newest_segment_is_missed_after_a_power_failure() -> None:
+    """Which may have taken every entry of its index."""
+    for seed in range(20):
+        world = Simulated(LogConfig(), seed=seed).fill(1)
+        world.disk = world.disk.crash()
+        world.remove(lambda name: name.endswith(".log"))
+        assert world.after(world.disk.kill()).damaged is not None
+
+
 def test_data_of_the_oldest_segment_is_missed() -> None:
     world = Simulated().fill().stop()
     world.disk.remove(f"{DIRECTORY}/{0:020d}.log")
@@ -205,6 +214,18 @@ def test_a_log_that_is_cut_or_reset_on_purpose_is_not_damaged() -> None:
     world.runner.run(log.stage_append([batch_at(2, term=1)]))
     log = world.after(world.disk.crash())
     assert (log.log_end, log.damaged) == (3, None)
+
+
+@pytest.mark.parametrize("at", [EntryId(1, 2), EntryId(4, 100)])
+def test_a_checkpoint_while_a_reset_is_under_way_notes_nothing(at: EntryId) -> None:
+    world = Simulated().fill()
+    world.log.note_held()
+    underway = world.log.reset(at)
+    world.log.note_held()
+    assert world.inventory.get(SHARD) == Holding(3, EntryId(3, 12))
+    world.runner.run(underway)
+    world.log.note_held()
+    assert world.inventory.get(SHARD) == Holding(3, at)
 
 
 def test_no_crash_is_taken_for_a_loss() -> None:

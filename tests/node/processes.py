@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from antiphon.errors import AntiphonError, from_wire
-from antiphon.node.config import Member, NodeConfig, Ports, save_config, split_address
-from antiphon.records.builder import build_batch
-from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
-from antiphon.wire.metadata import ClusterMeta, ShardMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import ClusterMeta, ShardMeta
+from antiphon.model.requests import (
     PROTOCOL_VERSION,
     AppendBatch,
     Appended,
@@ -31,6 +28,9 @@ from antiphon.wire.requests import (
     ReplicaStatus,
     StatusReply,
 )
+from antiphon.node.config import Member, NodeConfig, Ports, save_config, split_address
+from antiphon.records.builder import build_batch
+from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
 
 SCRIPT = Path(__file__).parent / "run_one_node.py"
 DOORS = ("native", "kafka", "http")

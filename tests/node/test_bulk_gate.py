@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequestError, NotLeaderError, OverloadedError, UnavailableError
-from antiphon.node.bulk_gate import LINE_S_MAX, PERIOD_S, RUNNING_MAX, START_BYTES_PER_S, BulkGate, BulkRate
-from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     PROTOCOL_VERSION,
     AlterTopic,
     CreateTopic,
@@ -20,6 +18,8 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.node.bulk_gate import LINE_S_MAX, PERIOD_S, RUNNING_MAX, START_BYTES_PER_S, BulkGate, BulkRate
+from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
 from tests.node.in_process import cluster_of, eventually, run
 
 FLOOR, CEILING = 100_000, 40_000_000

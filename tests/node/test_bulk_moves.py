@@ -5,9 +5,9 @@ import itertools
 from typing import Any
 
 from antiphon.errors import AntiphonError
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
 from antiphon.node.shard_host import ShardHost
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 WRITERS = 8

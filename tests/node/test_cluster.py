@@ -16,10 +16,8 @@ from antiphon.errors import (
     UnknownShardError,
     WrongKindError,
 )
-from antiphon.node.config import split_address
-from antiphon.records.builder import build_batch
-from antiphon.wire.metadata import Kind, ShardStatus
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind, ShardStatus
+from antiphon.model.requests import (
     AppendBatch,
     Appended,
     CreateTopic,
@@ -39,6 +37,8 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.node.config import split_address
+from antiphon.records.builder import build_batch
 from tests.node.processes import NativeClient, Processes, eventually
 
 pytestmark = pytest.mark.cluster

@@ -5,13 +5,16 @@ import asyncio
 import pytest
 
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError, TimedOutError
+from antiphon.log.hard_state import HardState
+from antiphon.log.operations import OpQueue
+from antiphon.model.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, Put, TableWrite
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch, committed_of
 from antiphon.records.decode import decode_records
-from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, Put, TableWrite
+from tests.log.helpers import Runner
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
@@ -226,6 +229,42 @@ def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between() -> N
             assert await nodes.append(shard_id, b"another leader's") >= 2
             back = await nodes.start(leader)
             await eventually(lambda: back.metrics.lost_tail_records == 1)
+
+    run(test())
+
+
+@pytest.mark.parametrize("elected_again", [False, True])
+def test_s4_28_the_loss_is_counted_also_when_the_power_failed_in_between(*, elected_again: bool) -> None:
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            shard_id = await new_shard(nodes, config={"commit": "local"})
+            host = await nodes.leader(shard_id)
+            leader = host.services.node_id
+            await nodes.append(shard_id, b"everybody has it")
+            await eventually(lambda: host.settled == 1)
+            cut_off(host)
+            await nodes.nodes[leader].append(shard_id, batch(b"only here"), timeout_s=2)
+            nodes.kill(leader)
+            nodes.disks[leader] = nodes.disks[leader].crash()
+            if elected_again:  # and the power failed again before it had written anything in that term
+                disk, path = nodes.shard_path(leader, shard_id)
+                state = HardState.load(disk, path, OpQueue(path))
+                Runner(disk).run(state.stage_led_term(host.term + 1))
+            assert await nodes.append(shard_id, b"another leader's") >= 2
+            back = await nodes.start(leader)
+            await eventually(lambda: back.metrics.lost_tail_records == 1)
+
+    run(test())
+
+
+def test_a_leader_that_comes_to_acknowledge_early_notes_its_term() -> None:
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            shard_id = await new_shard(nodes)
+            host = await nodes.leader(shard_id)
+            assert host.log.hard_state.led_term == 0
+            await nodes.nodes[0].alter_topic(AlterTopic("t", config={"commit": "local"}))
+            await eventually(lambda: host.log.hard_state.led_term == host.term)
 
     run(test())
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,8 @@ import pytest
 
 from antiphon.errors import DamagedStoreError, NotLeaderError
 from antiphon.http.door import HttpDoor
-from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
-from antiphon.table.rocks_store import RocksEngine, RocksStore
-from antiphon.table.state import CEILING
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     CreateTopic,
     DeleteRange,
     Put,
@@ -25,6 +22,10 @@ from antiphon.wire.requests import (
     TableScan,
     TableWrite,
 )
+from antiphon.node.node import Node
+from antiphon.node.shard_host import ShardHost
+from antiphon.table.rocks_store import RocksEngine, RocksStore
+from antiphon.table.state import CEILING
 from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 
 ROWS = 111
@@ -153,9 +154,10 @@ async def restart_evaluator(host: ShardHost) -> None:
     shard.lead()
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("is_log_whole", [True, False])
-def test_a_store_that_cannot_be_opened_is_made_from_the_log_or_shown_as_failed(
-    tmp_path: Path, is_log_whole: bool
+def test_a_store_that_cannot_be_used_is_made_from_the_log_or_shown_as_failed(
+    tmp_path: Path, is_log_whole: bool, is_lost: bool
 ) -> None:
     async def test() -> None:
         async with cluster_of(tmp_path, 1) as nodes:
@@ -166,7 +168,10 @@ def test_a_store_that_cannot_be_opened_is_made_from_the_log_or_shown_as_failed(
                 nodes.nodes[0].shards.apply_retention()
                 assert nodes.nodes[0].hosts[shard_id].log.log_start > 0
             await nodes.stop(0)
-            flip_bit(tmp_path, 0, shard_id, 0)  # the block that tells how far the store is
+            if is_lost:
+                shutil.rmtree(tmp_path / "node-0" / "tables" / str(shard_id))
+            else:
+                flip_bit(tmp_path, 0, shard_id, 0)  # the block that tells how far the store is
             node = await nodes.start(0)
             assert await node.joined(20)
             await eventually(lambda: sound in node.hosts and node.hosts[sound].is_serving)
@@ -179,7 +184,38 @@ def test_a_store_that_cannot_be_opened_is_made_from_the_log_or_shown_as_failed(
             status, told = health(node)
             assert (status, told["failed_shards"]) == (503, [shard_id])
             assert isinstance(node.shards.broken[shard_id], DamagedStoreError)
-            assert "another node and back" in node.shards.broken[shard_id].message
+            assert "another node" in node.shards.broken[shard_id].message
+
+    run(test())
+
+
+def test_a_replica_whose_store_is_lost_gets_everything_once_its_log_is_removed_as_well(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with cluster_of(tmp_path, 3) as nodes:
+            shard_id = await table(nodes, **{"segment.bytes": "16384", "retention.bytes": "16384"})
+            for node in nodes.nodes.values():
+                node.shards.apply_retention()
+                assert node.hosts[shard_id].log.log_start > 0
+            leader = (await nodes.leader(shard_id)).services.node_id
+            node_id = (leader + 1) % 3
+            directory = tmp_path / f"node-{node_id}"
+            await nodes.stop(node_id)
+            shutil.rmtree(directory / "tables" / str(shard_id))
+            node = await nodes.start(node_id)
+            await eventually(lambda: shard_id in node.shards.broken)
+            told = node.shards.broken[shard_id].message
+            store = f"{directory}/tables/{shard_id}"
+            assert f"remove {directory}/shards/{shard_id}, {store} and {store}.*, and start it" in told
+            await nodes.stop(node_id)
+            shutil.rmtree(directory / "shards" / str(shard_id))
+            for left in (directory / "tables").glob(f"{shard_id}.*"):  # the store itself is gone already
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            node = await nodes.start(node_id)
+            await eventually(lambda: applied(node, shard_id) >= ROWS)
+            assert whole(await scan(node, shard_id, "local"))
+            await eventually(lambda: state_of(node, shard_id) == "ok")
 
     run(test())
 

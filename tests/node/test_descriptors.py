@@ -17,13 +17,13 @@ from antiphon.log.config import LogConfig
 from antiphon.log.disk import RealDisk
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk, SimulatedFile
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.model.requests import AppendBatch, CreateTopic
 from antiphon.node.file_limits import connection_shares
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.reopening import as_failure
 from antiphon.node.trimming import trim_replica
 from antiphon.records.builder import build_batch
-from antiphon.wire.metadata import CLUSTER_SHARD_ID
-from antiphon.wire.requests import AppendBatch, CreateTopic
 from tests.log.helpers import Runner, batch_at
 from tests.node.in_process import cluster_of, eventually, run
 from tests.node.processes import NativeClient, Processes

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from antiphon.model.requests import CreateTopic
 from antiphon.node import native_door, peers
 from antiphon.node.peers import PeerLink
 from antiphon.replication.messages import Ack, Append
-from antiphon.wire.requests import CreateTopic
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 

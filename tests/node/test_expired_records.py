@@ -4,9 +4,9 @@ import pytest
 import structlog
 
 from antiphon import system
+from antiphon.model.requests import CreateTopic
 from antiphon.node.node import Node
 from antiphon.records.builder import RecordInput, build_batch
-from antiphon.wire.requests import CreateTopic
 from tests.node.in_process import cluster_of, run
 
 DAY_MS = 24 * 3600 * 1000

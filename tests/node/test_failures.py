@@ -13,11 +13,11 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.replication.actions import Action
 from antiphon.wire.frames import encode_message
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
@@ -247,8 +247,8 @@ def test_messages_of_tomorrow_are_refused_one_by_one() -> None:
     """A request that this version does not know is answered as such; the connection stays."""
     import asyncio
 
+    from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetStatus, Hello, HelloReply, StatusReply
     from antiphon.wire.frames import FrameDecoder, decode_reply
-    from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetStatus, Hello, HelloReply, StatusReply
 
     async def test() -> None:
         async with cluster_of(1) as nodes:

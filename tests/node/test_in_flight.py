@@ -6,10 +6,8 @@ import pytest
 
 from antiphon.client.connection import Connection
 from antiphon.errors import AntiphonError, NotLeaderError, OffsetMismatchError, TimedOutError
-from antiphon.node.shard_host import ShardHost
-from antiphon.records.builder import build_batch
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     AppendBatch,
     Appended,
     CreateTopic,
@@ -23,6 +21,8 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_batch
 from tests.node.in_process import Nodes, cluster_of, connected, run
 
 

@@ -6,11 +6,9 @@ import pytest
 
 import antiphon.aio
 from antiphon.errors import AntiphonError, InvalidRequestError
-from antiphon.node.node import Node
-from antiphon.records.builder import build_batch
-from antiphon.wire.internal import ARCHIVE_TABLE, GROUPS_TABLE, KINDS, STAGED_TOPIC
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.internal import ARCHIVE_TABLE, GROUPS_TABLE, KINDS, STAGED_TOPIC
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     AlterTopic,
     AppendBatch,
     CreateTopic,
@@ -20,6 +18,8 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.node.node import Node
+from antiphon.records.builder import build_batch
 from tests.node.in_process import Nodes, ask, cluster_of, run
 
 if TYPE_CHECKING:

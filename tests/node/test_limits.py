@@ -15,12 +15,8 @@ from antiphon.errors import (
     TimedOutError,
 )
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.node.config import Limits
-from antiphon.records.batch import CONTROL_BIT, HEADER_BYTES
-from antiphon.records.builder import build_batch, seal
-from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     PROTOCOL_VERSION,
     AppendBatch,
     Appended,
@@ -32,6 +28,10 @@ from antiphon.wire.requests import (
     TableScan,
     TableWrite,
 )
+from antiphon.node.config import Limits
+from antiphon.records.batch import CONTROL_BIT, HEADER_BYTES
+from antiphon.records.builder import build_batch, seal
+from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 
@@ -218,7 +218,7 @@ def test_a_client_that_takes_no_answers_holds_up_nobody() -> None:
             await nodes.append(shard_id, b"x" * 100_000)
             host, _, port = nodes.members[0].native.rpartition(":")
             _, writer = await asyncio.open_connection(host, int(port), limit=1000)
-            from antiphon.wire.requests import Fetch
+            from antiphon.model.requests import Fetch
 
             frames = [*encode_message(1, Hello(PROTOCOL_VERSION, "t"))]
             for number in range(300):

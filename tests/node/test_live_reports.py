@@ -1,8 +1,29 @@
 """What a leader's node tells the coordinator of a follower: that it feeds it only where it is heard from."""
 
+from antiphon.model.requests import CreateTopic
 from antiphon.node.live_reports import live_set
-from antiphon.wire.requests import CreateTopic
 from tests.node.in_process import cluster_of, eventually, run
+
+
+def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
+    """Its promise would be no vote: members that are left with it could elect nobody."""
+
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile="oxia", replicas=3))
+            shard_id = topic.shards[0].shard_id
+            await nodes.append(shard_id, b"one")
+            leader = await nodes.leader(shard_id)
+            other = min(set(nodes.nodes) - {leader.services.node_id})
+            await eventually(lambda: set(live_set(leader, None).live) == set(nodes.nodes))
+            before = live_set(leader, None)
+            replica = nodes.nodes[other].hosts[shard_id].replica
+            replica.damaged, replica._repair_floor = True, replica.term  # as it is opened with a damaged log
+            await nodes.append(shard_id, b"two")
+            await eventually(lambda: live_set(leader, before).lagging == (other,))
+            assert other not in live_set(leader, before).live
+
+    run(test())
 
 
 def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None:

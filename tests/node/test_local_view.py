@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from antiphon.model.cluster import LiveSet, MetadataDelta, ShardChange
+from antiphon.model.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus, TopicMeta
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.local_view import LocalView
-from antiphon.wire.cluster import LiveSet, MetadataDelta, ShardChange
-from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus, TopicMeta
 
 TOPIC = TopicMeta("t", b"t" * 16, Kind.TOPIC, 3, "raft", ())
 

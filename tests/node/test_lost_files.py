@@ -7,10 +7,10 @@ import pytest
 
 from antiphon.errors import AntiphonError
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.model.requests import CreateTopic
 from antiphon.node.multi_host import MultiHost
 from antiphon.records.decode import decode_records
-from antiphon.wire.metadata import CLUSTER_SHARD_ID
-from antiphon.wire.requests import CreateTopic
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 FULL, EMPTIED, OLD = 1, 2, 0  # has everything; loses its files; was away

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import COMMAND, LocalCluster
 from antiphon.errors import AntiphonError, InvalidRequestError
-from antiphon.wire.metadata import ClusterMeta, ShardMeta
+from antiphon.model.metadata import ClusterMeta, ShardMeta
+from antiphon.tools.local_cluster import COMMAND, LocalCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -17,10 +17,10 @@ import antiphon
 from antiphon import aio
 from antiphon.cli.main import app
 from antiphon.errors import AntiphonError
+from antiphon.model.metadata import Kind, ShardMeta
+from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Timings
 from antiphon.records.decode import decode_records
-from antiphon.wire.metadata import Kind, ShardMeta
-from antiphon.wire.requests import CreateTopic
 from tests.node.processes import Processes, eventually
 
 pytestmark = pytest.mark.cluster

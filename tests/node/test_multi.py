@@ -7,14 +7,8 @@ from typing import cast
 import pytest
 
 from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError, StorageFailedError
-from antiphon.node.multi_files import ORIGINS_FILE
-from antiphon.node.multi_host import MultiHost
-from antiphon.records.batch import read_header
-from antiphon.records.builder import build_batch
-from antiphon.records.decode import decode_records
-from antiphon.replication.multi_writer_config import MultiWriterConfig
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     AlterTopic,
     CreateTopic,
     Delete,
@@ -31,6 +25,12 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.node.multi_files import ORIGINS_FILE
+from antiphon.node.multi_host import MultiHost
+from antiphon.records.batch import read_header
+from antiphon.records.builder import build_batch
+from antiphon.records.decode import decode_records
+from antiphon.replication.multi_writer_config import MultiWriterConfig
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 from tests.node.processes import Processes
 from tests.node.processes import eventually as wait_until

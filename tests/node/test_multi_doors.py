@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 import antiphon
 from antiphon.errors import VersionMismatchError
-from antiphon.wire.requests import TableScan
+from antiphon.model.requests import TableScan
 from tests.node.processes import Processes
 from tests.node.processes import eventually as wait_until
 

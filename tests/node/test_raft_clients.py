@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import Producer
 
 import antiphon
+from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Timings
 from antiphon.records.decode import decode_records
-from antiphon.wire.requests import CreateTopic
 from tests.node.processes import Processes, eventually
 
 pytestmark = pytest.mark.cluster

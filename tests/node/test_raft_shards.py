@@ -3,13 +3,13 @@
 import msgspec
 
 import antiphon.aio
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
+from antiphon.model.requests import CreateTopic, ElectLeader, MoveReplica
 from antiphon.node.config import NodeConfig, Timings
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.builder import committed_of
 from antiphon.records.members import Members
 from antiphon.replication.raft import RaftReplica
-from antiphon.wire.metadata import CLUSTER_SHARD_ID, ShardMeta
-from antiphon.wire.requests import CreateTopic, ElectLeader, MoveReplica
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from antiphon.errors import NotLeaderError, ResourceExhaustedError
 from antiphon.log.simulated_faults import Fault, descriptors_used_up
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic, Put, TableWrite
 from antiphon.node.reopening import REOPEN_EVERY_S
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.trimming import trim_replica
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.actions import Action
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import CreateTopic, Put, TableWrite
 from tests.node.in_process import NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
 
 SETTINGS = {"segment.bytes": "1048576"}

@@ -1,21 +1,25 @@
 """Sending a snapshot, with the node around it played by the test: whatever goes wrong, the send ends and is told."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from antiphon.errors import UnavailableError
+import pytest
+
+from antiphon.errors import CorruptBatchError, UnavailableError
 from antiphon.log.disk import write_whole
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.model.requests import Done
 from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgress
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.snapshots import Snapshots
 from antiphon.records.entry_id import EntryId, TermIndex
-from antiphon.wire.requests import Done
 from tests.node.in_process import eventually
 from tests.node.in_process import run as run_in_virtual_time
 
@@ -133,6 +137,23 @@ def test_a_log_that_was_cut_during_the_checkpoint_fails_the_send() -> None:
     run(test)
 
 
+def test_a_leader_that_is_deposed_during_the_checkpoint_offers_nothing_in_the_next_term() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        leader.applied = [40]
+
+        def depose() -> None:
+            leader.term += 1
+
+        leader.during_checkpoint = depose
+        snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+        snapshots.send(cast(ShardHost, leader), FOLLOWER)
+        await eventually(lambda: bool(leader.told))
+        assert leader.told == [("failed", FOLLOWER)]
+        assert around.begun == []
+
+    run(test)
+
+
 def test_whatever_goes_wrong_ends_the_send_and_is_told() -> None:
     async def test(leader: Leader, around: Around) -> None:
         for error in (ValueError("no such thing"), OSError("no disk"), UnavailableError("no store")):
@@ -160,5 +181,61 @@ def test_a_chunk_that_cannot_be_sent_fails_the_send() -> None:
         leader.applied = [40]
         await send(leader, around)
         assert leader.told == [("failed", FOLLOWER)]
+
+    run(test)
+
+
+class LateThreads:
+    """The loop, but for what is done in a thread and not waited for: that is done when the test says."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.time, self.create_task = loop.time, loop.create_task
+        self.late: list[Callable[[], Any]] = []
+
+    def run_in_executor(self, _executor: None, function: Callable[..., Any], *arguments: Any) -> None:
+        self.late.append(partial(function, *arguments))
+
+    def catch_up(self) -> None:
+        while self.late:
+            self.late.pop()()
+
+
+def test_a_copy_that_is_removed_late_does_not_take_the_next_one_with_it() -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        threads = LateThreads(around.loop)
+        around.loop = cast(asyncio.AbstractEventLoop, threads)
+        leader.applied, leader.during_checkpoint = [40], threads.catch_up
+        await send(leader, around)
+        assert leader.told == [("sent", FOLLOWER, EntryId(3, 40))]
+        threads.catch_up()
+        assert leader.disk.listdir("/node/snapshots") == []
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "gone"), CorruptBatchError("not what it was")]
+)
+def test_a_copy_that_cannot_be_sent_is_made_anew(error: Exception) -> None:
+    async def test(leader: Leader, around: Around) -> None:
+        ask, asked = around.ask, list[str]()
+
+        async def failing_once(body: Any, _timeout_s: float, _payload: Any = None) -> Any:
+            if isinstance(body, SnapshotBegin):
+                asked.append(body.snapshot_id)
+            elif len(asked) == 1:
+                raise error
+            return await ask(body, _timeout_s, _payload)
+
+        around.ask = failing_once  # type: ignore[method-assign]
+        leader.applied = [40]
+        snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+        for wanted in (("failed", FOLLOWER), ("sent", FOLLOWER, EntryId(3, 40))):
+            leader.told.clear()
+            snapshots.send(cast(ShardHost, leader), FOLLOWER)
+            await eventually(lambda: bool(leader.told))
+            assert leader.told == [wanted]
+        assert len(set(asked)) == 2
 
     run(test)

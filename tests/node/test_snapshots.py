@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from antiphon.errors import TimedOutError
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
 from antiphon.node import snapshots
 from antiphon.node.peer_wire import SnapshotChunk, SnapshotEnd
 from antiphon.node.peers import PeerLink
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 ROWS = 64

@@ -20,6 +20,9 @@ from antiphon.errors import (
     VersionMismatchError,
     WrongShardError,
 )
+from antiphon.model.cluster import SplitStep
+from antiphon.model.metadata import ShardMeta, Split, SplitPhase, key_hash
+from antiphon.model.requests import Put, TableGet, TableScan, TableWrite, Version
 from antiphon.node.shard_host import ShardHost
 from antiphon.node.splits import next_entry
 from antiphon.records.batch import read_header
@@ -27,9 +30,6 @@ from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw
 from antiphon.simulation.linearizability import Operation, Verdict, check, register
 from antiphon.table.ranges import WHOLE, OwnedRange
-from antiphon.wire.cluster import SplitStep
-from antiphon.wire.metadata import ShardMeta, Split, SplitPhase, key_hash
-from antiphon.wire.requests import Put, TableGet, TableScan, TableWrite, Version
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 HALF = 1 << 31

@@ -3,8 +3,8 @@
 import pytest
 
 from antiphon.errors import ProducerFencedError, ReplayConflictError
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import (
     CreateTopic,
     Delete,
     DeleteRange,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from antiphon.errors import AntiphonError, PortInUseError, TimedOutError, UnavailableError
+from antiphon.model.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, NewProducerId
 from antiphon.node.peers import PeerLink
 from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import AnyMessage
 from antiphon.wire.frames import Frame, decode_request, encode_message
-from antiphon.wire.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, NewProducerId
 
 HELLO = Hello(PROTOCOL_VERSION, "test", "c", 0, "one")
 

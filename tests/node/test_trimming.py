@@ -1,14 +1,18 @@
 """TrimShard: one replica begins later, by the rules of retention, and what matters outlives what went."""
 
+import asyncio
+import os
+
 import pytest
 
 from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
+from antiphon.log.snapshot import START_NAME, decode_start
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite, Trimmed, TrimShard
 from antiphon.node.node import Node
 from antiphon.node.trimming import trim_replica
 from antiphon.records.batch import read_header
 from antiphon.records.builder import RecordInput, build_batch
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import CreateTopic, Put, TableGet, TableWrite, Trimmed, TrimShard
 from tests.node.in_process import Nodes, cluster_of, connected, eventually, run
 
 THREE = 3  # records per batch in these tests
@@ -67,6 +71,25 @@ def test_each_replica_begins_at_the_batch_that_holds_the_offset(profile: str) ->
             assert log.terms.term_before(end) >= log.terms.start.term > 0
             await append(nodes, shard_id, 20)
             await settled(nodes, shard_id)
+
+    run(test())
+
+
+def test_where_a_log_begins_is_on_the_disk_when_it_is_answered() -> None:
+    """Also for the second who asks for the same: what went must not come back with a power failure."""
+
+    async def test() -> None:
+        async with cluster_of(1) as nodes:
+            shard_id = await new_shard(nodes, replicas=1)
+            begins = [await append(nodes, shard_id, number) for number in range(4)]
+            await settled(nodes, shard_id)
+            node, path = nodes.nodes[0], os.path.join(nodes.nodes[0].hosts[shard_id].log.path, START_NAME)
+            nodes.slow_s[0] = 0.5
+            asked = [asyncio.create_task(trim_replica(node, shard_id, begins[2])) for _ in range(2)]
+            for answered in asyncio.as_completed(asked):
+                assert await answered == begins[2]
+                start = decode_start(bytes(nodes.disks[0].durable(path) or b""), path)
+                assert (start and start.log_start) == begins[2]
 
     run(test())
 

@@ -7,11 +7,8 @@ import structlog
 from crc32c import crc32c
 
 from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError
-from antiphon.node.node import Node
-from antiphon.records.batch import HEADER_BYTES, HEADER_STRUCT, UNCHECKED_BYTES, read_header
-from antiphon.records.builder import RecordInput, build_batch
-from antiphon.wire.metadata import CLUSTER_SHARD_ID
-from antiphon.wire.requests import (
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.model.requests import (
     AlterTopic,
     AppendBatch,
     CreateTopic,
@@ -21,6 +18,9 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.node.node import Node
+from antiphon.records.batch import HEADER_BYTES, HEADER_STRUCT, UNCHECKED_BYTES, read_header
+from antiphon.records.builder import RecordInput, build_batch
 from tests.node.in_process import Nodes, ask, cluster_of, eventually, run
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import key_hash
 from antiphon.records.arrow_encode import (
     OPEN_BYTES_MAX,
     BatchEncoder,
@@ -22,7 +23,6 @@ from antiphon.records.arrow_encode import (
 from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES, validate_batch
 from antiphon.records.builder import RecordInput, build_batch
 from antiphon.records.decode import decode_records
-from antiphon.wire.metadata import key_hash
 
 DEFAULT_MS = 1_700_000_000_123
 HEADERS_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])

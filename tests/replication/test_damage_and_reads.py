@@ -90,6 +90,23 @@ def test_a_damaged_log_is_cut_and_refetched_and_sound_again_in_the_next_term() -
     cluster.lead(3, 3)
 
 
+def test_a_leader_knows_which_follower_is_damaged_and_hears_at_once_when_it_no_longer_is() -> None:
+    cluster = damaged()
+    cluster[1].run(cluster.replica(1).peer_connected(3))
+    cluster.deliver()
+    cluster.tick(3)
+    assert cursor_of(cluster, 1, 3).ack_offset == 5
+    assert cursor_of(cluster, 1, 3).damaged
+    assert not cursor_of(cluster, 1, 2).damaged
+    cluster.appoint(2, 2, 1)
+    cluster.receive(COORDINATOR, 3, NewTerm(SHARD, 2))
+    cluster.receive(COORDINATOR, 2, AddFollower(SHARD, 2, 3, EntryId(1, 5)))
+    cluster.deliver()
+    cluster.tick(3)
+    assert not cluster.replica(3).damaged
+    assert not cursor_of(cluster, 2, 3).damaged, "nobody writes, and it has said so all the same"
+
+
 def test_an_acknowledgement_that_the_follower_can_no_longer_honour_is_taken_back() -> None:
     cluster = damaged()
     assert cursor_of(cluster, 1, 3).ack_offset == 5

@@ -119,6 +119,20 @@ def test_first_hand_gives_way_when_the_direct_link_is_silent() -> None:
     assert sites[3].of_origin(1) == ["a"]  # by way of node 2, though the link from 1 counts as connected
 
 
+def test_a_replica_that_is_opened_anew_on_the_same_connections_is_subscribed_at_again() -> None:
+    """Its node had no room for a while: nobody else has noticed anything."""
+    sites = Sites()
+    sites[1].write("a")
+    sites.settle()
+    sites[1].crash()
+    sites[1].start()
+    sites.settle()
+    sites[1].write("b")
+    sites.settle()
+    assert sites.agree()
+    assert sites.vclocks() == [[2, 0, 0]] * 3
+
+
 def test_two_histories_of_one_origin_are_found_out_and_the_link_stops() -> None:
     sites = Sites()
     sites[1].write("a", "b")

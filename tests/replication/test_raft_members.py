@@ -23,7 +23,7 @@ from antiphon.replication.quorum import VoteResult
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.raft_members import next_members
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, term_start
+from tests.replication.cluster import COORDINATOR, SHARD, cursor_of, term_start
 from tests.replication.raft_world import MemberCluster, founded, make_members, with_learner
 
 THREE = Members((1, 2, 3))
@@ -322,6 +322,15 @@ def test_an_empty_log_without_a_term_start_takes_a_change_at_once() -> None:
     assert [entry.base_offset for entry in cluster[4].log if entry.members] == [0, 1, 2]
 
 
+def test_a_voter_leaves_a_shard_that_nobody_has_written_to() -> None:
+    cluster = MemberCluster(
+        timeout=lambda node: 10 if node == 1 else 19, config=ReplicaConfig(term_start_on_empty=False)
+    )
+    cluster.tick(12)
+    cluster.moved((1, 2))
+    assert cluster.voter(1).settled_members == Members((1, 2))
+
+
 def test_an_only_voter_takes_others_in() -> None:
     cluster = founded(3, (1,))
     assert not cluster.voter(1).needs_tick
@@ -561,3 +570,31 @@ def test_who_forgot_and_asks_former_members_counts_the_first_leader_it_meets_as_
     cluster.tick(60)
     assert cluster.voter(cluster.leader).term > term
     assert not cluster[victim].damaged
+
+
+def test_no_change_makes_the_vote_of_a_damaged_voter_necessary() -> None:
+    """It votes again once a later term has committed an entry, for which it must not be needed."""
+    cluster = with_learner()
+    cluster.isolate(2)
+    cluster[3].damaged = True
+    cluster.restart(3)
+    cluster.tick(2)
+    assert cluster.leader == 1
+    assert cursor_of(cluster, 1, 3).ack_offset == cluster[1].log_end
+    with pytest.raises(NotReadyError, match=r"only \[1\] would vote"):
+        cluster.voter(1).propose_members((1, 3))
+    cluster.heal()
+    cluster.tick(60)
+    assert not cluster[3].damaged
+    cluster.moved((1, 3))
+    assert cluster.voter(cluster.leader).settled_members == Members((1, 3))
+
+
+def test_no_change_makes_the_vote_of_a_voter_that_is_gone_necessary() -> None:
+    cluster = with_learner()
+    cluster.crash(3)
+    cluster.voter(1).peer_lost(3)
+    with pytest.raises(NotReadyError, match=r"only \[1\] would vote"):
+        cluster.voter(1).propose_members((1, 3))
+    cluster.moved((1, 2))
+    assert cluster.voter(1).settled_members == Members((1, 2))

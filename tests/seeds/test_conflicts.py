@@ -11,6 +11,9 @@ import pytest
 from antiphon.client.aio import connect
 from antiphon.coordination.profiles import PROFILES, check, replication_of
 from antiphon.errors import InvalidRequestError, OffsetMismatchError
+from antiphon.model.cluster import CommandDone
+from antiphon.model.metadata import ABSENT_NODE, Kind, ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, ElectLeader
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.members import Members
@@ -29,9 +32,6 @@ from antiphon.replication.messages import (
 from antiphon.replication.quorum import majority
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.replica_state import Role
-from antiphon.wire.cluster import CommandDone
-from antiphon.wire.metadata import ABSENT_NODE, Kind, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader
 from tests.coordination.world import World
 from tests.node.in_process import cluster_of, run
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, cursor_of, entries, term_start

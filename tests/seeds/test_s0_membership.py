@@ -3,13 +3,13 @@
 import pytest
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.cluster import CommandDone
+from antiphon.model.requests import AlterTopic, CreateTopic, DrainNode, ElectLeader, MoveReplica, Rebalance
 from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
 from antiphon.replication.actions import Send
 from antiphon.replication.messages import Append, Entry, NewTerm, NewTermReply, StaleTerm
 from antiphon.replication.replica import Replica, ReplicaConfig
 from antiphon.replication.replica_state import Role
-from antiphon.wire.cluster import CommandDone
-from antiphon.wire.requests import AlterTopic, CreateTopic, DrainNode, ElectLeader, MoveReplica, Rebalance
 from tests.coordination.members_world import MembersWorld
 
 

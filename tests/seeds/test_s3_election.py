@@ -10,11 +10,11 @@ from typing import Any
 
 from antiphon.coordination.fences import Fence
 from antiphon.errors import UnavailableError
+from antiphon.model.cluster import CommandDone, LiveSet
+from antiphon.model.metadata import ShardMeta, ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, ElectLeader
 from antiphon.replication.messages import AddFollower, BecomeLeader, BecomeLeaderReply, NewTerm
 from antiphon.replication.replica_state import Role
-from antiphon.wire.cluster import CommandDone, LiveSet
-from antiphon.wire.metadata import ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, ElectLeader
 from tests.coordination.models import ModelReplica
 from tests.coordination.world import World
 

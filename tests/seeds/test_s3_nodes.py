@@ -16,6 +16,8 @@ import pytest
 
 from antiphon.coordination import elections
 from antiphon.errors import AntiphonError, TimedOutError
+from antiphon.model.metadata import ShardMeta, ShardStatus
+from antiphon.model.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
 from antiphon.node.node import Node
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.batch import read_header
@@ -28,8 +30,6 @@ from antiphon.replication.messages import (
     BecomeLeaderReply,
     NewTermReply,
 )
-from antiphon.wire.metadata import ShardMeta, ShardStatus
-from antiphon.wire.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
 from tests.node import real_nodes
 from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, run
 

@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.coordination.profiles import check
 from antiphon.errors import InvalidRequestError, NotLeaderError
+from antiphon.model.metadata import Kind
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Commit, LostTail, ResetLog, TruncateLog
 from antiphon.replication.commit_rule import LOCAL, CommitRule
@@ -15,7 +16,6 @@ from antiphon.replication.messages import Ack, AddFollower, Append, BecomeLeader
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
-from antiphon.wire.metadata import Kind
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host, cursor_of, entries, term_start
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from antiphon.coordination.profiles import check
 from antiphon.errors import NotLeaderError
+from antiphon.model.metadata import Kind
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import PersistTerm
 from antiphon.replication.commit_rule import LOCAL, QUORUM, CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.messages import RequestVote, VoteReply
 from antiphon.replication.replica_state import Role
-from antiphon.wire.metadata import Kind
 from tests.replication.cluster import SHARD, Cluster
 
 RULES = [QUORUM, LOCAL, CommitRule.parse("at_least(2)"), CommitRule.parse("at_least(3)")]

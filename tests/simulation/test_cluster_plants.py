@@ -37,6 +37,8 @@ QUICK = [
     "repaired-too-early",
     "forgotten-term",
     "node-trims-uncommitted",
+    "node-answers-trims-at-once",
+    "node-trims-all-that-is-settled",
     "node-takes-older-metadata",
     "node-wakes-watchers-before-applying",
     "multi-ack-before-sync",

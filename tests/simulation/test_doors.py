@@ -36,6 +36,15 @@ def test_promises_are_kept(profile: str) -> None:
     assert result.operations["pages"] > 0
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_deleted_records_stay_away_and_all_others_stay(profile: str) -> None:
+    deletes = {"record_deleters": 3, "operations_per_s": 900}
+    result = run_cluster(draw_options(4, profile, **{**SHORT, **PACE, **deletes}))
+    assert result.failure is None, _words(result)
+    assert result.operations["records-deleted"] > 0
+    assert result.operations["read-below"] > 0
+
+
 QUICK_SEEDS = 3
 QUICK = [name for name, plant in CLUSTER_PLANTS.items() if name.startswith("door-") and not plant.rare]
 

@@ -1,5 +1,6 @@
 """Disks of simulated machines fail, lose files and rot: promises are kept, and a node that hides its loss is found."""
 
+import dataclasses
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,14 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
     result = run_cluster(draw_options(9048))
     assert result.failure is None, _words(result)
+
+
+@pytest.mark.parametrize(("profile", "seed"), [("oxia", 1), ("raft", 3)])
+def test_a_watch_that_is_behind_what_was_trimmed_goes_on_behind_it(profile: str, seed: int) -> None:
+    world = dataclasses.replace(_world(seed, profile, trim=2), watches=True, slow_watchers=True)
+    result = run_cluster(dataclasses.replace(world, fault_every_ms=50, operations_per_s=200))
+    assert result.failure is None, _words(result)
+    assert result.events["watch-passes-over"] > 0
 
 
 def test_only_a_copy_that_the_inventory_says_is_older_is_put_back() -> None:

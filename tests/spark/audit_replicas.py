@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError
+from antiphon.model.requests import Fetched
 from antiphon.records.batch import read_header, stamp
 from antiphon.records.builder import build_batch
 from antiphon.spark.jobs.audit_blocks import BlockScanner, scan_replica
@@ -33,7 +34,6 @@ from antiphon.spark.jobs.audit_source import (
     table_works,
 )
 from antiphon.spark.option_values import parse_servers
-from antiphon.wire.requests import Fetched
 
 SHARD = 7
 

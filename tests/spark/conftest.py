@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.native_server import NativeServer, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Spark's own choice runs `chmod` and `readlink` as processes for each file of a checkpoint, a dozen of them an epoch.
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+            "spark.python.daemon.module": "tests.spark.warm_daemon",
         },
     )
     yield session

@@ -28,12 +28,8 @@ from antiphon.errors import (
     UnknownShardError,
 )
 from antiphon.log.producer_state import ProducerState
-from antiphon.records.batch import BatchHeader, read_header, stamp, validate_batch
-from antiphon.records.builder import build_batch, build_term_start
-from antiphon.records.changes import VERSION, VERSION_HEADER
-from antiphon.wire.frames import FrameDecoder, decode_request, encode_message
-from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.requests import (
     AppendBatch,
     Appended,
     CreateTopic,
@@ -65,6 +61,10 @@ from antiphon.wire.requests import (
     TrimShard,
     Version,
 )
+from antiphon.records.batch import BatchHeader, read_header, stamp, validate_batch
+from antiphon.records.builder import build_batch, build_term_start
+from antiphon.records.changes import VERSION, VERSION_HEADER
+from antiphon.wire.frames import FrameDecoder, decode_request, encode_message
 
 TERM = 3
 

@@ -21,14 +21,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 import antiphon.spark
 from antiphon.spark.source import AntiphonDataSource
 
-WAIT_S = 20.0
+WAIT_S = 90.0  # on a machine that runs other tests beside it
 CONFIG = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.3",
     "spark.speculation.efficiency.enabled": "false",
-    "spark.python.task.killTimeout": "30s",  # the copy that Spark gives up on gets that long to do harm
+    "spark.python.task.killTimeout": "120s",  # the copy that Spark gives up on gets that long to do harm
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.client.archive_format import ArchivedFile
 from antiphon.errors import ArchiveError
 from antiphon.spark import jobs
 from antiphon.spark.jobs import archive_job
 from antiphon.spark.jobs.archive_tasks import ArchiveTask
+from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.log.index import ENTRY_BYTES, pack_entry, unpack_entry
 from antiphon.records.batch import read_header
 from antiphon.records.builder import seal
@@ -23,6 +22,7 @@ from antiphon.records.changes import VERSION
 from antiphon.spark.jobs import audit
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import open_state
+from antiphon.tools.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,9 @@ def writers(cluster: LocalCluster) -> Iterator[None]:
         try:
             with antiphon.connect(cluster.native) as db:
                 number = 0
-                while not stop.is_set():
+                while not stop.wait(
+                    0.02
+                ):  # without a pause they keep both cores busy, and the audit has ever more to read
                     number += 1
                     db.topic("events").append_batch([b"w" * 200] * 50)
                     db.table("state").put(f"k{number % 300}", str(number).encode())

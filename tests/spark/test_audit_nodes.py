@@ -13,6 +13,8 @@ import antiphon.aio
 from antiphon.cli.main import app
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import InvalidRequestError, UnknownTopicError, UnreachableError, WrongKindError
+from antiphon.model.metadata import ClusterMeta
+from antiphon.model.requests import TrimShard
 from antiphon.node.table_shard import TableShard
 from antiphon.records.batch import read_header, stamp
 from antiphon.records.builder import seal
@@ -21,8 +23,6 @@ from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.audit_plan import Scope, plan_audit
 from antiphon.spark.jobs.audit_report import AuditReport
 from antiphon.spark.option_values import parse_servers
-from antiphon.wire.metadata import ClusterMeta
-from antiphon.wire.requests import TrimShard
 from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 from tests.spark.audit_replicas import audit_without_spark
 

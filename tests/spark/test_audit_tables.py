@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from antiphon.errors import CorruptBatchError, UnavailableError
+from antiphon.model.metadata import HASH_MAX, key_hash
 from antiphon.records.builder import RecordInput, build_batch, seal
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.spark.jobs.audit_model import ReplicaPlan, ShardPlan, ShardResult
@@ -24,7 +25,6 @@ from antiphon.spark.jobs.audit_tables import (
     row_of,
 )
 from antiphon.table.merge import pack_id
-from antiphon.wire.metadata import HASH_MAX, key_hash
 from tests.spark.audit_replicas import SHARD, FakeReplica
 
 NODES = (0, 1, 2)

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.client.hashing import shard_of_table_key
 from antiphon.errors import InvalidRequestError, ReplayConflictError, TimedOutError, UnknownTopicError
 from antiphon.spark.connection import Cluster
@@ -27,6 +26,7 @@ from antiphon.spark.jobs.bulk_load_writer import (
 from antiphon.spark.jobs.digests import digest_of
 from antiphon.spark.jobs.job_book import JobBook
 from antiphon.spark.option_values import parse_servers
+from antiphon.tools.local_cluster import LocalCluster
 
 Rows = Sequence[tuple[bytes | None, bytes | None]]
 

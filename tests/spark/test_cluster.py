@@ -1,10 +1,6 @@
 """Spark and a real cluster: three node processes, and whatever can die does."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 from tests.spark.failing_sink import FailingSource
 
@@ -107,64 +103,3 @@ def test_tables_there_and_back(db: antiphon.Client, reader: Reader) -> None:
         "cast(key as string) = 'k1'"
     )
     assert [bytes(row["value"]) for row in past.collect()] == [b"1"]
-
-
-DRIVER = """
-import os
-import sys
-os.environ["DRIVER_GROUP"] = str(os.getpgid(0))
-import antiphon.spark
-from tests.spark.failing_sink import FailingSource
-servers, checkpoint, faults = sys.argv[1:]
-spark = antiphon.spark.session("driver", cores=2)
-spark.dataSource.register(FailingSource)
-rows = (spark.readStream.format("antiphon").options(servers=servers, topic="long", startingOffsets="earliest")
-        .option("maxOffsetsPerTrigger", 300).load().select("key", "value"))
-query = (rows.writeStream.format("failing").options(servers=servers, topic="copy", faults=faults)
-         .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
-query.awaitTermination()
-spark.stop()
-"""
-
-
-def _driver(cluster: LocalCluster, folder: Path) -> "subprocess.Popen[bytes]":
-    env = {
-        **os.environ,
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, cluster.native, str(folder / "checkpoint"), str(folder)],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-@pytest.mark.timeout(180)
-def test_a_killed_driver_goes_on(
-    cluster: LocalCluster, db: antiphon.Client, reader: Reader, tmp_path: Path
-) -> None:
-    db.create_topic("long", shards=2).append_batch([(None, str(n).encode()) for n in range(EVENTS)], shard=0)
-    copy = db.create_topic("copy", shards=2)
-    driver = _driver(cluster, tmp_path)
-    deadline = time.monotonic() + 60
-    while copy.offsets(0)[1] < EVENTS // 6:
-        assert driver.poll() is None, "the driver ended before it was killed"
-        assert time.monotonic() < deadline, "the driver does nothing"
-        time.sleep(0.02)
-    # It dies between the decision and the first row; the cluster goes on by itself to the end of that epoch.
-    (tmp_path / "die-apply").touch()
-    driver.wait(30)
-    assert not (tmp_path / "die-apply").exists()
-    whole_epochs = [300 * number for number in range(1, EVENTS // 300)]
-    newest = max(
-        int(file.name) for file in (tmp_path / "checkpoint" / "offsets").iterdir() if file.name.isdigit()
-    )
-    while (found := sum(_numbers(reader, "copy").values())) < 300 * (newest + 1):
-        assert found in whole_epochs
-        assert time.monotonic() < deadline, "nobody finishes the epoch"
-        time.sleep(0.2)
-    assert _driver(cluster, tmp_path).wait(90) == 0
-    assert _numbers(reader, "copy") == Counter(range(EVENTS))

@@ -16,10 +16,10 @@ from antiphon.errors import (
     TimedOutError,
     UnreachableError,
 )
+from antiphon.model.requests import Fetch, Fetched, Hello, HelloReply, ListOffset
 from antiphon.spark import connection
 from antiphon.spark.connection import Cluster, Link, ShardCall
 from antiphon.wire.frames import PREFIX, FrameDecoder, decode_request, encode_message
-from antiphon.wire.requests import Fetch, Fetched, Hello, HelloReply, ListOffset
 from tests.spark.native_server import NativeServer
 
 Answering = Callable[[socket.socket, int, Any], None]

@@ -1,25 +1,21 @@
-"""The examples with Spark run as they are, and show what they promise."""
+"""The examples that start Spark by themselves run as they are, and show what they promise."""
 
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -29,31 +25,6 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster.start(3) as cluster:
         yield cluster
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("script", "shown"),
-    [
-        ("spark_stream.py", [r"\|QUICK *\|", r"'the': 2\b", r"'fox': 1\b"]),
-        ("spark_table.py", [r"\|LGA\|closed\|modified", r"\|EWR\| *NULL\| *deleted", r"\|EWR\| *open\|"]),
-    ],
-)
-def test_a_script(
-    script: str,
-    shown: list[str],
-    spark: "SparkSession",
-    cluster: LocalCluster,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # The scripts stop their session at the end; here it is the one of all tests.
-    monkeypatch.setattr(type(spark), "stop", lambda _session: None)
-    monkeypatch.setattr(sys, "argv", [script, cluster.native])
-    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
-    said = capfd.readouterr().out
-    for pattern in shown:
-        assert re.search(pattern, said), said
 
 
 @pytest.mark.timeout(150)

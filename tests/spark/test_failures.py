@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 EVENTS = 1_200
+EPOCH_OFFSETS = 150
 PLANNER = b"python_streaming_source_runner"
 
 
@@ -31,7 +32,7 @@ def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
 
 
 class Copy:
-    """A query that copies topic NAME-in to NAME-out, a few rows an epoch, without end."""
+    """A query that copies topic NAME-in to NAME-out, a few rows an epoch unless told otherwise, without end."""
 
     def __init__(self, reader: Reader, db: antiphon.Client, name: str, checkpoint: Path) -> None:
         self.reader = reader
@@ -49,12 +50,15 @@ class Copy:
             self.db.topic(f"{self.name}-in").append_batch(rows, shard=shard)
         self.appended += count
 
-    def start(self, timeout_ms: int = 60_000) -> Any:
+    def start(self, timeout_ms: int = 60_000, epoch_offsets: int = EPOCH_OFFSETS) -> Any:
         options = {"servers": self.reader.servers, "timeoutMs": str(timeout_ms)}
         return (
             self.reader.spark.readStream.format("antiphon")
             .options(
-                topic=f"{self.name}-in", startingOffsets="earliest", maxOffsetsPerTrigger="150", **options
+                topic=f"{self.name}-in",
+                startingOffsets="earliest",
+                maxOffsetsPerTrigger=str(epoch_offsets),
+                **options,
             )
             .load()
             .selectExpr("value", "partition % 2 as partition")
@@ -72,8 +76,9 @@ class Copy:
             int(record.value or b"-1") for shard in range(2) for record in self.out.read(shard=shard)
         )
 
-    def finish(self, query: Any) -> None:
-        """Every row once, when all that there is has been read."""
+    def finish(self) -> None:
+        """Goes on from the checkpoint to the end, in few epochs: every row once."""
+        query = self.start(epoch_offsets=10 * EVENTS)
         query.processAllAvailable()
         query.stop()
         assert self.rows() == Counter(range(self.appended))
@@ -122,7 +127,7 @@ def test_a_killed_planner(db: antiphon.Client, reader: Reader, tmp_path: Path) -
     with pytest.raises(Exception, match="STREAM_FAILED"):
         query.awaitTermination(60)
     assert sum(copy.rows().values()) < EVENTS, "it was through before the planner died"
-    copy.finish(copy.start())
+    copy.finish()
 
 
 @pytest.mark.timeout(300)
@@ -165,7 +170,7 @@ def test_a_cluster_that_goes_away_and_comes_back(
     finally:
         for node in cluster.nodes:
             cluster.resume(node)
-    copy.finish(copy.start())
+    copy.finish()
 
 
 @pytest.mark.timeout(120)

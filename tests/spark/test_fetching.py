@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.errors import CorruptBatchError, TimedOutError
+from antiphon.model.requests import Fetched
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.spark.connection import Answer, ShardCall
 from antiphon.spark.fetching import FetchPlan, fetch_range
-from antiphon.wire.requests import Fetched
 
 BATCHES = [
     bytes(build_batch([(None, bytes(offset), (), 0)] * 2, base_offset=offset)) for offset in (0, 2, 4, 6, 8)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from antiphon.errors import InvalidRequestError, OffsetMismatchError, TimedOutError
+from antiphon.model.requests import AppendBatch
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.spark.connection import Answer, ShardCall
@@ -14,7 +15,6 @@ from antiphon.spark.job import Job
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.write_options import parse_write
 from antiphon.spark.write_task import Task, write_rows
-from antiphon.wire.requests import AppendBatch
 from tests.spark.native_server import NativeServer
 
 SHARDS = 3

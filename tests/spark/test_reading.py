@@ -21,12 +21,12 @@ from antiphon.errors import (
     UnknownTopicError,
     UnreachableError,
 )
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import Put, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.spark import connection
 from antiphon.spark.log_reader import LogBatchReader, LogPartition, LogStreamReader
 from antiphon.spark.source import AntiphonDataSource
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import Put, TableWrite
 from tests.spark.native_server import MemoryShard, NativeServer
 
 ALL = ReadAllAvailable()

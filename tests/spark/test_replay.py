@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 import antiphon
 from antiphon.cli import replay_commands
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.cli.main import app
 from antiphon.errors import InvalidRequestError, VerificationError
 from antiphon.spark import jobs
 from antiphon.spark.jobs import bulk_load_job, replay_compare, replay_output
 from antiphon.spark.jobs.bulk_load_writer import LoadSpec, write_partition
 from antiphon.spark.jobs.replay_frames import FoldRecord, state_frame
+from antiphon.tools.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa

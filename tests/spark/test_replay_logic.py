@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.errors import (
     AntiphonError,
     CorruptBatchError,
@@ -20,6 +19,7 @@ from antiphon.errors import (
     InvalidRequestError,
     UnknownShardError,
 )
+from antiphon.model.requests import Put, TableWrite
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.jobs.archive_job import ArchiveRun, addresses
 from antiphon.spark.jobs.archive_plan import Limits
@@ -29,7 +29,7 @@ from antiphon.spark.jobs.job_book import JOBS_TABLE, JobBook, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut, find_cut, iso_time, parse_offsets, parse_time
 from antiphon.spark.jobs.replay_frames import FoldRecord, as_bytes, fold_rows, name_of
 from antiphon.spark.option_values import parse_servers
-from antiphon.wire.requests import Put, TableWrite
+from antiphon.tools.local_cluster import LocalCluster
 
 ROWS = [(b"key-%d" % n, b"value-%d" % (n * n)) for n in range(200)]
 
@@ -232,7 +232,7 @@ def test_where_every_replica_writes_there_is_no_one_order(db: antiphon.Client, c
 
 @pytest.mark.cluster
 def test_offsets_that_are_gone_are_said_to_be(db: antiphon.Client, cluster: Cluster) -> None:
-    from antiphon.wire.requests import TrimShard
+    from antiphon.model.requests import TrimShard
 
     topic = db.create_topic("trimmed")
     for n in range(20):

@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import Kind
 from antiphon.records.decode import decode_records
-from antiphon.wire.metadata import Kind
 from tests.spark.failing_sink import FailingSource
 
 if TYPE_CHECKING:

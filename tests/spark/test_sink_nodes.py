@@ -10,6 +10,7 @@ import pytest
 
 import antiphon
 from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import CreateTopic, ElectLeader, TrimShard
 from antiphon.spark import staging_commit
 from antiphon.spark.connection import Cluster
 from antiphon.spark.job import Job
@@ -18,7 +19,6 @@ from antiphon.spark.staging import EPOCHS_TABLE, STAGED_TOPIC, administer, ensur
 from antiphon.spark.staging_housekeeper import Housekeeper
 from antiphon.spark.write_options import WriteOptions, parse_write
 from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
-from antiphon.wire.requests import CreateTopic, ElectLeader, TrimShard
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
 pytestmark = pytest.mark.cluster

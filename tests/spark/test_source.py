@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import Delete, Put, TableWrite
 from antiphon.records.builder import build_batch
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import Delete, Put, TableWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,10 @@ import pytest
 
 import antiphon
 import antiphon.spark
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 from tests.spark import speculating_driver
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EVENTS = 1_500
 SHARDS = 3
@@ -91,7 +91,7 @@ def _standalone(folder: Path) -> Iterator[str]:
             yield address
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_slow_tasks_run_twice_on_two_machines(tmp_path: Path) -> None:
     with (
         LocalCluster.start(3) as cluster,
@@ -114,7 +114,7 @@ def test_slow_tasks_run_twice_on_two_machines(tmp_path: Path) -> None:
         )
         log = tmp_path / "driver.log"
         with _process(log, *command) as driver:
-            driver.wait(100)
+            driver.wait(240)
         said = log.read_text(errors="replace")
         assert driver.returncode == 0, said[-4000:]
         books = [json.loads(line) for line in said.splitlines() if line.startswith("[{")]

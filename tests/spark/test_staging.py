@@ -23,6 +23,7 @@ from antiphon.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from antiphon.model.metadata import Kind
 from antiphon.records.batch import validate_batch
 from antiphon.records.decode import decode_records
 from antiphon.spark import staging_commit, staging_task
@@ -43,7 +44,6 @@ from antiphon.spark.staging_epochs import Epoch, Epochs, Stored
 from antiphon.spark.staging_housekeeper import Housekeeper
 from antiphon.spark.write_options import WriteOptions, parse_write
 from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
-from antiphon.wire.metadata import Kind
 from tests.spark.native_server import MemoryShard, NativeServer
 
 

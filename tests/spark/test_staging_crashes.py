@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from antiphon.errors import AntiphonError, ProducerFencedError
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import Version
 from antiphon.records.changes import decode_changes
 from antiphon.spark import staging_housekeeper
 from antiphon.spark.connection import Cluster, Link
@@ -19,8 +21,6 @@ from antiphon.spark.staging_epochs import split_key
 from antiphon.spark.staging_housekeeper import Housekeeper
 from antiphon.spark.write_options import WriteOptions, parse_write
 from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import Version
 from tests.spark.native_server import NativeServer
 
 Row = tuple[bytes | None, bytes | None]

@@ -5,9 +5,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from antiphon.model.metadata import ShardMeta, key_hash, shard_range
 from antiphon.spark.table_cut import answering, parents
 from antiphon.spark.table_fold import Fold, joined, without_keys
-from antiphon.wire.metadata import ShardMeta, key_hash, shard_range
 
 
 class Table:

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
 from antiphon.invariants import InvariantError
-from antiphon.records.builder import build_batch
-from antiphon.records.changes import VERSION, ChangeKind, decode_changes
-from antiphon.table import evaluator as module
-from antiphon.table import state as states
-from antiphon.table.evaluator import ABSENT, Evaluation, TableEvaluator, results_from_batch
-from antiphon.table.rocks_store import RocksEngine
-from antiphon.table.state import TableState
-from antiphon.wire.requests import (
+from antiphon.model.requests import (
     Delete,
     DeleteRange,
     OpResult,
@@ -27,6 +20,13 @@ from antiphon.wire.requests import (
     TableWritten,
     Version,
 )
+from antiphon.records.builder import build_batch
+from antiphon.records.changes import VERSION, ChangeKind, decode_changes
+from antiphon.table import evaluator as module
+from antiphon.table import state as states
+from antiphon.table.evaluator import ABSENT, Evaluation, TableEvaluator, results_from_batch
+from antiphon.table.rocks_store import RocksEngine
+from antiphon.table.state import TableState
 
 OK = OpResult(OpStatus.OK)
 NOT_FOUND = OpResult(OpStatus.KEY_NOT_FOUND)

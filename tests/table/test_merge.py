@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put, Row, TableOp
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.table.merge import (
@@ -25,7 +26,6 @@ from antiphon.table.merge import (
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
 from antiphon.table.rocks_store import RocksEngine
-from antiphon.wire.requests import Delete, DeleteRange, OpStatus, Put, Row, TableOp
 
 Change = tuple[bytes, Cell]
 KEYS = [b"a", b"b", b"c"]

@@ -15,6 +15,8 @@ from rocksdict import Options, Rdict
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError, NewerFormatError, StorageFailedError
 from antiphon.invariants import InvariantError
+from antiphon.model.metadata import key_hash
+from antiphon.model.requests import Row, Version
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION, Effect, effects_of
 from antiphon.records.split_entries import Freeze, Release
@@ -30,8 +32,6 @@ from antiphon.table.state import (
     TableState,
 )
 from antiphon.table.store import Batch, Store
-from antiphon.wire.metadata import key_hash
-from antiphon.wire.requests import Row, Version
 
 
 def open_state(path: str) -> TableState:

@@ -7,6 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import FrameTooLargeError, ProtocolViolationError
+from antiphon.model.requests import (
+    FRAME_BYTES_MAX,
+    AppendBatch,
+    Done,
+    Failure,
+    Hello,
+    TableWrite,
+    TableWritten,
+)
 from antiphon.wire.frames import (
     Frame,
     FrameDecoder,
@@ -15,15 +24,6 @@ from antiphon.wire.frames import (
     encode_frame,
     encode_message,
     request_id_of,
-)
-from antiphon.wire.requests import (
-    FRAME_BYTES_MAX,
-    AppendBatch,
-    Done,
-    Failure,
-    Hello,
-    TableWrite,
-    TableWritten,
 )
 
 

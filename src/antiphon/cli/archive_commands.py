@@ -234,9 +234,9 @@ def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
 def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
     """Offsets between archived files, or between the last and the log's start, of the topics that are there."""
     from antiphon.client.archive_format import archived_until
+    from antiphon.model.requests import ListOffset
     from antiphon.spark.connection import Cluster, ShardCall
     from antiphon.spark.jobs.archive_job import addresses
-    from antiphon.wire.requests import ListOffset
 
     found: list[dict[str, Any]] = []
     with Cluster(addresses(servers), TIMEOUT_MS) as cluster:

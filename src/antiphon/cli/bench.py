@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.bench_modes import measure_fleet, measure_loss, measure_modes
-from antiphon.cli.bench_spark import measure_spark
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.tools.bench.modes import measure_fleet, measure_loss, measure_modes
+from antiphon.tools.bench.spark import measure_spark
+from antiphon.tools.local_cluster import LocalCluster
 
 Rows = list[dict[str, Any]]
 

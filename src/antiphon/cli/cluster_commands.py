@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli import supervisor
-from antiphon.cli.cluster_files import (
+from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
+from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
+from antiphon.tools import supervisor
+from antiphon.tools.cluster_files import (
     LocalClusterFile,
     LocalNode,
     find_cluster,
@@ -22,8 +24,6 @@ from antiphon.cli.cluster_files import (
     running_pid,
     save_cluster,
 )
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
-from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 
 DEFAULT_DIR = Path("antiphon-data")
 

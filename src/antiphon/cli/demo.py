@@ -55,8 +55,8 @@ def demo(
     if quick:
         events = events or QUICK_EVENTS
     pace = (QUICK_RATE if quick else FULL_RATE) if rate is None else rate or None
-    from antiphon.cli.demo_report import print_report
-    from antiphon.cli.demo_run import Run
+    from antiphon.tools.demo.report import print_report
+    from antiphon.tools.demo.run import Run
 
     figures = Run(events=events, rate=pace, keep=keep, plot=plot.absolute()).go()
     if as_json:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.cli.cluster_files import LocalClusterFile, running_pid
+from antiphon.tools.cluster_files import LocalClusterFile, running_pid
 
 Finding = dict[str, Any]
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli import supervisor
 from antiphon.cli.cluster_commands import (
     DEFAULT_DIR,
     DirOption,
@@ -16,16 +15,6 @@ from antiphon.cli.cluster_commands import (
     ServersOption,
     node_app,
     server_addresses,
-)
-from antiphon.cli.cluster_files import (
-    DOORS,
-    LocalClusterFile,
-    LocalNode,
-    find_cluster,
-    load_cluster,
-    new_node,
-    running_pid,
-    save_cluster,
 )
 from antiphon.cli.moves import POLL_S, WAIT_S, anything, listed, wait_for_moves
 from antiphon.cli.output import print_json, progress, reports_errors
@@ -37,7 +26,18 @@ from antiphon.errors import (
     PortInUseError,
     UnavailableError,
 )
-from antiphon.wire.metadata import ClusterMeta
+from antiphon.model.metadata import ClusterMeta
+from antiphon.tools import supervisor
+from antiphon.tools.cluster_files import (
+    DOORS,
+    LocalClusterFile,
+    LocalNode,
+    find_cluster,
+    load_cluster,
+    new_node,
+    running_pid,
+    save_cluster,
+)
 
 STOPPED_NOTICED_S = 15.0
 

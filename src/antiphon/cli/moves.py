@@ -8,7 +8,7 @@ import typer
 
 from antiphon.client.moves import shards_on_their_way
 from antiphon.errors import TimedOutError
-from antiphon.wire.metadata import ClusterMeta, ShardMeta
+from antiphon.model.metadata import ClusterMeta, ShardMeta
 
 if TYPE_CHECKING:
     import antiphon

@@ -4,9 +4,9 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from antiphon.cli.cluster_files import LocalClusterFile, LocalNode
-from antiphon.cli.supervisor import Sockets
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
+from antiphon.tools.cluster_files import LocalClusterFile, LocalNode
+from antiphon.tools.supervisor import Sockets
 
 
 def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:

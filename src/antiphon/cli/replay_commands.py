@@ -142,11 +142,11 @@ def _check_there(
     servers: str, name: str, as_of_offset: str | None, as_of_time: str | None
 ) -> tuple[int | None, bool]:
     """Find out before Spark is started whether there is what is asked for; the time in ms, and whether it is a table."""
+    from antiphon.model.metadata import Kind
     from antiphon.spark.connection import Cluster
     from antiphon.spark.jobs.replay_cut import find_cut, parse_time
     from antiphon.spark.jobs.replay_job import any_topic
     from antiphon.spark.option_values import parse_servers
-    from antiphon.wire.metadata import Kind
 
     time_ms = None if as_of_time is None else parse_time(as_of_time)
     with Cluster(parse_servers(servers), TIMEOUT_MS) as cluster:

@@ -7,7 +7,7 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
 from antiphon.cli.output import progress, reports_errors
-from antiphon.wire.metadata import KeyRanges
+from antiphon.model.metadata import KeyRanges
 
 
 @reports_errors

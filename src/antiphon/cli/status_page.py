@@ -7,8 +7,8 @@ import typer
 import antiphon
 from antiphon.cli.output import print_table
 from antiphon.errors import AntiphonError
-from antiphon.wire.metadata import ClusterMeta, NodeMeta, ShardStatus
-from antiphon.wire.requests import StatusReply
+from antiphon.model.metadata import ClusterMeta, NodeMeta, ShardStatus
+from antiphon.model.requests import StatusReply
 
 NODE_TIMEOUT_S = 3.0
 

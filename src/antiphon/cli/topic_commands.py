@@ -23,8 +23,8 @@ from antiphon.cli.topic_options import (
     with_options,
 )
 from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
-from antiphon.wire.requests import ReplicaStatus
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import ReplicaStatus
 
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="k=v, by Kafka's names; may be repeated.")

@@ -6,8 +6,8 @@ import typer
 
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
 from antiphon.kafka.topic_config import TOPIC_SETTINGS
+from antiphon.model.metadata import TopicMeta
 from antiphon.replication.commit_rule import CommitKind
-from antiphon.wire.metadata import TopicMeta
 
 ProfileOption = Annotated[
     str,

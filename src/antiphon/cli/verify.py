@@ -55,8 +55,8 @@ def verify(
     table clients and watchers write down what they are told; afterwards the logs, the replicas' files and the histories are
     compared. Nothing of an existing cluster is touched: this one lives in a temporary directory.
     """
-    from antiphon.cli.verify_faults import parse_faults
     from antiphon.coordination.topic_rules import check_profile
+    from antiphon.tools.verify.faults import parse_faults
 
     try:
         names = parse_faults(faults)
@@ -96,8 +96,8 @@ class Verification:
     def __init__(
         self, directory: Path, seconds: float, faults: list[str], seed: int, say: Any, profile: str
     ) -> None:
-        from antiphon.cli.verify_faults import plan
-        from antiphon.cli.verify_history import History
+        from antiphon.tools.verify.faults import plan
+        from antiphon.tools.verify.history import History
 
         self._directory = directory
         self._seconds = seconds
@@ -112,7 +112,7 @@ class Verification:
 
     def run(self) -> dict[str, Any]:
         """Everything; leaves no process behind."""
-        from antiphon.cli.local_cluster import LocalCluster
+        from antiphon.tools.local_cluster import LocalCluster
 
         self._say(f"seed {self._seed}: {self._seconds:.0f} s, {len(self._plan)} faults planned")
         for fault in self._plan:
@@ -134,9 +134,9 @@ class Verification:
         }
 
     def _load_and_read(self, loop: asyncio.AbstractEventLoop, cluster: Any) -> tuple[Any, list[str], Any]:
-        from antiphon.cli import verify_kafka
-        from antiphon.cli.verify_faults import Hands
-        from antiphon.cli.verify_load import NativeLoad
+        from antiphon.tools.verify import kafka as verify_kafka
+        from antiphon.tools.verify.faults import Hands
+        from antiphon.tools.verify.load import NativeLoad
 
         rng = random.Random(f"load {self._seed}")
         native = NativeLoad(cluster.native, self._history, rng, self._profile)
@@ -158,7 +158,7 @@ class Verification:
             kafka.stop()
         problems, copies = _on(loop, self._read(cluster.native))
         if kafka is not None:
-            from antiphon.cli.verify_load import KAFKA_TOPIC
+            from antiphon.tools.verify.load import KAFKA_TOPIC
 
             kafka.drain(
                 {
@@ -174,7 +174,7 @@ class Verification:
 
     async def _read(self, servers: str) -> tuple[list[str], Any]:
         from antiphon import aio
-        from antiphon.cli.verify_logs import read_shards, wait_settled
+        from antiphon.tools.verify.logs import read_shards, wait_settled
 
         problems = []
         async with aio.connect(servers) as db:
@@ -187,7 +187,7 @@ class Verification:
     def _find(self, loop: asyncio.AbstractEventLoop, cluster: Any, role: str) -> int | None:
         """Which node is it now, as far as a node says that answers within a moment?"""
         from antiphon import aio
-        from antiphon.cli.verify_load import KAFKA_TOPIC, TABLE, TOPIC
+        from antiphon.tools.verify.load import KAFKA_TOPIC, TABLE, TOPIC
 
         if role == "any":
             nodes: list[int] = sorted(cluster.nodes)
@@ -209,10 +209,10 @@ class Verification:
             return None
 
     def _judge(self, dirs: dict[int, Path], copies: Any, unsettled: list[str]) -> list[dict[str, Any]]:
-        from antiphon.cli.verify_checks import of_topic, topic_checks
-        from antiphon.cli.verify_load import TABLE
-        from antiphon.cli.verify_logs import compare_replicas, compare_stores
-        from antiphon.cli.verify_tables import judge
+        from antiphon.tools.verify.checks import of_topic, topic_checks
+        from antiphon.tools.verify.load import TABLE
+        from antiphon.tools.verify.logs import compare_replicas, compare_stores
+        from antiphon.tools.verify.tables import judge
 
         checks = [{"what": "the replicas settle once every node is back", "problems": unsettled, "note": ""}]
         for what, check in topic_checks(self._history, copies):

@@ -28,9 +28,8 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.wire.frames import Buffer
-from antiphon.wire.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
+from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
     AppendBatch,
@@ -50,6 +49,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.wire.frames import Buffer
 
 if TYPE_CHECKING:
     from antiphon.client.topic_writer import TopicWriter

@@ -23,10 +23,10 @@ from antiphon.client.archive_format import (
 )
 from antiphon.client.log_reader import read_batches
 from antiphon.errors import OffsetOutOfRangeError, ProtocolViolationError
+from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.model.requests import TableRows
 from antiphon.records.batch import iter_batches
 from antiphon.records.decode import Record, decode_records
-from antiphon.wire.metadata import ShardMeta, TopicMeta
-from antiphon.wire.requests import TableRows
 
 if TYPE_CHECKING:
     from antiphon.client.archive_files import OpenFile

@@ -14,9 +14,9 @@ import msgspec
 
 from antiphon.client.archive_places import address_problem
 from antiphon.errors import ArchiveError
-from antiphon.wire import internal
-from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import Row, TableScan
+from antiphon.model import internal
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import Row, TableScan
 
 ARCHIVE_TABLE: Final = internal.ARCHIVE_TABLE
 FORMAT_VERSION: Final = 1

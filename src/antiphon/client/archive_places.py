@@ -10,7 +10,7 @@ import os
 import re
 from typing import Final
 
-from antiphon.wire.metadata import TopicMeta
+from antiphon.model.metadata import TopicMeta
 
 LOCATIONS_VARIABLE: Final = "ANTIPHON_ARCHIVE_LOCATIONS"
 FILE_SYSTEMS: Final = (

@@ -30,9 +30,9 @@ from antiphon.errors import (
     UnreachableError,
     WrongShardError,
 )
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, TopicMeta
+from antiphon.model.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
 from antiphon.wire.frames import Buffer
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, TopicMeta
-from antiphon.wire.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
 
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 0.5

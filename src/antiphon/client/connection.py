@@ -18,8 +18,8 @@ from antiphon.errors import (
     UnavailableError,
     from_wire,
 )
+from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
-from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply
 
 CONNECT_TIMEOUT_S: Final = 2.0
 LIFE_CHECK_S: Final = 0.25

@@ -8,7 +8,7 @@ from antiphon.client.archive import archived_offset_at
 from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import EARLIEST, LATEST, list_offset
 from antiphon.errors import InvalidRequestError, UnknownShardError, UnknownTopicError, WrongKindError
-from antiphon.wire.metadata import Kind, TopicMeta
+from antiphon.model.metadata import Kind, TopicMeta
 
 PartT = TypeVar("PartT")
 """What a handle keeps per shard: a writer, a reader."""

@@ -5,7 +5,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from antiphon.errors import InvalidRequestError
-from antiphon.wire.metadata import shard_of_hash
+from antiphon.model.metadata import shard_of_hash
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C

@@ -6,8 +6,8 @@ from typing import Final
 
 from antiphon.client.cluster import Cluster
 from antiphon.errors import InvalidRequestError, ProtocolViolationError
+from antiphon.model.requests import Fetch, Fetched, ListOffset, OffsetReply
 from antiphon.records.batch import iter_batches
-from antiphon.wire.requests import Fetch, Fetched, ListOffset, OffsetReply
 
 FETCH_BYTES: Final = 1024 * 1024
 FOLLOW_WAIT_MS: Final = 500

@@ -1,6 +1,6 @@
 """Which shards are on their way to other members, as the metadata shows it."""
 
-from antiphon.wire.metadata import ClusterMeta, ShardMeta
+from antiphon.model.metadata import ClusterMeta, ShardMeta
 
 
 def is_on_its_way(shard: ShardMeta) -> bool:

@@ -22,9 +22,9 @@ from antiphon.client.topic import AsyncTopic, Message, Value
 from antiphon.client.topic_writer import Position
 from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Change, Watch
+from antiphon.model.metadata import ClusterMeta
+from antiphon.model.requests import Row, StatusReply, Version
 from antiphon.records.decode import Record
-from antiphon.wire.metadata import ClusterMeta
-from antiphon.wire.requests import Row, StatusReply, Version
 
 T = TypeVar("T")
 

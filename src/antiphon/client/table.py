@@ -26,8 +26,8 @@ from antiphon.errors import (
     TimedOutError,
     WrongShardError,
 )
-from antiphon.wire.metadata import KeyRanges, Kind, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import KeyRanges, Kind, TopicMeta
+from antiphon.model.requests import (
     Delete,
     DeleteRange,
     OpResult,
@@ -437,6 +437,10 @@ class AsyncTable(Handle):
         Changes of one shard come in the order of its log, once each, after they are committed; those of different shards in
         any order. `start` is -1 (from now on), -2 (all that is in the log), an offset, or one offset per shard. "From now
         on" is fixed when the first change is asked for, or in `async with table.watch() as changes` when the block begins.
+
+        Raises OffsetOutOfRangeError (`details`: shard, asked, start) where a log was trimmed before all of it was delivered:
+        changes from `asked` to before `start` are gone, and what was delivered comes before them. Scan the table, or go on
+        with a new watch at `start` of that shard.
         """
         return Watch(self._cluster, self._resolved, self._start_of, start, shard)
 

@@ -15,7 +15,7 @@ from antiphon.errors import (
     TimedOutError,
     WrongShardError,
 )
-from antiphon.wire.requests import TableGet, TableRows
+from antiphon.model.requests import TableGet, TableRows
 
 KEYS_PER_REQUEST: Final = 64
 

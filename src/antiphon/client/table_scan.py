@@ -8,8 +8,8 @@ import msgspec
 
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.errors import ProtocolViolationError, WrongShardError
-from antiphon.wire.metadata import KeyRanges
-from antiphon.wire.requests import Row, TableRows, TableScan
+from antiphon.model.metadata import KeyRanges
+from antiphon.model.requests import Row, TableRows, TableScan
 
 SCAN_ROWS: Final = 1000
 

@@ -26,9 +26,9 @@ from antiphon.errors import (
     VersionMismatchError,
     WrongShardError,
 )
+from antiphon.model.requests import Delete, OpResult, OpStatus, Put, TableOp, TableWrite, TableWritten
 from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.wire.frames import Buffer
-from antiphon.wire.requests import Delete, OpResult, OpStatus, Put, TableOp, TableWrite, TableWritten
 
 OPS_PER_REQUEST: Final = 512
 BYTES_PER_REQUEST: Final = 256 * 1024

@@ -13,8 +13,8 @@ from antiphon.client.log_reader import EARLIEST
 from antiphon.client.pipeline import Item
 from antiphon.client.topic_writer import Append, Headers, Position, RecordInput, TopicWriter, now_ms
 from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError, WrongKindError
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.decode import Record
-from antiphon.wire.metadata import Kind, TopicMeta
 
 RECORD_OVERHEAD_BYTES: Final = 24
 BATCH_BYTES_MAX: Final = 1_048_588  # a topic's default for `max.message.bytes`

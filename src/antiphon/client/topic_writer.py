@@ -23,9 +23,9 @@ from antiphon.errors import (
     ProtocolViolationError,
     TimedOutError,
 )
+from antiphon.model.requests import AppendBatch, Appended
 from antiphon.records.builder import build_batch
 from antiphon.wire.frames import Buffer
-from antiphon.wire.requests import AppendBatch, Appended
 
 RECORDS_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 256 * 1024

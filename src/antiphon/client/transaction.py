@@ -6,7 +6,7 @@ from typing import Self
 
 from antiphon.client.hashing import as_bytes
 from antiphon.errors import InvalidRequestError
-from antiphon.wire.requests import Delete, Put, Version
+from antiphon.model.requests import Delete, Put, Version
 
 Operation = Put | Delete
 Results = list[Version | None]

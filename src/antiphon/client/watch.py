@@ -12,12 +12,18 @@ from typing import Final, NamedTuple, Self
 
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.log_reader import read_batches
-from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError, WrongShardError
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnknownShardError,
+    WrongShardError,
+)
+from antiphon.model.metadata import KeyRanges, ShardMeta, TopicMeta
+from antiphon.model.requests import TableScan, Version
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Release, split_entry_of
-from antiphon.wire.metadata import KeyRanges, ShardMeta, TopicMeta
-from antiphon.wire.requests import TableScan, Version
 
 QUEUE_CHUNKS_MAX: Final = 4  # per shard, about 1 MiB each
 START_TIMEOUT_S: Final = 30.0
@@ -125,9 +131,16 @@ class Watch:
                     self._begin(entry.child, entry.start)
 
     async def _follow(self, shard_id: int, start: int) -> None:
-        room = asyncio.Semaphore(QUEUE_CHUNKS_MAX)
         try:
             index = await self._index_of(shard_id)
+            await self._follow_log(shard_id, index, start)
+        except AntiphonError as error:
+            self._error = self._error or error
+            self._wake.set()
+
+    async def _follow_log(self, shard_id: int, index: int, start: int) -> None:
+        room = asyncio.Semaphore(QUEUE_CHUNKS_MAX)
+        try:
             async for chunk in read_batches(self._cluster, shard_id, start, None):
                 changes = [
                     Change(c.key, c.value, Version(*c[4:]), c.kind, index, c.offset, c.timestamp_ms)
@@ -139,9 +152,9 @@ class Watch:
                     self._wake.set()
                 if self._shard is None:
                     self._follow_released(chunk, start)
-        except AntiphonError as error:
-            self._error = self._error or error
-            self._wake.set()
+        except OffsetOutOfRangeError as error:
+            error.details["shard"] = index  # who watches several would not know where to go on
+            raise
 
     async def next_chunk(self) -> list[Change]:
         """The changes that are there, at least one; waits for it. An empty list once the watch is closed."""

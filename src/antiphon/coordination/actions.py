@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from antiphon.errors import AntiphonError
+from antiphon.model.cluster import CommandDone, ProducerIdBlock
 from antiphon.replication.messages import AnyMessage, NodeId
-from antiphon.wire.cluster import CommandDone, ProducerIdBlock
 
 Record = tuple[bytes, bytes | None]  # key and after-image; None deletes
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 from antiphon.coordination.placement import NodeLoad
 from antiphon.coordination.state import ClusterState, has_leader
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import ShardMeta
 from antiphon.replication.messages import NodeId
-from antiphon.wire.metadata import ShardMeta
 
 Goal = tuple[NodeId, ...]
 MayLose = Callable[[ShardMeta, NodeId], bool]  # may this member be taken from the shard?

@@ -35,16 +35,7 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.invariants import invariant
-from antiphon.replication.messages import (
-    AnyMessage,
-    BecomeLeaderReply,
-    MembersSettled,
-    NewTermReply,
-    NodeId,
-    StaleTerm,
-    TransferLeadership,
-)
-from antiphon.wire.cluster import (
+from antiphon.model.cluster import (
     CommandDone,
     Heartbeat,
     LiveSet,
@@ -53,8 +44,8 @@ from antiphon.wire.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
-from antiphon.wire.metadata import Kind, ShardMeta, ShardStatus, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
     CreateTopic,
@@ -65,6 +56,15 @@ from antiphon.wire.requests import (
     Rebalance,
     RemoveNode,
     SplitShard,
+)
+from antiphon.replication.messages import (
+    AnyMessage,
+    BecomeLeaderReply,
+    MembersSettled,
+    NewTermReply,
+    NodeId,
+    StaleTerm,
+    TransferLeadership,
 )
 
 CommandRequest = AdminRequest | ReserveProducerIds

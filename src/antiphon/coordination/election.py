@@ -16,9 +16,9 @@ from antiphon.coordination.fences import Fence, electable, voting, voting_sets
 from antiphon.coordination.profiles import Replication
 from antiphon.coordination.state import ShardRecord, majority
 from antiphon.coordination.topic_rules import acknowledgements
+from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import BecomeLeader, NewTermReply, NodeId
-from antiphon.wire.metadata import ShardMeta
 
 
 @dataclass(slots=True, eq=False)

@@ -33,10 +33,10 @@ from antiphon.coordination.rule_changes import RuleChanges
 from antiphon.coordination.self_led import SelfLed, is_self_led
 from antiphon.coordination.state import ShardRecord, has_leader
 from antiphon.coordination.timers import Timers
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import BecomeLeaderReply, NewTerm, NewTermReply, NodeId
-from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 
 RESEND_MS = 200
 RESEND_MS_MAX = 5_000
@@ -362,7 +362,7 @@ class Elections:
         self._failed.pop(reply.shard, None)
         live, fence = meta.live, Fence.LIVE
         if not election.by_live:
-            told = {node for node, _ in election.heads(record)}
+            told = {node for node, _ in election.heads(record)} - election.damaged()
             caught_up = (n for n in told if n not in record.untrusted and self._model.is_alive(n))
             live, fence = in_order(meta, (sender, *caught_up)), Fence.MAJORITY
         self._set(record, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence)

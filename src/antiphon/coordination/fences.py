@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 from antiphon.coordination.state import majority
+from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import NodeId
-from antiphon.wire.metadata import ShardMeta
 
 
 class Fence(StrEnum):

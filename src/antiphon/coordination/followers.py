@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from antiphon.coordination.election import known_head
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.timers import Timers
+from antiphon.model.metadata import ABSENT_NODE
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import AddFollower, NewTerm, NewTermReply, NodeId
-from antiphon.wire.metadata import ABSENT_NODE
 
 REPEAT_MS = 400
 REPEAT_MS_MAX = 30_000

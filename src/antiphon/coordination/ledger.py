@@ -26,9 +26,9 @@ from antiphon.coordination.state import (
 )
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
+from antiphon.model.cluster import CommandDone, ProducerIdBlock
+from antiphon.model.metadata import NodeMeta, TopicMeta
 from antiphon.replication.messages import AnyMessage, NodeId
-from antiphon.wire.cluster import CommandDone, ProducerIdBlock
-from antiphon.wire.metadata import NodeMeta, TopicMeta
 
 PROPOSALS_IN_FLIGHT = 2
 

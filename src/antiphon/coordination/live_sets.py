@@ -20,10 +20,10 @@ import msgspec
 from antiphon.coordination.election import Election
 from antiphon.coordination.fences import Fence, in_order
 from antiphon.coordination.state import ShardRecord
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import NodeId
-from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ShardMeta
 
 NOT_PROPOSED = -1  # `LiveSet.version` of a report that asks for nothing
 

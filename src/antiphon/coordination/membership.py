@@ -12,9 +12,9 @@ import msgspec
 
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import ForeignDirectoryError, InvalidRequestError, UnavailableError
+from antiphon.model.cluster import Register
+from antiphon.model.metadata import NodeMeta
 from antiphon.replication.messages import NodeId
-from antiphon.wire.cluster import Register
-from antiphon.wire.metadata import NodeMeta
 
 NODE_ID_MAX = (1 << 31) - 1
 

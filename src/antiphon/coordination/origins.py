@@ -9,8 +9,8 @@ import msgspec
 
 from antiphon.coordination.profiles import PROFILES
 from antiphon.coordination.state import ClusterState, ShardRecord
+from antiphon.model.metadata import TopicMeta
 from antiphon.replication.origins import assign
-from antiphon.wire.metadata import TopicMeta
 
 
 def is_multi(topic: TopicMeta) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.replication.commit_rule import CommitKind, CommitRule
-from antiphon.wire.metadata import Kind, TopicMeta
 
 ELECTIONS: Final = ("coordinator", "raft", "manual")
 WRITERS: Final = ("single", "multi")

@@ -39,10 +39,10 @@ from antiphon.coordination.reconfiguration_steps import (
 )
 from antiphon.coordination.state import ShardRecord, has_leader
 from antiphon.coordination.timers import Timers
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ShardMeta, TopicMeta
 from antiphon.replication.members import Members
 from antiphon.replication.messages import ChangeMembers, MembersSettled, NodeId, TransferLeadership
-from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ShardMeta, TopicMeta
 
 MOVES_PER_NODE: Final = 20
 REPEAT_MS: Final = 400

@@ -22,9 +22,9 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication, check, replication_of
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.errors import InvalidRequestError, UnknownShardError
+from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import DrainNode, MoveReplica, Rebalance, RemoveNode
 from antiphon.replication.messages import NodeId
-from antiphon.wire.metadata import NodeMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import DrainNode, MoveReplica, Rebalance, RemoveNode
 
 MemberRequest = MoveReplica | DrainNode | RemoveNode | Rebalance
 

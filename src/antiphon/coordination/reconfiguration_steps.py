@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 
 from antiphon.coordination.state import has_leader, majority
+from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
-from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus
 
 
 class Phase(Enum):

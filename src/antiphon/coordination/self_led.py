@@ -15,9 +15,9 @@ from antiphon.coordination.fences import has_majorities, in_order, voting
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication
 from antiphon.coordination.state import ShardRecord
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.replication.messages import NodeId
-from antiphon.wire.cluster import LiveSet
-from antiphon.wire.metadata import ABSENT_NODE, ShardStatus
 
 MULTI_TERM = 1  # of every shard that every replica writes
 

@@ -30,11 +30,11 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import replication_of
 from antiphon.coordination.state import SHARD_COUNTER, ShardRecord, has_leader
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
+from antiphon.model.cluster import SplitReport, SplitStep
+from antiphon.model.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
+from antiphon.model.requests import SplitShard
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.messages import NodeId
-from antiphon.wire.cluster import SplitReport, SplitStep
-from antiphon.wire.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
-from antiphon.wire.requests import SplitShard
 
 # What a report leads to, by the phase it is for. Who may say it: the child's leader, or the parent's.
 EDGES: Final[dict[tuple[SplitPhase, SplitStep], SplitPhase | None]] = {

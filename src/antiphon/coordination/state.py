@@ -20,8 +20,8 @@ import msgspec
 
 from antiphon.coordination.actions import Record
 from antiphon.invariants import InvariantError, invariant
-from antiphon.wire.cluster import MetadataDelta, ShardChange
-from antiphon.wire.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.cluster import MetadataDelta, ShardChange
+from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 
 JOURNAL_ENTRIES_MAX = 250_000
 

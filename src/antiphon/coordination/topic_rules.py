@@ -12,10 +12,10 @@ from typing import Final
 from antiphon.coordination.profiles import DEFAULTS, PROFILES, Replication
 from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
+from antiphon.model.internal import CLUSTER_LOG, KINDS, PREFIX
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import FRAME_BYTES_MAX
 from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
-from antiphon.wire.internal import CLUSTER_LOG, KINDS, PREFIX
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import FRAME_BYTES_MAX
 
 NAME_LENGTH_MAX: Final = 249
 SHARDS_MAX: Final = 10_000

@@ -19,8 +19,8 @@ from antiphon.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from antiphon.wire.metadata import Kind, ShardMeta, TopicMeta
-from antiphon.wire.requests import AlterTopic, CreateTopic
+from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import AlterTopic, CreateTopic
 
 
 def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[TopicMeta, list[int]]:

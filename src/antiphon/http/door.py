@@ -14,8 +14,8 @@ import msgspec
 
 from antiphon.errors import PortInUseError
 from antiphon.http.page import render
+from antiphon.model.metadata import ShardStatus
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import ShardStatus
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 CONNECTIONS_MAX: Final = 256

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, ShardStatus, TopicMeta
-from antiphon.wire.requests import ReplicaStatus
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardStatus, TopicMeta
+from antiphon.model.requests import ReplicaStatus
 
 REFRESH_S: Final = 5
 SHARDS_SHOWN_MAX: Final = 500

@@ -11,10 +11,10 @@ from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import STRING, TOPIC_SETTINGS, TopicSetting, name_problem
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.requests import AlterTopic, CreateTopic
 from antiphon.node.gateway import Gateway
-from antiphon.wire.internal import is_internal
-from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import AlterTopic, CreateTopic
 
 TOPIC: Final = 2
 BROKER: Final = 4

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from antiphon.errors import UnknownTopicError
 from antiphon.kafka.produce_codec import NodeEndpoint
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
 
 UNKNOWN_LEADER = -1
 

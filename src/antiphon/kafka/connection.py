@@ -17,6 +17,7 @@ import structlog
 from antiphon.errors import ProtocolViolationError
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, frame_size, read_header
 from antiphon.kafka.primitives import Reader
+from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.node.gateway import Buffer
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Dispatcher(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Protocol of one accepted socket. `client_host` is for logs and group descriptions."""
+    """Protocol of one accepted socket. `client_host` is for logs and group descriptions, `refused_sequences` for Produce."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -79,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self.client_host = ""
         self._requests = 0
+        self.refused_sequences = RefusedSequences()
 
     # -- what the transport calls ---------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from antiphon.kafka.fetch_codec import (
     encode_fetch,
 )
 from antiphon.kafka.framing import RequestHeader
+from antiphon.model.metadata import TopicMeta
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import TopicMeta
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000

@@ -12,8 +12,8 @@ from antiphon.kafka.group_types import GroupState, Join, Sync
 from antiphon.kafka.groups import Group
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
+from antiphon.model.metadata import TopicMeta
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import TopicMeta
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1

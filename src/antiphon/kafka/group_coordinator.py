@@ -29,9 +29,9 @@ from antiphon.kafka.group_offsets import shard_of_group
 from antiphon.kafka.group_types import GroupConfig, Join, Joined, Sync, Synced
 from antiphon.kafka.groups import Group
 from antiphon.kafka.topic_config import GROUPS_TABLE
+from antiphon.model.metadata import Kind, ShardMeta
+from antiphon.model.requests import CreateTopic
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import Kind, ShardMeta
-from antiphon.wire.requests import CreateTopic
 
 GROUPS_MAX: Final = 20_000
 CREATE_WAIT_S: Final = 5.0

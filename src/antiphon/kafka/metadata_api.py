@@ -17,9 +17,9 @@ from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import is_name, name_problem
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import CreateTopic
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import CreateTopic
 
 CACHED_MAX: Final = 256
 AUTO_CREATE_WAIT_S: Final = 3.0

@@ -7,8 +7,8 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.fetch import epoch_mismatch
 from antiphon.kafka.messages import offsets as m
+from antiphon.model.metadata import ShardMeta
 from antiphon.node.gateway import Gateway
-from antiphon.wire.metadata import ShardMeta
 
 LATEST: Final = -1
 EARLIEST: Final = -2

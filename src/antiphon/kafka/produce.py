@@ -9,6 +9,7 @@ no condition; `~expected` (that is -1 - expected) asks for exactly that offset. 
 """
 
 import asyncio
+import functools
 from typing import Final
 
 import structlog
@@ -25,10 +26,10 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.node.gateway import AppendResult, Gateway
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
-from antiphon.wire.internal import is_internal
-from antiphon.wire.metadata import Kind, TopicMeta
 
 ALL_REPLICAS: Final = -1
 NO_ANSWER: Final = 0
@@ -59,15 +60,15 @@ class ProduceHandler:
                     work.outcome(PartitionProduced(batch.partition, *problem))
                     continue
                 try:
-                    work.wait_for(batch.partition, self._append(header, request, name, batch))
+                    work.wait_for(batch, self._append(header, request, name, batch, answer))
                 except AntiphonError as error:
-                    work.outcome(self.refused(name, batch.partition, error))
+                    work.refused(batch, self.refused(name, batch.partition, error))
                 except _RefusedBatchError as refused:
-                    work.outcome(_produced(batch.partition, refused.error_code, refused.reason))
+                    work.refused(batch, _produced(batch.partition, refused.error_code, refused.reason))
         work.all_begun()
 
     def _append(
-        self, header: RequestHeader, request: ProduceRequest, name: str, batch: PartitionBatch
+        self, header: RequestHeader, request: ProduceRequest, name: str, batch: PartitionBatch, answer: Answer
     ) -> "asyncio.Future[AppendResult]":
         topic = self._gateway.topic(name)
         shard = self._view.shard_at(topic, batch.partition)
@@ -77,6 +78,9 @@ class ProduceHandler:
             )
         _refuse_topic(topic)
         expected = _check_batch(header.version, request.acks, batch.records)
+        refused = answer.connection.refused_sequences
+        if refused:  # hardly ever
+            refused.check(name, batch, functools.partial(self._gateway.knows_producer, shard.shard_id))
         return asyncio.ensure_future(
             self._gateway.append(
                 shard.shard_id,
@@ -119,19 +123,24 @@ class _Work:
     def outcome(self, done: PartitionProduced) -> None:
         self._outcomes[-1][1].append(done)
 
-    def wait_for(self, partition: int, append: "asyncio.Future[AppendResult]") -> None:
+    def refused(self, batch: PartitionBatch, done: PartitionProduced) -> None:
+        self._answer.connection.refused_sequences.note(self._outcomes[-1][0], batch, done.error_code)
+        self.outcome(done)
+
+    def wait_for(self, batch: PartitionBatch, append: "asyncio.Future[AppendResult]") -> None:
         name, places = self._outcomes[-1]
         at = len(places)
-        places.append(PartitionProduced(partition))
+        places.append(PartitionProduced(batch.partition))
         self._waiting += 1
 
         def ended(append: "asyncio.Future[AppendResult]") -> None:
             error = asyncio.CancelledError() if append.cancelled() else append.exception()
             if error is None:
                 result = append.result()
-                places[at] = PartitionProduced(partition, 0, result.base_offset, result.log_start)
+                places[at] = PartitionProduced(batch.partition, 0, result.base_offset, result.log_start)
             else:
-                places[at] = self._handler.refused(name, partition, error)
+                places[at] = done = self._handler.refused(name, batch.partition, error)
+                self._answer.connection.refused_sequences.note(name, batch, done.error_code)
             self._end_one()
 
         append.add_done_callback(ended)

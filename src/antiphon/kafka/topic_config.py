@@ -7,7 +7,7 @@ proper code, and Kafka's rules for a topic's name, so that a client is told of a
 import re
 from typing import Final, NamedTuple
 
-from antiphon.wire import internal
+from antiphon.model import internal
 
 GROUPS_TABLE: Final = internal.GROUPS_TABLE
 NAME_LENGTH_MAX: Final = 249

@@ -1,11 +1,14 @@
-"""What a replica promised: its term and its vote (S1.38), and a hint of how far its log was committed.
+"""What a replica promised: its term and its vote (S1.38); what it led, and a hint of how far its log was committed.
 
-The promise is a checksummed file that is replaced atomically and synced before anybody is told. The high watermark is only a
-hint that saves time after a restart: it is written without a sync and counts as 0 when it is not whole.
+The promise is a checksummed file that is replaced atomically and synced before anybody is told. So is the last term in which
+this replica, as leader, acknowledged what was not settled: without it a loss could not be told after a power failure
+(S4.28). The high watermark is only a hint that saves time after a restart: it is written without a sync and counts as 0 when
+it is not whole.
 
 Big-endian. `hard-state`: magic 8s "ANTIPHHS" | version u32 | crc u32 of the rest | term i64 | voted_for i64 (-1: nobody).
-`high-watermark`: magic 8s "ANTIPHHW" | version u32 | crc u32 of the rest | offset i64 | led i64 (the last term in which this
-replica, as leader, acknowledged what was not settled; absent where there is none).
+`led-term`: magic 8s "ANTIPHLT" | version u32 | crc u32 of all else | term i64.
+`high-watermark`: magic 8s "ANTIPHHW" | version u32 | crc u32 of the rest | offset i64 | led i64 (as in `led-term`; earlier
+versions wrote it here alone; absent where there is none).
 """
 
 import functools
@@ -17,15 +20,18 @@ from antiphon.invariants import invariant
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.inventory import Held
 from antiphon.log.operations import CallStep, LogOp, OpQueue
-from antiphon.log.snapshot import frame, unframe
+from antiphon.log.snapshot import frame, seal, unframe
 
 HARD_STATE_NAME: Final = "hard-state"
 HIGH_WATERMARK_NAME: Final = "high-watermark"
+LED_TERM_NAME: Final = "led-term"
 _MAGIC: Final = b"ANTIPHHS"
 _WATERMARK_MAGIC: Final = b"ANTIPHHW"
+_LED_MAGIC: Final = b"ANTIPHLT"
 _VERSION: Final = 1
 _PROMISE: Final = struct.Struct(">qq")
 _OFFSET: Final = struct.Struct(">q")
+_LED: Final = struct.Struct(">q")
 _HINT: Final = struct.Struct(">qq")
 
 
@@ -77,6 +83,7 @@ class HardState:
             (high_watermark,) = _OFFSET.unpack(hint)
         elif hint is not None and len(hint) == _HINT.size:
             high_watermark, led_term = _HINT.unpack(hint)
+        led_term = max(led_term, _read_led_term(disk, directory))
         vote = None if voted_for < 0 else voted_for
         return cls(disk, directory, queue, term, vote, high_watermark, led_term, readable=readable, held=held)
 
@@ -102,17 +109,28 @@ class HardState:
         replace_file(self._disk, path, data)
         self._held.promised(term)
 
-    def stage_high_watermark(self, offset: int, led_term: int = 0) -> LogOp:
-        """Leave a hint for the next start; not synced. Call it now and then, and at a clean stop.
+    def stage_led_term(self, term: int) -> LogOp:
+        """Remember the attribute; durable when the operation is done."""
+        self.led_term = term
+        path = os.path.join(self._directory, LED_TERM_NAME)
+        data = seal(_LED_MAGIC, _VERSION, _LED.pack(term))
+        return LogOp(self._queue, [CallStep(functools.partial(replace_file, self._disk, path, data))])
 
-        `led_term`: see the attribute; 0 leaves what was said before.
-        """
+    def stage_high_watermark(self, offset: int) -> LogOp:
+        """Leave a hint for the next start; not synced. Call it now and then, and at a clean stop."""
         durable = (
             offset < self.high_watermark
         )  # the old one would speak against the log that is cut to the new one
-        self.high_watermark, self.led_term = offset, led_term or self.led_term
+        self.high_watermark = offset
         payload = _HINT.pack(offset, self.led_term) if self.led_term else _OFFSET.pack(offset)
         data = frame(_WATERMARK_MAGIC, _VERSION, payload)
         path = os.path.join(self._directory, HIGH_WATERMARK_NAME)
         write = functools.partial(replace_file, self._disk, path, data, durable=durable)
         return LogOp(self._queue, [CallStep(write)])
+
+
+def _read_led_term(disk: Disk, directory: str) -> int:
+    """0 where there is none, or the file is not whole."""
+    path = os.path.join(directory, LED_TERM_NAME)
+    payload = unframe(_LED_MAGIC, _VERSION, read_whole(disk, path), path)
+    return 0 if payload is None or len(payload) != _LED.size else int(_LED.unpack(payload)[0])

@@ -1,7 +1,8 @@
 """Tells from what is left of a shard's log that more was there.
 
-Whoever removes a part of a log on purpose removes first what describes it: snapshots, then the index, then the data. So a
-snapshot behind the log's end, or an index whose data is gone, is left only where files were lost.
+Whoever removes a part of a log on purpose removes first what describes it: snapshots, then the index, then the data. Whoever
+makes a segment makes its data first. So a snapshot behind the log's end, or an index whose data is gone, is left only where
+files were lost.
 """
 
 import os
@@ -18,7 +19,11 @@ def snapshot_beyond(disk: Disk, directory: str, log_end: int) -> str | None:
 
 
 def index_without_data(disk: Disk, directory: str, log_start: int) -> int | None:
-    """First offset of a segment whose data is gone, and whose index proves that it was durable once; the lowest one."""
+    """First offset of a segment whose data is gone, and whose index proves that it was there once; the lowest one.
+
+    The index of the newest segment may have no entries, though there were batches: a power failure takes those that were
+    not written back yet.
+    """
     names = disk.listdir(directory)
     there = set(offsets_of(names, DATA_SUFFIX))
     for base in offsets_of(names, INDEX_SUFFIX):
@@ -27,6 +32,8 @@ def index_without_data(disk: Disk, directory: str, log_start: int) -> int | None
         index = disk.open(os.path.join(file_of(directory, base, INDEX_SUFFIX)))
         if not is_index_header(index.pread(ENTRY_BYTES, 0), base):
             continue
+        if base >= log_start:
+            return base
         entries = index.size() // ENTRY_BYTES - 1
         for entry in iter_entries(index, 0, entries):
             if entry is not None and entry.synced and entry.next_offset > log_start:

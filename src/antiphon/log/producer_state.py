@@ -101,6 +101,10 @@ class ProducerState:
     def _of(self, producer_id: int) -> list[ProducerBatch] | None:
         return (self._jobs if producer_id >= JOB_ID_MIN else self._producers).get(producer_id)
 
+    def knows(self, producer_id: int) -> bool:
+        """Is any batch of this producer remembered?"""
+        return self._of(producer_id) is not None
+
     def check(self, header: BatchHeader, *, table: bool = False) -> Duplicate | None:
         """May this batch be appended? None: yes. Duplicate: it is in the log already.
 

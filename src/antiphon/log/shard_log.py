@@ -245,7 +245,9 @@ class ShardLog:
 
     def note_held(self) -> None:
         """Let the inventory know how far the log is durable; written down when it is saved."""
-        if self._config.flush == "always" and self._held.is_written:
+        # While a reset is under way the durable end lies outside of the log; what is noted is lowered with it.
+        is_within = self.log_start <= self.durable_end <= self.log_end
+        if self._config.flush == "always" and self._held.is_written and is_within:
             self._held.reached(EntryId(self.terms.term_before(self.durable_end), self.durable_end))
 
     def _is_full(self, segment: Segment, size: int, now_ms: int) -> bool:
@@ -429,21 +431,15 @@ class ShardLog:
 
     def mark_forgotten(self) -> None:
         """Note, durably, that an older self of this replica may have held and promised anything. Blocking."""
-        self._found_damage(
-            recovery.DamageReport(
-                self.log_end, self.path, recovery.FORGOTTEN, "the node's directory was replaced"
-            )
-        )
-        self.disk.fsync_dir(os.path.dirname(self.path))  # the replica's directory may be as new as the mark
+        self._mark(recovery.FORGOTTEN, "the node's directory was replaced")
 
     def mark_joining(self) -> None:
         """Note, durably, that this replica begins empty in a shard that is older. Blocking."""
-        self._found_damage(
-            recovery.DamageReport(
-                self.log_end, self.path, recovery.JOINING, "the shard is older than this replica"
-            )
-        )
-        self.disk.fsync_dir(os.path.dirname(self.path))
+        self._mark(recovery.JOINING, "the shard is older than this replica")
+
+    def _mark(self, kind: int, reason: str) -> None:
+        self._found_damage(recovery.DamageReport(self.log_end, self.path, kind, reason))
+        self.disk.fsync_dir(os.path.dirname(self.path))  # the replica's directory may be as new as the mark
 
     def clear_damage(self) -> LogOp:
         """Forget that the log was damaged: it was cut or reset and has caught up with its leader, durably."""

@@ -136,7 +136,12 @@ def encode_start(start: LogStart) -> bytes:
 def load_start(disk: Disk, directory: str) -> LogStart | None:
     """The log's start file; None where it is missing (a log that starts at 0) or not whole."""
     path = os.path.join(directory, START_NAME)
-    payload = unframe(START_MAGIC, START_VERSION, read_whole(disk, path), path)
+    return decode_start(read_whole(disk, path), path)
+
+
+def decode_start(data: bytes | None, path: str) -> LogStart | None:
+    """What the start file at `path` says; None where there is none, or not a whole one."""
+    payload = unframe(START_MAGIC, START_VERSION, data, path)
     if payload is None or len(payload) < _START.size:
         return None
     log_start, start_term, resetting = _START.unpack_from(payload)

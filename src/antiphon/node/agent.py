@@ -19,9 +19,7 @@ from antiphon.errors import (
     TopicExistsError,
     UnavailableError,
 )
-from antiphon.node.live_reports import live_set
-from antiphon.node.local_view import LocalView
-from antiphon.wire.cluster import (
+from antiphon.model.cluster import (
     LIVE_SETS_MAX,
     Command,
     CommandDone,
@@ -33,8 +31,10 @@ from antiphon.wire.cluster import (
     Register,
     ReserveProducerIds,
 )
-from antiphon.wire.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
-from antiphon.wire.requests import AdminRequest
+from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
+from antiphon.model.requests import AdminRequest
+from antiphon.node.live_reports import live_set
+from antiphon.node.local_view import LocalView
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InternalError, OverloadedError, UnavailableError
-from antiphon.wire.requests import Delete, Put, TableWrite
+from antiphon.model.requests import Delete, Put, TableWrite
 
 if TYPE_CHECKING:
     import asyncio

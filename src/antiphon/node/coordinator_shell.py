@@ -38,15 +38,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.log.disk import NO_DESCRIPTORS
-from antiphon.node.config import NodeConfig
-from antiphon.node.metadata_fold import MetadataFold
-from antiphon.node.metrics import NodeMetrics
-from antiphon.node.peers import PeerLink
-from antiphon.node.shard_host import ShardHost
-from antiphon.records.builder import build_batch
-from antiphon.replication.messages import AnyMessage
-from antiphon.replication.replica_state import Role
-from antiphon.wire.cluster import (
+from antiphon.model.cluster import (
     Command,
     CommandDone,
     Heartbeat,
@@ -56,6 +48,14 @@ from antiphon.wire.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
+from antiphon.node.config import NodeConfig
+from antiphon.node.metadata_fold import MetadataFold
+from antiphon.node.metrics import NodeMetrics
+from antiphon.node.peers import PeerLink
+from antiphon.node.shard_host import ShardHost
+from antiphon.records.builder import build_batch
+from antiphon.replication.messages import AnyMessage
+from antiphon.replication.replica_state import Role
 
 TICK_S: Final = 0.05
 READ_BYTES: Final = 1024 * 1024

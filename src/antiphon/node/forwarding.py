@@ -15,8 +15,8 @@ from antiphon.errors import (
     TimedOutError,
     UnavailableError,
 )
+from antiphon.model.requests import AppendBatch, Fetch, ListOffset, TableGet, TableScan, TableWrite
 from antiphon.node.peers import PeerLink
-from antiphon.wire.requests import AppendBatch, Fetch, ListOffset, TableGet, TableScan, TableWrite
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node

@@ -8,8 +8,8 @@ lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
     CreateTopic,
@@ -81,6 +81,10 @@ class Gateway(Protocol):
 
     def term_led(self, shard_id: int) -> int | None:
         """The term in which the replica here leads a shard and serves it, as the replica knows; None where it does not."""
+        ...
+
+    def knows_producer(self, shard_id: int, producer_id: int) -> bool:
+        """Does this node's replica of the shard remember a batch of this producer? True where there is no replica."""
         ...
 
     def lost_peers(self) -> Sequence[int]:

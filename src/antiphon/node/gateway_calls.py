@@ -15,12 +15,8 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.node.agent import ClusterAgent
-from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
-from antiphon.node.local_view import LocalView
-from antiphon.node.shard_host import ShardHost
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
     CreateTopic,
@@ -33,6 +29,10 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.node.agent import ClusterAgent
+from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
+from antiphon.node.local_view import LocalView
+from antiphon.node.shard_host import ShardHost
 
 
 class GatewayCalls:
@@ -86,6 +86,11 @@ class GatewayCalls:
         if found is None:
             raise UnknownShardError(f"there is no shard {shard_id}", shard_id=shard_id)
         return found
+
+    def knows_producer(self, shard_id: int, producer_id: int) -> bool:
+        """See `Gateway`."""
+        host = self.hosts.get(shard_id)
+        return host is None or host.log.producers.knows(producer_id)
 
     def term_led(self, shard_id: int) -> int | None:
         """See Gateway."""

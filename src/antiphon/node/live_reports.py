@@ -1,16 +1,16 @@
-"""What a leader's node tells the coordinator of its followers, in heartbeats (`wire.cluster.LiveSet`).
+"""What a leader's node tells the coordinator of its followers, in heartbeats (`model.cluster.LiveSet`).
 
 Three kinds of shards, three meanings. Where an election has to meet a majority, the report is for people and for those who
-move replicas: who keeps up. Where commits go by the live replica set it is the set that is recorded, or a proposal to
-record another one in its place (S3.28, S3.29). Where replicas vote it also names the members that the log has settled on,
-and the sender is thereby known as the leader.
+move replicas: who keeps up, and is not damaged, for then its promise would be no vote. Where commits go by the live replica
+set it is the set that is recorded, or a proposal to record another one in its place (S3.28, S3.29). Where replicas vote it
+also names the members that the log has settled on, and the sender is thereby known as the leader.
 """
 
+from antiphon.model.cluster import LiveSet
 from antiphon.node.shard_host import ShardHost
 from antiphon.replication.follower_cursor import CursorState, FollowerStatus
 from antiphon.replication.members import Members
 from antiphon.replication.raft import RaftReplica
-from antiphon.wire.cluster import LiveSet
 
 NOBODY = Members(())
 
@@ -21,10 +21,12 @@ def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
     if recorded:
         return _by_live_set(host, recorded)
     kept = set(before.live) if before is not None and before.term == host.term else set()
+    votes = isinstance(host.replica, RaftReplica)
     live, lagging = [host.services.node_id], []
     for follower in host.replica.followers():
         # Once caught up in this term, a follower counts until its connection breaks, and again when it answers on the next.
-        if _is_heard(follower) and (_caught_up(host, follower) or follower.node in kept):
+        is_sound = votes or not follower.damaged
+        if is_sound and _is_heard(follower) and (_caught_up(host, follower) or follower.node in kept):
             live.append(follower.node)
         elif _is_fed(follower):
             lagging.append(follower.node)

@@ -6,8 +6,8 @@ metadata's is ahead of it, and for good where no coordinator is in reach: then c
 
 import msgspec
 
-from antiphon.wire.cluster import MetadataView, ShardChange
-from antiphon.wire.metadata import ShardMeta, ShardStatus
+from antiphon.model.cluster import MetadataView, ShardChange
+from antiphon.model.metadata import ShardMeta, ShardStatus
 
 
 class LocalView(MetadataView):

@@ -16,6 +16,8 @@ from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError, OverloadedError, StorageFailedError
 from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
+from antiphon.model.metadata import ABSENT_NODE, Kind, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import ReplicaStatus, TableWrite
 from antiphon.node.log_writer import not_as_said
 from antiphon.node.multi_batches import entries_of, number_batch
 from antiphon.node.multi_files import pass_over, recover_origins, save_marks
@@ -42,8 +44,6 @@ from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.origins import OriginTable, origin_of, origins_of
 from antiphon.replication.replica_state import Role
 from antiphon.table.merge import ConflictRule, rule_named
-from antiphon.wire.metadata import ABSENT_NODE, Kind, NodeMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import ReplicaStatus, TableWrite
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon import system
 from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import TableWrite, TableWritten
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.node.table_shard import TableShard, append_effects
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
-from antiphon.wire.requests import TableWrite, TableWritten
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog

@@ -23,19 +23,16 @@ from antiphon.errors import (
     ProtocolViolationError,
 )
 from antiphon.invariants import InvariantError
-from antiphon.node.doors import version
-from antiphon.node.forwarding import ShardRequest
-from antiphon.node.gateway import FetchResult
-from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
-from antiphon.node.peers import send_on
-from antiphon.node.shard_clients import ShardClients
-from antiphon.node.transport import Connection, plain_details
-from antiphon.node.trimming import trim_replica
-from antiphon.replication.messages import Message
-from antiphon.wire.cluster import Command, Heartbeat, MetadataDelta, Register, ReserveProducerIds, SplitReport
-from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
-from antiphon.wire.internal import NODES_ONLY, write_problem
-from antiphon.wire.requests import (
+from antiphon.model.cluster import (
+    Command,
+    Heartbeat,
+    MetadataDelta,
+    Register,
+    ReserveProducerIds,
+    SplitReport,
+)
+from antiphon.model.internal import NODES_ONLY, write_problem
+from antiphon.model.requests import (
     PROTOCOL_VERSION,
     AdminRequest,
     AlterTopic,
@@ -68,6 +65,16 @@ from antiphon.wire.requests import (
     Trimmed,
     TrimShard,
 )
+from antiphon.node.doors import version
+from antiphon.node.forwarding import ShardRequest
+from antiphon.node.gateway import FetchResult
+from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
+from antiphon.node.peers import send_on
+from antiphon.node.shard_clients import ShardClients
+from antiphon.node.transport import Connection, plain_details
+from antiphon.node.trimming import trim_replica
+from antiphon.replication.messages import Message
+from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
 
 if TYPE_CHECKING:
     from antiphon.node.injected_faults import InjectedFaults

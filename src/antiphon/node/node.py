@@ -20,6 +20,9 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
+from antiphon.model.cluster import MetadataDelta
+from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
+from antiphon.model.requests import PROTOCOL_VERSION, Hello, StatusReply
 from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.bulk_gate import gate_of
@@ -52,9 +55,6 @@ from antiphon.replication.messages import (
 from antiphon.replication.raft import RaftReplica
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.store import StoreEngine
-from antiphon.wire.cluster import MetadataDelta
-from antiphon.wire.metadata import CLUSTER_SHARD_ID, NodeMeta
-from antiphon.wire.requests import PROTOCOL_VERSION, Hello, StatusReply
 
 EXPIRE_EVERY_S: Final = 0.25
 NOT_AT_ONCE: Final = ("retention", "collection")

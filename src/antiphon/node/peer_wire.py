@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
+from antiphon.model.cluster import ClusterReply, ClusterRequest, MetadataDelta
+from antiphon.model.requests import Body, Reply, Request
 from antiphon.node.multi_batches import checked_entries
 from antiphon.records.batch import CONTROL_BIT, check_batch, iter_batches
 from antiphon.records.builder import members_of
@@ -17,9 +19,7 @@ from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage, Append, Entry, Message
 from antiphon.replication.multi_messages import MultiMessage, Relay
-from antiphon.wire.cluster import ClusterReply, ClusterRequest, MetadataDelta
 from antiphon.wire.frames import Buffer, MessageDecoder, encode_message
-from antiphon.wire.requests import Body, Reply, Request
 
 COMPACT_BELOW_BYTES = 64 * 1024
 

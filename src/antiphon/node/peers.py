@@ -16,6 +16,7 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
+from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 from antiphon.node.config import split_address
 from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_payload
 from antiphon.node.transport import Connection
@@ -31,7 +32,6 @@ from antiphon.replication.messages import (
     TruncateReply,
 )
 from antiphon.wire.frames import Buffer, Frame, encode_message
-from antiphon.wire.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 
 RECONNECT_FIRST_S = 0.02
 CONNECT_TIMEOUT_S = 2.0

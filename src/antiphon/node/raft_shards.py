@@ -31,6 +31,7 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.snapshot import frame, unframe
+from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 from antiphon.node.config import Timings
 from antiphon.records.builder import build_members
 from antiphon.records.entry_id import TermIndex
@@ -38,7 +39,6 @@ from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Entry
 from antiphon.replication.raft import RaftReplica
-from antiphon.wire.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,8 +22,8 @@ from antiphon.errors import (
     StorageFailedError,
 )
 from antiphon.log.disk import BROKEN_DISK, PASSING
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.replication.replica import Replica
-from antiphon.wire.metadata import CLUSTER_SHARD_ID
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node

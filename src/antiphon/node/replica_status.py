@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.wire.requests import ReplicaStatus
+from antiphon.model.requests import ReplicaStatus
 
 if TYPE_CHECKING:
     from antiphon.node.shard_host import ShardHost

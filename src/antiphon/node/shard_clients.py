@@ -27,6 +27,7 @@ from antiphon.errors import (
     TimedOutError,
     WrongKindError,
 )
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.node.append_queue import AppendQueue, Waiting
 from antiphon.node.expired_records import ExpiredRecords
 from antiphon.node.gateway import AppendResult, Buffer
@@ -34,7 +35,6 @@ from antiphon.node.shard_reads import ShardReads
 from antiphon.node.write_order import RefusedAppends
 from antiphon.records.batch import BatchHeader, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
-from antiphon.wire.metadata import CLUSTER_SHARD_ID
 
 if TYPE_CHECKING:
     from antiphon.node.shard_host import ShardHost

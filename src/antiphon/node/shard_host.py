@@ -36,6 +36,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import unreachable
 from antiphon.log.disk import NO_DESCRIPTORS
+from antiphon.model.metadata import ShardMeta
 from antiphon.node.feeding import Feeding
 from antiphon.node.host_services import CommitObserver, HostServices
 from antiphon.node.log_writer import LogWriter, not_as_said
@@ -64,21 +65,19 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
-from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
-from antiphon.wire.metadata import ShardMeta
 
 if TYPE_CHECKING:
     from antiphon.log.operations import Callback, LogOp
     from antiphon.log.producer_state import ProducerState
     from antiphon.log.shard_log import ShardLog
+    from antiphon.model.requests import ReplicaStatus
     from antiphon.node.table_shard import TableShard
     from antiphon.node.topic_settings import TopicSettings
-    from antiphon.wire.requests import ReplicaStatus
 
 
 class InstallingSnapshot(NamedTuple):
@@ -173,8 +172,7 @@ class ShardHost:
         """Does the topic's rule acknowledge what an election may still lose (`local`, small `at_least(k)`)?"""
         if self.every_replica_writes or self.replica.live:
             return False
-        rule, voters = self.replica.commit_rule, len(self.replica.members.voters)
-        return rule.kind is CommitKind.LOCAL or (rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= voters)
+        return self.replica.commit_rule.may_lose(len(self.replica.members.voters))
 
     @property
     def waits_for(self) -> str:
@@ -252,6 +250,7 @@ class ShardHost:
         self.clients.configure(settings)
         if not self.every_replica_writes:
             self.call(self.replica.set_config, settings.replica)
+            self._note_led_term()
 
     def recorded(self, shard: ShardMeta) -> None:
         """The metadata shows the shard like this: a leader that goes by its live set is told of the record (S3.29)."""
@@ -455,6 +454,7 @@ class ShardHost:
         self.proposed_live = None
         if action.role is Role.LEADER:
             self.services.metrics.elections += 1
+            self._note_led_term()
         else:
             if self.table is not None:
                 self.table.stop_leading()
@@ -473,8 +473,6 @@ class ShardHost:
         if self.table is not None:
             self.table.lead()
         self._log.info("leader_ready", term=action.term, log_end=self.log.log_end)
-        if self.acknowledges_early:  # so that a loss is counted even if this process ends before it is found
-            self.note_watermark()
         if self.observer is not None:
             self._steps.later(self.observer.leader_ready, action.term)
         self._steps.later(self.services.host_changed, self)
@@ -509,6 +507,7 @@ class ShardHost:
 
     def _members_changed(self, action: MembersChanged) -> None:
         self._log.info("members_changed", members=action.members, committed=action.committed)
+        self._note_led_term()
         self._steps.later(self.services.host_changed, self)
 
     def _propose_live(self, action: ProposeLive) -> None:
@@ -553,8 +552,16 @@ class ShardHost:
         """Leave a hint for the next start."""
         # A leader may have committed what its own disk does not have yet: then the hint would accuse the disk of a loss.
         self.noted_watermark = min(self.settled, self.log.durable_end)
-        led_term = self.term if self.is_leader and self.acknowledges_early else 0
-        self.submit(self.log.hard_state.stage_high_watermark(self.noted_watermark, led_term))
+        self.submit(self.log.hard_state.stage_high_watermark(self.noted_watermark))
+
+    def _note_led_term(self) -> None:
+        """A loss has to be counted even if the power fails before it is found (S4.28).
+
+        A term that begins is noted before its first entry is written, so also before anything is acknowledged in it.
+        """
+        state = self.log.hard_state
+        if self.is_leader and self.acknowledges_early and state.led_term != self.term:
+            self.submit(state.stage_led_term(self.term))
 
     # -- the end ------------------------------------------------------------------------------------------------
 

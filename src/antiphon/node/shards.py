@@ -21,6 +21,7 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, make_directory
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
+from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 from antiphon.node.multi_host import MultiHost, Place, open_multi_host
 from antiphon.node.raft_shards import (
     Placement,
@@ -49,7 +50,6 @@ from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
-from antiphon.wire.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 
 if TYPE_CHECKING:
     import asyncio
@@ -263,8 +263,8 @@ class Shards:
     ) -> ShardHost:
         node = self._node
         replica = self._make_replica(settings, shard, log, high_watermark)
-        if log.hard_state.led_term and log.hard_state.led_term == log.terms.end.term:
-            replica.recall_acknowledged(log.log_end)
+        if log.hard_state.led_term:  # what came before was in that leader's log, and acknowledged with it
+            replica.recall_acknowledged(log.terms.end_of_term(log.hard_state.led_term).offset)
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:

@@ -14,14 +14,16 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from crc32c import crc32c
 
 from antiphon import system
-from antiphon.errors import AntiphonError, DamagedStoreError, UnavailableError
-from antiphon.log.disk import Disk, discard_tree, make_directory, write_whole
+from antiphon.errors import AntiphonError, CorruptBatchError, DamagedStoreError, UnavailableError
+from antiphon.log.disk import PASSING, Disk, discard_tree, make_directory, write_whole
+from antiphon.model.requests import Done
 from antiphon.node.peer_wire import (
     SnapshotBegin,
     SnapshotChunk,
@@ -33,7 +35,6 @@ from antiphon.node.peer_wire import (
 from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots, crc_of_file
 from antiphon.node.shard_host import ShardHost
 from antiphon.records.entry_id import EntryId
-from antiphon.wire.requests import Done
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -73,6 +74,7 @@ class Snapshots:
         self._directory = directory
         self._sending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._copies: dict[tuple[int, int], Copy] = {}
+        self._numbers = count()  # of copies: a directory that is still being removed is nobody's next one
         self._received = ReceivedSnapshots(node.disk, directory)
         self._log = structlog.get_logger()
         self.sent_bytes = 0
@@ -87,29 +89,35 @@ class Snapshots:
         """Begin to send a snapshot to a follower, or go on with one; tells the replica how it ended."""
         key = (host.shard_id, to)
         if key not in self._sending:
-            self._sending[key] = self._node.spawn(self._send(host, to))
+            self._sending[key] = self._node.spawn(self._send(host, to, host.term))
 
-    async def _send(self, host: ShardHost, to: int) -> None:
+    async def _send(self, host: ShardHost, to: int, term: int) -> None:
         try:
-            at = await self._stream(host, to)
+            at = await self._stream(host, to, term)
         except Exception as error:  # noqa: BLE001 - whatever it is, the replica must hear of it, or it would wait for ever
             bug = None if isinstance(error, (AntiphonError, OSError)) else error
             self._log.warning("snapshot_failed", shard=host.shard_id, to=to, error=str(error), exc_info=bug)
+            if _is_of_the_copy(error):
+                self._drop_copy(host.shard_id, to)
             await asyncio.sleep(self._node.config.timings.reconnect_max / 1000)
             del self._sending[host.shard_id, to]
             host.call(host.replica.snapshot_failed, to)
         else:
             self._log.info("snapshot_sent", shard=host.shard_id, to=to, at=at)
             del self._sending[host.shard_id, to]
-            self._drop(self._copies.pop((host.shard_id, to)))
+            self._drop_copy(host.shard_id, to)
             host.call(host.replica.snapshot_sent, to, at)
 
-    async def _stream(self, host: ShardHost, to: int) -> EntryId:
+    async def _stream(self, host: ShardHost, to: int, term: int) -> EntryId:
+        """Send it as the leader of `term`: of a later one, which may have begun meanwhile, another node may be."""
         copy = await self._copy_for(host, to)
+        if host.term != term:
+            raise UnavailableError(
+                f"shard {host.shard_id} is in term {host.term}; its snapshot was for {term}"
+            )
         link = self._node.link(to)
-        begin = SnapshotBegin(
-            host.shard_id, host.term, copy.at, copy.snapshot_id, copy.files, host.members_at(copy.at.offset)
-        )
+        members = host.members_at(copy.at.offset)
+        begin = SnapshotBegin(host.shard_id, term, copy.at, copy.snapshot_id, copy.files, members)
         progress = await link.ask(begin, CHUNK_TIMEOUT_S)
         if not isinstance(progress, SnapshotProgress) or len(progress.have) != len(copy.files):
             raise UnavailableError(f"node {to} did not say what it has of the snapshot")
@@ -117,7 +125,7 @@ class Snapshots:
             self.resumed_bytes += sum(progress.have)
             self._log.info("snapshot_resumed", shard=host.shard_id, to=to, have_bytes=sum(progress.have))
         await self._send_chunks(host, to, copy, progress.have)
-        await link.ask(SnapshotEnd(host.shard_id, host.term, copy.snapshot_id), CHUNK_TIMEOUT_S)
+        await link.ask(SnapshotEnd(host.shard_id, term, copy.snapshot_id), CHUNK_TIMEOUT_S)
         return copy.at
 
     async def _send_chunks(self, host: ShardHost, to: int, copy: Copy, have: tuple[int, ...]) -> None:
@@ -148,14 +156,22 @@ class Snapshots:
             if kept.at.offset >= host.replica.log_start and host.replica.terms.holds(kept.at):
                 kept.used_s = self._node.now_s()
                 return kept
-            self._drop(self._copies.pop(key))
-        disk, path = self._disk, os.path.join(self._directory, f"{_PREFIX}{host.shard_id}-{to}")
-        make_directory(disk, self._directory)
-        at = await self._take_state(host, path)
-        write_whole(disk, os.path.join(path, PRODUCERS_FILE), host.log.producers.encode(before=at.offset))
-        files = await asyncio.to_thread(_describe, disk, path)
-        copy = self._copies[key] = Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
+            self._drop_copy(*key)
+        name = f"{_PREFIX}{host.shard_id}-{to}-{next(self._numbers)}"
+        make_directory(self._disk, self._directory)
+        copy = self._copies[key] = await self._made_copy(host, os.path.join(self._directory, name))
         return copy
+
+    async def _made_copy(self, host: ShardHost, path: str) -> Copy:
+        disk = self._disk
+        try:
+            at = await self._take_state(host, path)
+            write_whole(disk, os.path.join(path, PRODUCERS_FILE), host.log.producers.encode(before=at.offset))
+            files = await asyncio.to_thread(_describe, disk, path)
+        except Exception:
+            self._drop(path)
+            raise
+        return Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
 
     async def _take_state(self, host: ShardHost, path: str) -> EntryId:
         """Copy the state into the new directory `path`; returns of which prefix of the log it is."""
@@ -179,10 +195,15 @@ class Snapshots:
         now_s = self._node.now_s()
         for key, copy in list(self._copies.items()):
             if key not in self._sending and now_s - copy.used_s > KEEP_S:
-                self._drop(self._copies.pop(key))
+                self._drop_copy(*key)
 
-    def _drop(self, copy: Copy) -> None:
-        self._node.loop.run_in_executor(None, discard_tree, self._disk, copy.path)
+    def _drop_copy(self, shard_id: int, to: int) -> None:
+        copy = self._copies.pop((shard_id, to), None)
+        if copy is not None:
+            self._drop(copy.path)
+
+    def _drop(self, path: str) -> None:
+        self._node.loop.run_in_executor(None, discard_tree, self._disk, path)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -223,6 +244,13 @@ class Snapshots:
             done(UnavailableError(f"the snapshot cannot be put in place: {error}"))
         else:
             done(Done())
+
+
+def _is_of_the_copy(error: Exception) -> bool:
+    """Can the copy not be read, or is it not what it was? Then it would fail again: the next try makes another one."""
+    if isinstance(error, OSError):
+        return error.errno not in PASSING
+    return isinstance(error, CorruptBatchError)  # says the receiver, which has thrown all of it away
 
 
 def _describe(disk: Disk, path: str) -> tuple[SnapshotFile, ...]:

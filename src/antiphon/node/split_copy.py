@@ -25,6 +25,8 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, NotReadyError, StorageFailedError, UnavailableError
+from antiphon.model.cluster import SplitReport, SplitStep
+from antiphon.model.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
 from antiphon.node.table_shard import TableShard, tell_judge
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
@@ -33,8 +35,6 @@ from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Inherit, SplitEntry, build_split_entry
 from antiphon.table.copying import CopiedRow, differences, newer, records_of
 from antiphon.table.evaluator import TableEvaluator
-from antiphon.wire.cluster import SplitReport, SplitStep
-from antiphon.wire.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from antiphon.errors import AntiphonError
+from antiphon.model.cluster import SplitReport, SplitStep
+from antiphon.model.metadata import ShardMeta, SplitPhase
 from antiphon.node.split_copy import SplitCopy, append_entry
 from antiphon.records.split_entries import Freeze, Release, SplitEntry, Thaw
 from antiphon.table.ranges import OwnedRange
-from antiphon.wire.cluster import SplitReport, SplitStep
-from antiphon.wire.metadata import ShardMeta, SplitPhase
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node

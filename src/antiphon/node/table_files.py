@@ -8,7 +8,7 @@ when the log has begun anew, before anything is written to it.
 
 A store that was found damaged is noted so beside its directory (`<shard>.damaged`), because the next start may not look
 where the damage is. It is made anew where the log reaches back to its beginning; elsewhere the replica stays closed until
-it was moved away.
+it was moved away, or its log and store were removed, for the leader to send both anew.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ from antiphon.records.members import Members
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
+    from antiphon.node.table_shard import TableShard
 
 INSTALL_MAGIC: Final = b"ANTIPHIN"
 INSTALL_VERSION: Final = 1
@@ -38,7 +39,7 @@ _NEW_SUFFIX: Final = ".new"
 _ASIDE_SUFFIX: Final = ".old"  # where former versions put the old store
 
 
-Opened = TypeVar("Opened")
+Opened = TypeVar("Opened", bound="TableShard")
 
 
 class Installation(NamedTuple):
@@ -157,12 +158,13 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
     try:
         if disk.exists(path + _DAMAGED_SUFFIX):
             raise DamagedStoreError(f"table store {path} was found damaged before", path=path)
-        return opened()
+        return _not_behind(opened(), path, log)
     except DamagedStoreError as error:
         if log.log_start or log.damaged is not None:
             raise DamagedStoreError(
                 f"{error.message}; the shard's log, which begins at {log.log_start}, cannot make it anew: move this "
-                "replica to another node and back",
+                f"replica to another node, or stop this one, remove {log.path}, {path} and {path}.*, and start it, "
+                "while the other replicas are well: their leader then sends it everything",
                 **error.details,
             ) from error
         structlog.get_logger().warning(
@@ -170,6 +172,17 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
         )
     destroy_state(disk, path)
     return opened()
+
+
+def _not_behind(table: Opened, path: str, log: "ShardLog") -> Opened:
+    """A log is trimmed only behind what its store has, so a store that has less is not the one that was here."""
+    applied = table.state.applied_offset
+    if applied >= log.log_start:
+        return table
+    table.state.close()
+    raise DamagedStoreError(
+        f"table store {path} goes up to {applied} only, so it was lost or is an old one", path=path
+    )
 
 
 def note_damage(disk: Disk, path: str) -> None:

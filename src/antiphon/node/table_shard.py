@@ -20,6 +20,8 @@ from antiphon.errors import (
 )
 from antiphon.invariants import invariant
 from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
+from antiphon.model.metadata import HASH_MAX
+from antiphon.model.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
 from antiphon.node.shard_clients import ShardClients, producer_header
 from antiphon.node.table_files import note_damage
 from antiphon.node.write_order import WriteOrder
@@ -28,8 +30,6 @@ from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import Evaluation, TableEvaluator, results_from_batch
 from antiphon.table.ranges import check_ops, covers, wrong_shard
 from antiphon.table.state import EQUAL, TableState, open_state
-from antiphon.wire.metadata import HASH_MAX
-from antiphon.wire.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog

@@ -5,10 +5,10 @@ from typing import Final
 
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.log.config import LogConfig
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import TopicMeta
 from antiphon.node.config import NodeConfig
 from antiphon.replication.config import ReplicaConfig
-from antiphon.wire.internal import is_internal
-from antiphon.wire.metadata import TopicMeta
 
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
 

@@ -20,9 +20,10 @@ from antiphon.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
+from antiphon.log.operations import TRIM, LogOp
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.model.requests import Trimmed, TrimShard
 from antiphon.node.shard_host import ShardHost
-from antiphon.wire.metadata import CLUSTER_SHARD_ID
-from antiphon.wire.requests import Trimmed, TrimShard
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -51,7 +52,8 @@ async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
                 raise host.stopped_by(error) from error
         limit = min(limit, host.table.state.durable_offset)
     if limit > host.log.log_start:
-        _trim(host, _batch_start(host, limit))
+        limit = _batch_start(host, limit)
+    await _trim(host, limit)
     return host.log.log_start
 
 
@@ -86,13 +88,22 @@ def _check(host: ShardHost, before: int) -> None:
         raise InvalidRequestError(f"a log begins at an offset, not at {before}")
 
 
-def _trim(host: ShardHost, log_start: int) -> None:
+async def _trim(host: ShardHost, log_start: int) -> None:
+    """Done when the disk has it, also where the log begins there by an earlier request: what went must not come back."""
+    trimmed: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
+
+    def finished(error: AntiphonError | None) -> None:
+        if not trimmed.done():
+            trimmed.set_result(error)
+
     op = host.log.trim(log_start)
-    if op is None:
-        return
-    structlog.get_logger().info("log_trimmed", shard=host.shard_id, log_start=log_start, asked=True)
-    host.submit(op)
-    host.call(host.replica.trimmed, log_start)
+    host.submit(op or LogOp(host.log.queue, [], kind=TRIM), finished)
+    if op is not None:
+        structlog.get_logger().info("log_trimmed", shard=host.shard_id, log_start=log_start, asked=True)
+        host.call(host.replica.trimmed, log_start)
+    error = await trimmed
+    if error is not None:
+        raise error
 
 
 async def trim_everywhere(node: "Node", shard_id: int, before: int, timeout_s: float) -> int:

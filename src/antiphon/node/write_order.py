@@ -15,8 +15,8 @@ from typing import Final
 
 from antiphon.errors import NotReadyError, OutOfOrderSequenceError
 from antiphon.log.producer_state import ProducerState
+from antiphon.model.requests import TableWrite
 from antiphon.records.batch import BatchHeader
-from antiphon.wire.requests import TableWrite
 
 REFUSED_MAX: Final = 1000
 WRITERS_MAX: Final = 10_000

@@ -286,7 +286,7 @@ def shards_by_key(column: pa.Array, shards: int, *, table: bool) -> "NDArray[np.
 
 
 def key_hashes(column: pa.Array) -> "Ints":
-    """The hashes that place keys of tables (`wire.metadata.key_hash`); -1 for null. Raises InvalidRequestError."""
+    """The hashes that place keys of tables (`model.metadata.key_hash`); -1 for null. Raises InvalidRequestError."""
     from antiphon.records.arrow_hash_kernels import LONG_KEY, table_hashes
 
     keys, kept = bytes_column(column, "key")

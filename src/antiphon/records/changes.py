@@ -34,7 +34,7 @@ VersionTuple = tuple[int, int, int, int]
 """(version id, modifications, created ms, modified ms), as `VERSION` packs it."""
 
 Outcome = tuple[int, VersionTuple | None]
-"""Status of an operation (`wire.requests.OpStatus`) and, for a refused put, the version that was found."""
+"""Status of an operation (`model.requests.OpStatus`) and, for a refused put, the version that was found."""
 
 
 class ChangeKind(StrEnum):

@@ -53,6 +53,10 @@ class CommitRule:
             )
         return cls(CommitKind.AT_LEAST, int(found[1]))
 
+    def may_lose(self, voters: int) -> bool:
+        """Can an election among so many voters lose what this rule calls committed?"""
+        return self.kind is CommitKind.LOCAL or (self.kind is CommitKind.AT_LEAST and 2 * self.k <= voters)
+
     def __str__(self) -> str:
         return f"at_least({self.k})" if self.kind is CommitKind.AT_LEAST else str(self.kind)
 

@@ -46,6 +46,7 @@ class FollowerSide:
         "_term",
         "_untold",
         "config",
+        "damaged",
         "leader",
         "live",
         "shown",
@@ -59,6 +60,7 @@ class FollowerSide:
         self._log = log
         self.config = config
         self.was_sent_too_little = False  # a snapshot that ends before this log begins
+        self.damaged = False  # the replica's promise is no vote, and its leader is told so
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
         self.shown = log.terms.log_start  # up to where the leader has said that its log is like this one
@@ -167,7 +169,8 @@ class FollowerSide:
         if not self._ack_due:
             self._untold = 0
         mark = log.high_watermark if self.live else NOT_TOLD
-        out.append(Send(self.leader, Ack(self._shard, self._term, log.point(end), self._ack_round, mark)))
+        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, self.damaged)
+        out.append(Send(self.leader, ack))
 
     def persisted(self, out: list[Action]) -> None:
         """More of the log, or the term, is durable: commit and answer what waited for it."""

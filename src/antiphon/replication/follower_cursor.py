@@ -37,6 +37,7 @@ class FollowerStatus(NamedTuple):
     connected: bool
     high_watermark: int = 0  # what it is known to know
     answers: bool = True  # has it said anything in this term since its connection is there?
+    damaged: bool = False  # its promise would be no vote
 
 
 class Push(NamedTuple):
@@ -58,6 +59,7 @@ class FollowerCursor:
         "beat_round",
         "beat_watermark",
         "connected",
+        "damaged",
         "feed_from",
         "feed_ticks",
         "in_flight",
@@ -72,6 +74,7 @@ class FollowerCursor:
         "sent_watermark",
         "slot",
         "state",
+        "wants_term",
     )
 
     def __init__(self, node: NodeId, slot: int) -> None:
@@ -92,11 +95,15 @@ class FollowerCursor:
         self.beat_watermark = 0
         self.sent_watermark = 0  # carried by the last message
         self.known_watermark = 0  # proved to be known to the follower
+        self.damaged = False  # by its own word
         self.quiet_ticks = 0  # since the last progress or question
         self.connected = True
         self.active = True  # heard from since the leader last checked
         self.answers = (
             True  # heard from in this term on this connection; it promised the term when it was added
+        )
+        self.wants_term = (
+            False  # it is damaged, and votes for nobody before a later term has committed an entry
         )
 
     def probe_at(self, offset: int, round_: int) -> None:
@@ -196,6 +203,7 @@ class FollowerCursor:
             self.connected,
             self.known_watermark,
             self.answers,
+            self.damaged,
         )
 
     def progress(self) -> Progress:

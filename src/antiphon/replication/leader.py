@@ -260,6 +260,7 @@ class LeaderSide(LeaderCommit):
             return
         if self._acknowledged(cursor, message.end, message.round, out):
             cursor.accepted(message.round)
+            cursor.damaged = message.damaged
             if (
                 message.high_watermark > cursor.known_watermark
             ):  # of this log, not of one that it may have given up
@@ -378,7 +379,8 @@ class LeaderSide(LeaderCommit):
         mark = self._log.high_watermark
         if cursor.known_watermark < mark and cursor.sent_watermark < mark:
             return True
-        return is_overdue and not cursor.is_settled(cursor.last_pushed, mark)
+        # Who is damaged is asked until it says that it no longer is: the answer may be lost, or overtaken by an older one.
+        return is_overdue and (cursor.damaged or not cursor.is_settled(cursor.last_pushed, mark))
 
     @property
     def needs_tick(self) -> bool:
@@ -386,7 +388,7 @@ class LeaderSide(LeaderCommit):
         if self._reads.is_waiting:
             return True
         log_end, mark = self._log.terms.log_end, self._log.high_watermark
-        if any(not cursor.is_settled(log_end, mark) for cursor in self.cursors.values()):
+        if any(cursor.damaged or not cursor.is_settled(log_end, mark) for cursor in self.cursors.values()):
             return True
         live = self.live
         if live is None:

@@ -134,11 +134,16 @@ class Append(Message, frozen=True, array_like=True, tag=True):
 
 
 class Ack(Message, frozen=True, array_like=True, tag=True):
-    """Follower to leader: my log agrees with yours up to `end` and is durable there (S0.13, S0.29, hazard H2)."""
+    """Follower to leader: my log agrees with yours up to `end` and is durable there (S0.13, S0.29, hazard H2).
+
+    What a `damaged` follower has counts for commits as any other's does, but its promise would be no vote: before members
+    are changed the leader has to know.
+    """
 
     end: EntryId
     round: int
     high_watermark: int = -1  # the follower's own (S3.26); -1: not told
+    damaged: bool = False
 
 
 class Reject(Message, frozen=True, array_like=True, tag=True):

@@ -37,7 +37,7 @@ from antiphon.replication.multi_messages import (
 )
 from antiphon.replication.multi_writer_actions import MultiAction, SplitBrain, Tell, TrimmedAway
 from antiphon.replication.multi_writer_config import MultiWriterConfig
-from antiphon.replication.multi_writer_intake import IntakeSide
+from antiphon.replication.multi_writer_intake import SESSION_BITS, IntakeSide
 from antiphon.replication.multi_writer_relay import TERM, RelaySide, Split
 from antiphon.replication.origin_history import Mark, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
@@ -227,6 +227,11 @@ class MultiWriterReplica:
         """The index, as far as it may be written down."""
         return self._log.durable_marks()
 
+    @property
+    def base(self) -> Mark:
+        """The log's start, with the history before it."""
+        return self._log.index.base
+
     def mark_before(self, offset: int) -> Mark:
         """The last mark at or before an offset of the log: where to begin to work out the history at `offset`."""
         return self._log.index.at_or_before(offset)
@@ -287,7 +292,10 @@ class MultiWriterReplica:
         return out
 
     def _on_subscribe(self, sender: NodeId, message: Subscribe, out: list[MultiAction]) -> None:
+        known = self._relays.cursors[sender].newest_session
         self._relays.on_subscribe(sender, message, out)
+        if message.session >> SESSION_BITS != known >> SESSION_BITS:
+            self._intake.peer_began(sender)
 
     def _on_relay(self, sender: NodeId, message: Relay, out: list[MultiAction]) -> None:
         taken = self._intake.on_relay(sender, message)

@@ -120,6 +120,12 @@ class IntakeSide:
             if not one.halted:
                 self.subscribe(one, out)
 
+    def peer_began(self, node: NodeId) -> None:
+        """The peer's replica was opened anew, perhaps on the same connection: it knows of no subscription of before."""
+        one = self.subscriptions.get(node)
+        if one is not None and one.confirmed:
+            one.due = True
+
     def peer_lost(self, node: NodeId) -> None:
         """Nothing comes from there; what it wrote may come by way of others."""
         one = self.subscriptions.get(node)

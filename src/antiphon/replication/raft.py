@@ -36,6 +36,7 @@ from antiphon.replication.messages import (
     TimeoutNow,
     TransferLeadership,
 )
+from antiphon.replication.quorum import majority
 from antiphon.replication.raft_members import final_members, next_members
 from antiphon.replication.raft_transfer import Transfer, best_successor
 from antiphon.replication.raft_voter import RaftVoter
@@ -192,7 +193,8 @@ class RaftReplica(RaftVoter):
     def _next_members(self, voters: Sequence[NodeId], learners: Sequence[NodeId]) -> Members | None:
         """As `next_members`; whoever is to become a voter must be a learner that votes when it is asked.
 
-        Otherwise an election could come to need a vote that is not given before there is a leader.
+        So must enough of all who are to vote. Otherwise an election could come to need a vote that is not given before there
+        is a leader: that of a damaged voter, or of one that is gone.
         """
         entry = next_members(self.members, voters, learners, settled=self._is_settled)
         for node in () if entry is None else entry.voters:
@@ -200,7 +202,21 @@ class RaftReplica(RaftVoter):
                 raise NotReadyError(
                     f"node {node} is no learner of shard {self.shard} that has caught up; retry"
                 )
+        if entry is not None and entry.voters != self.ensemble:
+            voting = [node for node in entry.voters if self._votes(node)]
+            if len(voting) < majority(len(entry.voters)):
+                raise NotReadyError(
+                    f"of {entry.voters}, which shard {self.shard} is to have, only {voting} would vote now; retry"
+                )
         return entry
+
+    def _votes(self, node: NodeId) -> bool:
+        """Would it vote for a candidate? Who has answered in this term has said before if it is damaged."""
+        leading = self._leading
+        if leading is None or node == self.node_id:
+            return leading is not None
+        cursor = leading.cursors.get(node)
+        return cursor is not None and cursor.answers and cursor.round_echoed > 0 and not cursor.wants_term
 
     def _has_caught_up(self, learner: NodeId) -> bool:
         """Does it hold, durably, the entry that made it a learner, and know of an entry that this term has committed?"""

@@ -265,10 +265,12 @@ class RaftVoter(ReplicaCore):
         """Now and then, until the log is whole. Not in step with the leader's own checks, which start its counts anew."""
         election = self._election
         if self._damaged_ticks % (election.election_ticks_min - election.heartbeat_ticks) == 0:
-            floor = self._repair_floor if self._told_terms is None else -1
-            request = AskTerm(self.shard, self.term, floor)
+            request = self._wanted_term()
             out.extend(Send(peer, request) for peer in self._peers())
         self._damaged_ticks += 1
+
+    def _wanted_term(self) -> AskTerm:
+        return AskTerm(self.shard, self.term, self._repair_floor if self._told_terms is None else -1)
 
     def _on_ask_term(self, sender: NodeId, message: AskTerm, out: list[Action]) -> None:
         """Say what is promised here; a leader who can be elected without the damaged replica begins a new term."""
@@ -279,8 +281,12 @@ class RaftVoter(ReplicaCore):
             return
         self._say_when_durable(sender, TermReply(self.shard, self.term), out)
         leading = self._leading
-        wanted = leading is not None and leading.ready and is_member and message.floor >= self.term
-        if wanted and leading is not None and leading.hears_quorum_without(sender):
+        cursor = None if leading is None else leading.cursors.get(sender)
+        if leading is None or cursor is None or not is_member or message.floor < self.term:
+            return
+        if not cursor.wants_term:
+            cursor.wants_term = True  # who else is there may not be known yet; it asks again
+        elif leading.ready and leading.hears_quorum_without(sender):
             self._ask_for_votes(out)
 
     def _on_term_reply(self, sender: NodeId, message: TermReply, out: list[Action]) -> None:
@@ -373,10 +379,15 @@ class RaftVoter(ReplicaCore):
         """A leader knows its members: whoever it feeds is one, or is to become one."""
         if self.role is Role.NOT_MEMBER and self._index is not None and term > self.term:
             self._fence(term, None, out)
+        known = self.leader if term == self.term else None
         follows = super()._follow(sender, term, event, out)
         if follows and not self._met_leader:
             self._met_leader = True
             self._repair_floor = max(self._repair_floor, term)
+        if follows and known is None and self.damaged and self._repair_floor >= term:
+            out.append(
+                Send(sender, self._wanted_term())
+            )  # before it acknowledges: no vote of this one must be needed
         return follows
 
     def _step_down(self, out: list[Action]) -> None:

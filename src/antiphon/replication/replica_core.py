@@ -129,6 +129,7 @@ class ReplicaCore(ReplicaView):
         if self._cut_damage:
             self._cut_damage = False
             self._log.cut(self._log.terms.log_end, out)
+        following.damaged = self.damaged
         following.on_append(message, out)
         if self.damaged:
             self._check_repair(out)
@@ -297,6 +298,10 @@ class ReplicaCore(ReplicaView):
         ):
             self.damaged = False
             out.append(Repaired())
+            if self._following is not None:
+                # Who waits for this replica to be whole hears it where nobody writes, too.
+                self._following.damaged = False
+                self._following.acknowledge(out)
 
     def storage_failed(self) -> list[Action]:
         """A write or sync failed. The replica stops for good: it serves nobody and says nothing any more."""

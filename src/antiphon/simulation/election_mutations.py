@@ -8,6 +8,7 @@ from antiphon.coordination.election import Election
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.state import ShardRecord
+from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.records.entry_id import EntryId
 from antiphon.replication import replica
 from antiphon.replication.actions import Action, Repaired
@@ -16,7 +17,6 @@ from antiphon.replication.replica import Replica
 from antiphon.replication.replica_core import ReplicaCore
 from antiphon.replication.replica_state import Event, next_role
 from antiphon.simulation.plant import Patch
-from antiphon.wire.metadata import ABSENT_NODE, ShardStatus
 
 
 def _one_is_enough(_: Sequence[NodeId]) -> int:

@@ -22,6 +22,9 @@ from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
+from antiphon.model.cluster import Heartbeat, LiveSet, Register
+from antiphon.model.metadata import NodeMeta, ShardStatus
+from antiphon.model.requests import CreateTopic
 from antiphon.node.memory import LongLived
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import (
@@ -33,9 +36,6 @@ from antiphon.replication.messages import (
     NewTermReply,
 )
 from antiphon.simulation.fleet_nodes import FleetNode
-from antiphon.wire.cluster import Heartbeat, LiveSet, Register
-from antiphon.wire.metadata import NodeMeta, ShardStatus
-from antiphon.wire.requests import CreateTopic
 
 CLUSTER_ID: Final = "fleet"
 TICK_MS: Final = 50

@@ -24,9 +24,9 @@ from antiphon.simulation.plant import Patch
 
 if TYPE_CHECKING:
     from antiphon.coordination.state import ShardRecord
+    from antiphon.model.cluster import LiveSet as Report
+    from antiphon.model.metadata import ShardMeta
     from antiphon.replication.follower_cursor import FollowerCursor
-    from antiphon.wire.cluster import LiveSet as Report
-    from antiphon.wire.metadata import ShardMeta
 
 _go_by_sets = QuorumAckTracker.go_by_sets
 _campaign = Campaign.__init__

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from antiphon.errors import AntiphonError
+from antiphon.model.requests import Fetch
 from antiphon.records.batch import iter_batches
 from antiphon.spark.connection import ShardCall
 from antiphon.spark.offsets import Position, Positions, advance, within_bytes
 from antiphon.spark.options import Admission
 from antiphon.spark.planner import Planner
-from antiphon.wire.requests import Fetch
 
 SIZES_AGE_S: Final = 5.0
 PROBE_BYTES: Final = 64 * 1024

@@ -33,9 +33,8 @@ from antiphon.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.requests import (
     CreateTopic,
     OpStatus,
     Put,
@@ -45,6 +44,7 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.spark.connection import Cluster, ShardCall
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,9 +30,9 @@ from antiphon.errors import (
     WrongKindError,
     from_wire,
 )
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply, MetadataReply
 from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
-from antiphon.wire.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply, MetadataReply
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview

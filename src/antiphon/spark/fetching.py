@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from antiphon.errors import CorruptBatchError, OffsetOutOfRangeError, TimedOutError
+from antiphon.model.requests import Fetch, Fetched
 from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, iter_batches, read_header
 from antiphon.spark.connection import Caller, ShardCall
-from antiphon.wire.requests import Fetch, Fetched
 
 _START: Final = struct.Struct(">qi")  # of a batch: base offset, and the bytes that follow
 WAIT_MS: Final = 500  # a leader that was just elected may not know yet how much is committed

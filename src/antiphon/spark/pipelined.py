@@ -21,6 +21,7 @@ from antiphon.errors import (
     UnavailableError,
     from_wire,
 )
+from antiphon.model.requests import Failure
 from antiphon.spark.connection import (
     ANSWER_TIMEOUT_S,
     PAUSE_S_MAX,
@@ -30,7 +31,6 @@ from antiphon.spark.connection import (
     Cluster,
     ShardCall,
 )
-from antiphon.wire.requests import Failure
 
 WINDOW: Final = 4  # requests of one shard on their way
 BYTES_MAX: Final = 48 * 1024 * 1024  # of all that is not answered

@@ -12,13 +12,8 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.spark import archived
-from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
-from antiphon.spark.offsets import Position, Positions, Span
-from antiphon.spark.options import ReadOptions
-from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.requests import (
     Fetch,
     Fetched,
     GetStatus,
@@ -27,9 +22,14 @@ from antiphon.wire.requests import (
     ReplicaStatus,
     StatusReply,
 )
+from antiphon.spark import archived
+from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
+from antiphon.spark.offsets import Position, Positions, Span
+from antiphon.spark.options import ReadOptions
 
 if TYPE_CHECKING:
-    from antiphon.wire.metadata import ShardMeta
+    from antiphon.model.metadata import ShardMeta
 
 LIST_LATEST: Final = -1  # timestamp of `ListOffset` that asks for the high watermark
 METADATA_AGE_S: Final = 1.0  # added shards and topics are noticed after this long

@@ -10,9 +10,9 @@ import time
 from typing import Final
 
 from antiphon.errors import AntiphonError
+from antiphon.model.requests import Fetch, Fetched
 from antiphon.records.batch import read_header
 from antiphon.spark.connection import Answer, Cluster, ShardCall
-from antiphon.wire.requests import Fetch, Fetched
 
 SHUNNED_S_MIN: Final = 5.0  # and twice as long each time
 SHUNNED_S_MAX: Final = 300.0

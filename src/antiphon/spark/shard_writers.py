@@ -29,12 +29,8 @@ from antiphon.errors import (
     ReplayConflictError,
     WrongShardError,
 )
-from antiphon.spark.connection import Answer, Buffer, Cluster, ShardCall
-from antiphon.spark.job import Job
-from antiphon.spark.pipelined import Pipeline
-from antiphon.spark.rows import RowData
-from antiphon.wire.metadata import KeyRanges, TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import KeyRanges, TopicMeta
+from antiphon.model.requests import (
     AppendBatch,
     Appended,
     Delete,
@@ -44,6 +40,10 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.spark.connection import Answer, Buffer, Cluster, ShardCall
+from antiphon.spark.job import Job
+from antiphon.spark.pipelined import Pipeline
+from antiphon.spark.rows import RowData
 
 WAITING_BATCHES_MAX: Final = 16  # over all shards; what a task holds beyond the rows that are not cut yet
 JOB_BATCHES_MAX: Final = (

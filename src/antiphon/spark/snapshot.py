@@ -19,6 +19,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
+from antiphon.model.metadata import KeyRanges
+from antiphon.model.requests import ListOffset, OffsetReply, Row, TableRows, TableScan
 from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.spark import archived, columns
@@ -29,8 +31,6 @@ from antiphon.spark.planner import LIST_LATEST, Planner
 from antiphon.spark.ranges import Decoder, Place, Range, change_decoder, connect, read_range
 from antiphon.spark.schema import arrow_schema, table_schema
 from antiphon.spark.table_cut import Hashes, answering
-from antiphon.wire.metadata import KeyRanges
-from antiphon.wire.requests import ListOffset, OffsetReply, Row, TableRows, TableScan
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import Fetch, Fetched
 from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Inherit, Release, split_entry_of
 from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.wire.requests import Fetch, Fetched
 
 if TYPE_CHECKING:
-    from antiphon.wire.metadata import ShardMeta, TopicMeta
+    from antiphon.model.metadata import ShardMeta, TopicMeta
 
 FETCH_BYTES: Final = 1024 * 1024
 FETCHES_MAX: Final = 1_000  # between a freeze and its release are the writes of a moment

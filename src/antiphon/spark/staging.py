@@ -26,6 +26,9 @@ from antiphon.errors import (
     UnknownTopicError,
     UnreachableError,
 )
+from antiphon.model import internal
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.requests import AlterTopic, CreateTopic, Fetch, Fetched
 from antiphon.records.batch import (
     HEADER_BYTES,
     HEADER_STRUCT,
@@ -37,9 +40,6 @@ from antiphon.records.batch import (
 )
 from antiphon.records.varint import take_varint, varint
 from antiphon.spark.connection import Buffer, Cluster, ShardCall
-from antiphon.wire import internal
-from antiphon.wire.metadata import Kind, TopicMeta
-from antiphon.wire.requests import AlterTopic, CreateTopic, Fetch, Fetched
 
 STAGED_TOPIC: Final = internal.STAGED_TOPIC
 EPOCHS_TABLE: Final = internal.EPOCHS_TABLE

@@ -19,6 +19,8 @@ from antiphon.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from antiphon.model.metadata import TopicMeta
+from antiphon.model.requests import AppendBatch, Appended
 from antiphon.spark.connection import Address, Cluster, ShardCall
 from antiphon.spark.job import Job
 from antiphon.spark.pipelined import Pipeline
@@ -42,8 +44,6 @@ from antiphon.spark.staging_epochs import (
     now_ms,
 )
 from antiphon.spark.staging_task import INDEX_NUMBER
-from antiphon.wire.metadata import TopicMeta
-from antiphon.wire.requests import AppendBatch, Appended
 
 DECIDE_TRIES_MAX: Final = 20
 WORKING_S: Final = 15.0  # while an epoch is applied, that is said so often

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import msgspec
 
+from antiphon.model.metadata import TopicMeta
+from antiphon.model.requests import Delete, OpStatus, TableGet, TableRows, TableWrite
 from antiphon.spark.connection import Answer, Cluster, ShardCall
 from antiphon.spark.job import Job
 from antiphon.spark.shard_writers import TableWriters, Waiting
-from antiphon.wire.metadata import TopicMeta
-from antiphon.wire.requests import Delete, OpStatus, TableGet, TableRows, TableWrite
 
 
 class EpochTableWriters(TableWriters):

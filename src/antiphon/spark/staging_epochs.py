@@ -22,10 +22,8 @@ import msgspec
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError
 from antiphon.invariants import invariant
-from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.spark.staging import BlobAt
-from antiphon.wire.metadata import TopicMeta
-from antiphon.wire.requests import (
+from antiphon.model.metadata import TopicMeta
+from antiphon.model.requests import (
     Delete,
     ListOffset,
     OffsetReply,
@@ -40,6 +38,8 @@ from antiphon.wire.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.spark.connection import Cluster, ShardCall
+from antiphon.spark.staging import BlobAt
 
 ABSENT: Final = -1
 HEAD: Final = "head"

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
+from antiphon.model import internal
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import Row, Trimmed, TrimShard
 from antiphon.spark.connection import Address, Cluster
-from antiphon.wire import internal
-from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import Row, Trimmed, TrimShard
 
 if TYPE_CHECKING:
     from antiphon.spark.staging_epochs import Epoch, Epochs

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import BatchTooLargeError
+from antiphon.model.metadata import TopicMeta
+from antiphon.model.requests import AppendBatch, Appended
 from antiphon.spark.connection import Answer, Buffer, ShardCall
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.staging import BLOB_BYTES_MAX, BLOB_ROOM_BYTES, BlobHead, encode_blob
 from antiphon.spark.staging_epochs import Part, now_ms
-from antiphon.wire.metadata import TopicMeta
-from antiphon.wire.requests import AppendBatch, Appended
 
 BLOB_BYTES: Final = 2 * 1024 * 1024
 BLOB_PARTS_MAX: Final = 1_000

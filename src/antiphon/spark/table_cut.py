@@ -8,7 +8,7 @@ however the positions of parent and child fit together: clocks of different node
 
 from collections.abc import Mapping, Sequence
 
-from antiphon.wire.metadata import KeyRanges, ShardMeta
+from antiphon.model.metadata import KeyRanges, ShardMeta
 
 Hashes = tuple[int, int]
 """First and last hash of a range of keys."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from antiphon.errors import InvalidRequestError, ProducerFencedError
+from antiphon.model.metadata import TopicMeta
 from antiphon.spark.connection import Cluster, is_multi
 from antiphon.spark.job import EpochTime, Job, record_time_ms
 from antiphon.spark.pipelined import Pipeline
@@ -18,7 +19,6 @@ from antiphon.spark.staging_commit import Place, commit_epoch
 from antiphon.spark.staging_epochs import Epoch, Epochs, Part, now_ms
 from antiphon.spark.staging_task import Stager
 from antiphon.spark.write_options import WriteOptions
-from antiphon.wire.metadata import TopicMeta
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,6 +37,16 @@ from typing import Final, NamedTuple
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
 from antiphon.invariants import invariant
+from antiphon.model.requests import (
+    Delete,
+    DeleteRange,
+    OpResult,
+    OpStatus,
+    Put,
+    TableOp,
+    TableWritten,
+    Version,
+)
 from antiphon.records.batch import Buffer, read_header
 from antiphon.records.changes import (
     INDEX,
@@ -53,16 +63,6 @@ from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table.ranges import advance
 from antiphon.table.state import TableState
-from antiphon.wire.requests import (
-    Delete,
-    DeleteRange,
-    OpResult,
-    OpStatus,
-    Put,
-    TableOp,
-    TableWritten,
-    Version,
-)
 
 ABSENT: Final = -1
 KEY_BYTES_MAX: Final = 64 * 1024

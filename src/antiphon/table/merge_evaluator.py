@@ -12,11 +12,11 @@ and do not rise. Times come from a clock that never falls behind any change that
 
 from collections.abc import Sequence
 
+from antiphon.model.requests import TableOp
 from antiphon.records.changes import INDEX, INDEX_HEADER, VERSION, VERSION_HEADER, VersionTuple
 from antiphon.table.evaluator import Evaluation, TableEvaluator
 from antiphon.table.merge import pack_id
 from antiphon.table.merge_state import MergedState
-from antiphon.wire.requests import TableOp
 
 
 class MergingEvaluator(TableEvaluator):

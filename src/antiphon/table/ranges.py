@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import NotReadyError, WrongShardError
+from antiphon.model.metadata import HASH_MAX, key_hash
+from antiphon.model.requests import DeleteRange, TableOp
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
-from antiphon.wire.metadata import HASH_MAX, key_hash
-from antiphon.wire.requests import DeleteRange, TableOp
 
 NOT_FROZEN: Final = -1
 

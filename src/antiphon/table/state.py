@@ -31,13 +31,13 @@ import msgspec
 
 from antiphon.errors import InvalidRequestError, NewerFormatError, StorageFailedError
 from antiphon.invariants import invariant
+from antiphon.model.metadata import key_hash
+from antiphon.model.requests import Row, Version
 from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
 from antiphon.table.store import Store, StoreEngine
-from antiphon.wire.metadata import key_hash
-from antiphon.wire.requests import Row, Version
 
 FORMAT: Final = 1
 META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
@@ -52,7 +52,7 @@ SCAN_ROWS_MAX: Final = 10_000
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024
 
 EQUAL, FLOOR, CEILING, LOWER, HIGHER = range(5)
-"""Comparisons of `TableState.find`, as in `wire.requests.TableGet`."""
+"""Comparisons of `TableState.find`, as in `model.requests.TableGet`."""
 
 _range = msgspec.msgpack.Decoder(OwnedRange)
 

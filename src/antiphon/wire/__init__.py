@@ -1,1 +1,1 @@
-"""The native protocol: frames, requests and the cluster metadata that they carry. Used by node and client alike."""
+"""Bytes of the native protocol: frames. What they carry is in `antiphon.model`. Used by node and client alike."""

@@ -1,7 +1,7 @@
 """Frames of the native protocol, sans-IO: bytes in, frames out, and back.
 
 A frame is `u32 length | u32 header length | header | payload`, integers big-endian; `length` counts everything after itself.
-The header is the msgpack array `[request_id, body]` (`wire.requests`), the payload is bulk bytes that are never copied here
+The header is the msgpack array `[request_id, body]` (`model.requests`), the payload is bulk bytes that are never copied here
 where that can be: frames that arrive whole are views of the chunk that was fed in. A peer that breaks the rules gets an
 error at the first byte that shows it, before anything of the announced size is buffered.
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from antiphon.errors import FrameTooLargeError, ProtocolViolationError
-from antiphon.wire.requests import FRAME_BYTES_MAX, Reply, Request
+from antiphon.model.requests import FRAME_BYTES_MAX, Reply, Request
 
 Buffer = bytes | bytearray | memoryview
 
@@ -164,6 +164,6 @@ def request_id_of(header: Buffer) -> int:
 
 
 decode_request = MessageDecoder(Request)
-"""Header of a client's frame -> (request id, one of `wire.requests.Request`)."""
+"""Header of a client's frame -> (request id, one of `model.requests.Request`)."""
 decode_reply = MessageDecoder(Reply)
-"""Header of a node's answer -> (request id, one of `wire.requests.Reply`)."""
+"""Header of a node's answer -> (request id, one of `model.requests.Reply`)."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import antiphon
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.errors import KeyNotFoundError
 from antiphon.spark import jobs
 from antiphon.spark.lake.targets import open_target
+from antiphon.tools.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

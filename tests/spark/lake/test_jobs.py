@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from antiphon.errors import BadRecordError, DataLossError, InvalidRequestError, UnknownTopicError
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import Delete, Put, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.spark import jobs
 from antiphon.spark.lake.targets import open_target
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import Delete, Put, TableWrite
 from tests.spark.native_server import MemoryShard, NativeServer
 
 if TYPE_CHECKING:

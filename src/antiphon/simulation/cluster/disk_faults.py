@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon import system
 from antiphon.client.moves import is_on_its_way
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, DamagedStoreError
 from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.disk import PASSING
 from antiphon.log.hard_state import HARD_STATE_NAME
@@ -30,17 +30,17 @@ from antiphon.log.simulated_tree import Copy
 from antiphon.node import trimming
 from antiphon.node.multi_files import ORIGINS_FILE
 from antiphon.node.multi_host import MultiHost
-from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of
+from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.memory_store import MemoryStore
 from antiphon.simulation.rocks_on_disk import RocksOnDisk
 
 if TYPE_CHECKING:
+    from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
     from antiphon.node.node import Node
     from antiphon.node.shard_host import ShardHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
-    from antiphon.wire.metadata import ClusterMeta, ShardMeta, TopicMeta
 
 SHARDS: Final = f"{DIRECTORY}/{SHARDS_NAME}"
 TABLES: Final = f"{DIRECTORY}/tables"
@@ -56,7 +56,7 @@ CALLS: Final = (
     "fsync_dir",
     "listdir",
 )
-TRIMMED: Final = ("log", "rows", "carts")  # by the workloads that never read from an old offset
+TRIMMED: Final = ("log", "rows", "carts")  # whoever reads them by offsets goes on behind what is gone
 STOP_S: Final = 10.0  # a node that takes longer to stop goes on
 LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound again
 
@@ -146,8 +146,9 @@ def _shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[Top
 
 def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     """Can every shard do without what this machine's disk holds?"""
-    if cluster.watch.hurt or newest_metadata(cluster) is None:
-        return False
+    newest = newest_metadata(cluster)
+    if cluster.watch.hurt or newest is None or newest.version < cluster.watch.modes.version:
+        return False  # after a power failure the nodes may know older live sets than those that are recorded
     for _, shard in _shards_on(cluster, machine.node_id):
         if is_on_its_way(shard) or shard.split is not None or len(shard.ensemble) < 3:
             return False
@@ -175,6 +176,7 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
             return
         if faults.stopped:
             _take_back_flips(cluster, machine, needed)
+            _remove_closed_tables(cluster, machine)
         faults.later(LOOK_S, look)
 
     faults.later(LOOK_S, look)
@@ -227,6 +229,24 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
                 return
         elif not _is_whole(cluster, machine, host, needed.get(shard_id, 0)):
             machine.disk.flip_bit(path, bit)
+
+
+def _remove_closed_tables(cluster: "SimulatedCluster", machine: "Machine") -> None:
+    """An operator does what a replica asks for whose store is damaged, or lost, and not to be made from its log."""
+    node = machine.node
+    broken = {} if node is None else node.shards.broken
+    closed = [shard_id for shard_id, error in broken.items() if isinstance(error, DamagedStoreError)]
+    if not closed:
+        return
+    machine.kill()
+    for shard_id in closed:
+        cluster.tell("removed", machine.node_id, shard_id)
+        machine.disk.lose(shard_path(shard_id))
+        for name in _names(machine, TABLES):
+            if name.split(".")[0] == str(shard_id):
+                machine.disk.lose(f"{TABLES}/{name}")
+    cluster.watch.disk_changed(machine)
+    machine.start()
 
 
 def _is_whole(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost", end: int) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from antiphon.log.operations import LogOp
+    from antiphon.model.metadata import ShardMeta
     from antiphon.node.node import Node
     from antiphon.node.shard_host import ShardHost
     from antiphon.records.batch import Buffer
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.cluster.truth import Batch
     from antiphon.simulation.cluster.watch import Watch
-    from antiphon.wire.metadata import ShardMeta
 
 Record = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]
 
@@ -57,7 +57,7 @@ class ModeWatch:
     def __init__(self, cluster: "SimulatedCluster", watch: "Watch") -> None:
         self._cluster = cluster
         self._watch = watch
-        self._version = -1  # of the newest metadata that any node had
+        self.version = -1  # of the newest metadata that any node had
         self._records: dict[int, Record] = {}  # by shard, as the coordinator has recorded them last
         self._markers: list[
             tuple[int, int, int]
@@ -70,8 +70,8 @@ class ModeWatch:
 
     def look(self, node: "Node") -> None:
         """A step of this node is over; what it has committed is judged after this, by the records that it knows."""
-        if node.view.version > self._version:
-            self._version = node.view.version
+        if node.view.version > self.version:
+            self.version = node.view.version
             self._look_at_records(node)
 
     def _look_at_records(self, node: "Node") -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.simulation.cluster.faults import Fault, Faults, register
-from antiphon.wire.internal import is_internal
-from antiphon.wire.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster

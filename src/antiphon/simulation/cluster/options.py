@@ -80,6 +80,7 @@ class ClusterOptions:
     thread_lag_us: int = 0  # what was done in a thread is known so much later, at most
     intruders: int = 0  # clients that write to what belongs to the cluster
     store_block_bytes: int = 4096  # of tables' stores: a row of another block is read where one is damaged
+    record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -140,6 +141,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
             **_intruders(profile, seed),
             **_networks(profile, seed),
             **_delays(profile, seed),
+            **_deletes(profile, seed),
             **overrides,
         },
     )
@@ -203,6 +205,11 @@ def _intruders(profile: str, seed: int) -> dict[str, int]:
 def _delays(profile: str, seed: int) -> dict[str, Any]:
     draw = Random(f"antiphon cluster delays {profile} {seed}")
     return {"thread_lag_us": draw.choice((0, 0, 0, 1_000, 20_000)), "slow_watchers": draw.random() < 0.3}
+
+
+def _deletes(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster deletes {profile} {seed}")
+    return {"record_deleters": 2 if draw.random() < 0.1 else 0}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

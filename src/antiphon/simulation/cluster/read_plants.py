@@ -9,11 +9,11 @@ import msgspec
 from antiphon.client import archive
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
+from antiphon.model.requests import TableRows, TableScan
 from antiphon.node import table_shard
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
-from antiphon.wire.requests import TableRows, TableScan
 
 if TYPE_CHECKING:
     from antiphon.node.shard_clients import ShardClients
@@ -72,7 +72,7 @@ READ_PLANTS: Final = (
         (
             Edit(
                 Watch,
-                "_follow",
+                "_follow_log",
                 "            if changes:\n",
                 "            await self._cluster.refresh()\n"
                 "            for shard in (await self._resolve()).shards:\n"

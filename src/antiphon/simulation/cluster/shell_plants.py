@@ -5,6 +5,7 @@ from typing import Any, Final
 from antiphon.kafka import produce
 from antiphon.kafka.group_coordinator import GroupCoordinator
 from antiphon.log import producer_state
+from antiphon.model.cluster import MetadataView
 from antiphon.node import native_door
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.native_door import NativeSession
@@ -13,7 +14,6 @@ from antiphon.node.shard_host import ShardHost
 from antiphon.node.shard_reads import ShardReads
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES, TROUBLE
-from antiphon.wire.cluster import MetadataView
 
 _INTRUDED: Final[dict[str, Any]] = {
     **CALM,

@@ -12,11 +12,12 @@ from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
+    from antiphon.model.cluster import MetadataDelta
     from antiphon.node.node import Node
     from antiphon.node.shard_host import ShardHost
+    from antiphon.records.entry_id import EntryId
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.cluster.truth import ShardTruth
-    from antiphon.wire.cluster import MetadataDelta
 
 Judge = Callable[..., None]
 """Called with a check and its arguments, in the middle of a step."""
@@ -46,12 +47,19 @@ def _check_version(machine: "Machine", before: int, now: int) -> None:
 
 
 def listen_to_host(judge: Judge, machine: "Machine", host: "ShardHost", truth: "ShardTruth") -> None:
-    """Look on when a log is trimmed, and when those who follow a table are woken."""
-    cut_off, wake = host.log.trim, host.clients._wake  # noqa: SLF001 - to look on
+    """Look on when a log begins elsewhere, and when those who follow a table are woken."""
+    cut_off, start_anew, wake = host.log.trim, host.log.reset, host.clients._wake  # noqa: SLF001 - to look on
+    truth.begins(host.log.log_start)
 
     def trim(log_start: int) -> "LogOp | None":
         judge(_check_trim, machine, host, truth, log_start)
-        return cut_off(log_start)
+        op = cut_off(log_start)
+        truth.begins(host.log.log_start)
+        return op
+
+    def reset(at: "EntryId", *rest: Any, **named: Any) -> "LogOp":
+        truth.begins(at.offset)
+        return start_anew(at, *rest, **named)
 
     def woken(**which: Any) -> None:
         if which["committed"]:
@@ -59,6 +67,7 @@ def listen_to_host(judge: Judge, machine: "Machine", host: "ShardHost", truth: "
         wake(**which)
 
     host.log.trim = trim  # type: ignore[method-assign]
+    host.log.reset = reset  # type: ignore[method-assign]
     if host.table is not None:
         host.clients._wake = woken  # type: ignore[method-assign]  # noqa: SLF001
 

@@ -1,13 +1,24 @@
 """Bugs to plant in snapshots: how they are made, sent, and put in the place of a replica's log and store."""
 
-from typing import Final
+from typing import Any, Final
 
 from antiphon.node import received_snapshots, shards, trimming
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import SNAPSHOTS
+from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
 from antiphon.simulation.memory_store import MemoryStore
+
+_COPIED_SLOWLY: Final[dict[str, Any]] = {
+    **SNAPSHOTS,
+    "table_shards": 6,
+    "appenders": 0,
+    "putters": 4,
+    "fault_every_ms": 40,
+    "fault_lasts_ms": 500,
+    "thread_lag_us": 1_000_000,
+}
+"""Followers and leaders come and go, and logs are trimmed, while tables are copied for snapshots."""
 
 _SENT: Final = (
     ClusterPlant(
@@ -16,7 +27,7 @@ _SENT: Final = (
         (
             Edit(
                 Snapshots,
-                "_copy_for",
+                "_made_copy",
                 "host.log.producers.encode(before=at.offset)",
                 "type(host.log.producers)().encode()",
             ),
@@ -40,8 +51,42 @@ _SENT: Final = (
                 "if size != file.size_bytes:",
             ),
         ),
-        options={**SNAPSHOTS, "cut_weight": 2, "thread_lag_us": 300_000},
+        options={
+            **SNAPSHOTS,
+            "cut_weight": 2,
+            "kill_weight": 4,
+            "fault_lasts_ms": 500,
+            "thread_lag_us": 300_000,
+            "table_shards": 4,
+            "appenders": 0,
+            "operations_per_s": 60,
+        },
         rare=True,
+    ),
+    ClusterPlant(
+        "node-snapshot-send-never-ends",
+        "a send of a snapshot whose log is trimmed while the table is copied ends with an error that nobody handles",
+        (
+            Edit(
+                Snapshots, "_send", "except Exception as error:", "except (AntiphonError, OSError) as error:"
+            ),
+            Edit(Snapshots, "_take_state", "if offset >= terms.log_start:", "if True:"),
+        ),
+        options=_COPIED_SLOWLY,
+    ),
+    ClusterPlant(
+        "node-offers-snapshot-in-a-later-term",
+        "a snapshot that was begun in one term is offered in the one that its sender is in when its table is copied",
+        (
+            Edit(Snapshots, "_stream", "if host.term != term:", "if False:"),
+            Edit(
+                Snapshots,
+                "_stream",
+                "SnapshotBegin(host.shard_id, term,",
+                "SnapshotBegin(host.shard_id, host.term,",
+            ),
+        ),
+        options={**_COPIED_SLOWLY, "operator_weight": 6, "commands": "elect"},
     ),
 )
 
@@ -94,6 +139,16 @@ _STORES: Final = (
     ),
 )
 
+_DELETES: Final[dict[str, Any]] = {
+    **CRASHES,
+    "slow_calls_weight": 2,
+    "appenders": 0,
+    "putters": 0,
+    "record_deleters": 3,
+    "operations_per_s": 900,
+}
+"""Clients of Kafka's protocol let logs begin later, while nodes crash and disks are slow."""
+
 _TRIMMED: Final = (
     ClusterPlant(
         "node-trims-uncommitted",
@@ -103,6 +158,18 @@ _TRIMMED: Final = (
             Edit(trimming, "trim_replica", "min(fed, host.settled, ", "min(fed, "),
         ),
         options=SNAPSHOTS,
+    ),
+    ClusterPlant(
+        "node-answers-trims-at-once",
+        "where a log begins is answered before the disk has it",
+        (Edit(trimming, "_trim", "error = await trimmed", "error = None"),),
+        options=_DELETES,
+    ),
+    ClusterPlant(
+        "node-trims-all-that-is-settled",
+        "a log is trimmed as far as it is committed, whatever was asked for",
+        (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.settled, "),),
+        options=_DELETES,
     ),
 )
 

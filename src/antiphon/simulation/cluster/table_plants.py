@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from antiphon.model.requests import Delete, Put, TableOp
 from antiphon.node import table_shard
 from antiphon.node.shard_host import ShardHost
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
-from antiphon.wire.requests import Delete, Put, TableOp
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 

@@ -27,6 +27,7 @@ class ShardTruth:
         self.shard_id = shard_id
         self.batches: list[Batch] = []
         self.end = 0
+        self.latest_start = 0  # of the log of any replica, ever: what is before it may be gone
         self.producers: dict[int, None] = {}  # who wrote any of it
         self._at: dict[int, int] = {}  # base offset -> place in `batches`
 
@@ -66,6 +67,10 @@ class ShardTruth:
         if header.producer_id >= 0:
             self.producers[header.producer_id] = None
         return True
+
+    def begins(self, log_start: int) -> None:
+        """A replica's log begins there."""
+        self.latest_start = max(self.latest_start, log_start)
 
     @property
     def end_id(self) -> EntryId:

@@ -91,7 +91,7 @@ class _Seen:
     def __init__(self, host: "MultiHost") -> None:
         self.host = host
         self.multi = host.multi
-        self.base: Mark = host.multi.mark_before(host.multi.log_start)
+        self.base: Mark = host.multi.base
         self.at = self.base.offset  # all before it was looked at on the disk
         self.end = -1  # the durable end at that time
         self.clock = self.base.clock  # at `at`
@@ -188,7 +188,7 @@ class MultiWatch:
                     multi.shard,
                     f"node {machine.node_id} found other histories: {multi.splits} (node: origin, LSN)",
                 )
-            if multi.durable_end != seen.end or multi.log_start != seen.base.offset:
+            if multi.durable_end != seen.end or multi.base != seen.base:
                 self._look_at_log(machine, seen)
             if seen.changed:
                 self._look_at_rows(machine, seen)
@@ -248,7 +248,7 @@ class MultiWatch:
     def _look_at_log(self, machine: "Machine", seen: _Seen) -> None:
         """What has become durable since the last time."""
         multi, truth = seen.multi, self.truth(seen.multi.shard)
-        if multi.log_start != seen.base.offset:
+        if multi.base != seen.base:
             self._look_at_base(machine, seen, truth)
         is_hurt = machine.node_id in self._hurt
         try:
@@ -304,8 +304,8 @@ class MultiWatch:
     def _look_at_base(self, machine: "Machine", seen: _Seen, truth: MultiTruth) -> None:
         """The log begins elsewhere: it was trimmed, or goes on behind what a peer has no more."""
         multi, node = seen.multi, machine.node_id
-        base = multi.mark_before(multi.log_start)
-        was, seen.base = seen.base, base
+        was, base = seen.base, multi.base
+        seen.base = base
         if not covers(multi.vclock, base.clock) or base.offset >= seen.at:
             seen.jump = base
             truth.skips(node, base.clock)

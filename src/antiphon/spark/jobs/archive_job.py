@@ -23,13 +23,13 @@ from antiphon.client.archive_format import ArchivedFile, archived_until, holder,
 from antiphon.client.cluster import parse_servers
 from antiphon.client.connection import parse_address
 from antiphon.errors import AntiphonError, ArchiveError
+from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.model.requests import Trimmed, TrimShard
 from antiphon.spark.archived import Catalog, topic_named
 from antiphon.spark.connection import Address, Cluster
 from antiphon.spark.jobs.archive_plan import Limits, Place, ShardPlan, plan
 from antiphon.spark.jobs.archive_tasks import ArchiveTask, run_task
 from antiphon.spark.spark_errors import our_error
-from antiphon.wire.metadata import ShardMeta, TopicMeta
-from antiphon.wire.requests import Trimmed, TrimShard
 
 if TYPE_CHECKING:
     import pyarrow as pa

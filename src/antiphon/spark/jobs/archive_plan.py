@@ -9,10 +9,10 @@ from antiphon.client.archive_files import Options, file_system
 from antiphon.client.archive_format import FORMAT_VERSION, ArchivedFile, archived_until, reaching
 from antiphon.client.archive_places import file_prefix, location_problem, shard_directory, topic_directory
 from antiphon.errors import ArchiveError, InvalidRequestError
+from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.model.requests import GetStatus, ListOffset, OffsetReply, ReplicaStatus
 from antiphon.spark.archived import Catalog, refuse_unfit
 from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.wire.metadata import ShardMeta, TopicMeta
-from antiphon.wire.requests import GetStatus, ListOffset, OffsetReply, ReplicaStatus
 
 LATEST: Final = -1
 FILES_PER_RUN: Final = 100_000

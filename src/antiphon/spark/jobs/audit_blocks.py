@@ -13,6 +13,7 @@ from crc32c import crc32c
 from xxhash import xxh3_128
 
 from antiphon.errors import AntiphonError, DamagedLogError, OffsetOutOfRangeError, UnreachableError
+from antiphon.model.requests import Fetched
 from antiphon.records.batch import (
     CODEC_MASK,
     CODEC_NAMES,
@@ -38,7 +39,6 @@ from antiphon.spark.jobs.audit_model import (
     MarkerSpan,
 )
 from antiphon.spark.jobs.audit_origins import OriginScanner
-from antiphon.wire.requests import Fetched
 
 FINDINGS_PER_BLOCK: Final = 20
 FAILURES_MAX: Final = 3  # of one range; then the rest of it is left unread

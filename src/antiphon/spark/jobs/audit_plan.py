@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError, WrongKindError
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
+from antiphon.model.requests import ReplicaStatus
 from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_model import (
@@ -24,8 +26,6 @@ from antiphon.spark.jobs.audit_model import (
     ReplicaPlan,
     ShardPlan,
 )
-from antiphon.wire.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
-from antiphon.wire.requests import ReplicaStatus
 
 BLOCK_OFFSETS: Final = 65_536
 BLOCK_BYTES: Final = 32 * 1024 * 1024

@@ -28,6 +28,8 @@ from antiphon.errors import (
     UnavailableError,
     WrongShardError,
 )
+from antiphon.model.metadata import HASH_MAX
+from antiphon.model.requests import TableRows, TableScan
 from antiphon.records.batch import BatchHeader, iter_batches
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.decode import raw_records
@@ -35,8 +37,6 @@ from antiphon.spark.jobs.audit_blocks import ReplicaLog
 from antiphon.spark.jobs.audit_judge import limited, odd_ones
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_model import DIFFERS, INCOMPLETE, NOWHERE, Finding, ShardPlan, ShardResult
-from antiphon.wire.metadata import HASH_MAX
-from antiphon.wire.requests import TableRows, TableScan
 
 KEYS_PER_BUCKET: Final = 50_000
 BUCKETS_MAX: Final = 4096

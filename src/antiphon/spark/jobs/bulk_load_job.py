@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import TableScan
 from antiphon.spark.connection import Cluster, ShardCall, is_multi
 from antiphon.spark.jobs.bulk_load_columns import ORDER_COLUMN, load_frame
 from antiphon.spark.jobs.bulk_load_writer import (
@@ -36,7 +37,6 @@ from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.shard_writers import TableWriters
 from antiphon.spark.spark_errors import our_error
-from antiphon.wire.requests import TableScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from antiphon.wire.metadata import TopicMeta
+    from antiphon.model.metadata import TopicMeta
 
     Writer = Callable[[LoadSpec, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

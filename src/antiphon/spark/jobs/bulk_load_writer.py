@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from antiphon.errors import InvalidRequestError, OverloadedError, ReplayConflictError, UnknownTopicError
+from antiphon.model.requests import Failure, TableOp
 from antiphon.spark.connection import Address, Answer, Cluster
 from antiphon.spark.job import Job
 from antiphon.spark.jobs.digests import Digest, digest_of
 from antiphon.spark.jobs.job_book import JobBook
 from antiphon.spark.rows import RowData
 from antiphon.spark.shard_writers import JOB_BATCHES_MAX, TableWriters
-from antiphon.wire.requests import Failure, TableOp
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from antiphon.model.metadata import TopicMeta
     from antiphon.spark.shard_writers import Waiting
-    from antiphon.wire.metadata import TopicMeta
 
 TASK_COLUMN: Final = "_task"
 TASKS_MAX: Final = 1 << 20

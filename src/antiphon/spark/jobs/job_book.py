@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.model import internal
+from antiphon.model.metadata import KeyRanges, Kind
+from antiphon.model.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.staging import administer
-from antiphon.wire import internal
-from antiphon.wire.metadata import KeyRanges, Kind
-from antiphon.wire.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
 
 JOBS_TABLE: Final = internal.JOBS_TABLE
 NAME_LENGTH_MAX: Final = 1_000

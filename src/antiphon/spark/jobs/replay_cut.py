@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import ListOffset, OffsetReply
 from antiphon.spark.archived import archived_offset_at, archived_rows, archived_start
 from antiphon.spark.connection import Cluster, ShardCall, is_multi
 from antiphon.spark.split_cuts import settle
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import ListOffset, OffsetReply
 
 if TYPE_CHECKING:
-    from antiphon.wire.metadata import ShardMeta, TopicMeta
+    from antiphon.model.metadata import ShardMeta, TopicMeta
 
 LIST_LATEST: Final = -1
 TIME_MS_MAX: Final = 253_402_300_799_000  # the end of the year 9999

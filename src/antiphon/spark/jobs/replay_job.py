@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import InvalidRequestError, UnknownTopicError
+from antiphon.model.metadata import Kind
 from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.replay_cut import AsOfOffset, Cut, find_cut, parse_offsets
 from antiphon.spark.jobs.replay_frames import (
@@ -33,13 +34,12 @@ from antiphon.spark.jobs.replay_frames import (
 )
 from antiphon.spark.jobs.replay_output import Output, Replayed, deliver
 from antiphon.spark.option_values import parse_servers
-from antiphon.wire.metadata import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from antiphon.model.metadata import TopicMeta
     from antiphon.spark.lake.targets import Target
-    from antiphon.wire.metadata import TopicMeta
 
 TIMEOUT_MS: Final = 120_000
 

@@ -17,6 +17,8 @@ from antiphon.errors import (
     UnknownTopicError,
     VerificationError,
 )
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic
 from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.bulk_load_job import (
     BATCH_BYTES,
@@ -35,14 +37,12 @@ from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.shard_writers import TableWriters
 from antiphon.spark.staging import administer
-from antiphon.wire.metadata import Kind
-from antiphon.wire.requests import CreateTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from antiphon.model.metadata import TopicMeta
     from antiphon.spark.lake.targets import Target
-    from antiphon.wire.metadata import TopicMeta
 
 MakeFrame = Callable[[Cut], "DataFrame"]
 LAKE_EPOCH: Final = 1

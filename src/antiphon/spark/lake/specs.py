@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import ListOffset
 from antiphon.spark.connection import Cluster, ShardCall
 from antiphon.spark.lake.avro_values import learnt_avsc
 from antiphon.spark.lake.ddl import parse_columns
@@ -16,7 +17,6 @@ from antiphon.spark.lake.mirror import Source
 from antiphon.spark.lake.staged import lake_schema
 from antiphon.spark.lake.values import FORMATS, NEW_FIELDS, ValueSpec, check_choice
 from antiphon.spark.option_values import parse_servers
-from antiphon.wire.requests import ListOffset
 
 SAMPLE_OFFSETS: Final = 5_000  # from each end of the log, over all shards
 FRAMINGS: Final = ("none", "confluent", "container")

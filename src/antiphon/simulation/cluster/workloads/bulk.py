@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
+from antiphon.model.metadata import KeyRanges, TopicMeta
+from antiphon.model.requests import Put, TableOp, TableWrite
 from antiphon.simulation.cluster.settle import folded
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
-from antiphon.wire.metadata import KeyRanges, TopicMeta
-from antiphon.wire.requests import Put, TableOp, TableWrite
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster

@@ -16,6 +16,7 @@ from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
 from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
+from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
@@ -46,6 +47,7 @@ DRAWN: Final[dict[str, Make]] = {
     "http_clients": lambda cluster, *_: HttpWorkload(cluster),
     "intruders": lambda cluster, *_: IntruderWorkload(cluster),
     "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
+    "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""
 

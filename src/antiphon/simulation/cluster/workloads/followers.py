@@ -3,6 +3,9 @@
 Committed reads are held to the committed log at the moment in which they arrive. Where that is not promised (uncommitted
 reads, a commit rule that may lose what it acknowledged, a topic that every replica writes) a reader may still see only what
 somebody has sent, at offsets that rise; a fail-over may take the place away at which it reads.
+
+A reader whose place was trimmed begins anew with the first record that is there. It may be none: what was trimmed at the
+replica that leads in that moment is given to nobody, though others still have it.
 """
 
 from contextlib import aclosing
@@ -28,7 +31,7 @@ EARLIEST: Final = -2
 
 
 class _Reader:
-    """One reader of one shard. `next`: the offset behind the last record that it was given; -1: none yet."""
+    """One reader of one shard. `next`: behind the last record that it was given; -1: none since it began (anew)."""
 
     def __init__(self, shard: int, shard_id: int, isolation: str, *, judged: bool) -> None:
         self.shard = shard
@@ -62,6 +65,10 @@ class _Committed:
         """The record before this one, -1 for the first."""
         place = self._following[offset]
         return self.offsets[place - 1] if place else -1
+
+    def due(self, reader: _Reader) -> int:
+        """From where on a reader has to be given everything. One that begins may begin where any log has begun."""
+        return self._truth.latest_start if reader.next < 0 else reader.next
 
 
 class FollowerWorkload(FollowingWorkload):
@@ -147,32 +154,33 @@ class FollowerWorkload(FollowingWorkload):
             )
             before = log.before(record.offset)
             require(
-                reader.next < 0 or before < reader.next,
+                before < log.due(reader),
                 "read-without-gaps",
                 shard_id,
-                f"{what}, after {reader.next - 1}, and there is {log.values.get(before)!r} at {before}",
+                f"{what}, and was to be given all from {log.due(reader)} on: {log.values.get(before)!r} is at {before}",
             )
         reader.next = record.offset + 1
 
     def _check_gone(self, reader: _Reader, log_start: int) -> None:
         """Where a committed read cannot go on, the log was trimmed."""
+        latest = self.cluster.watch.truth(reader.shard_id).latest_start
         require(
-            not reader.judged or reader.next < log_start,
+            not reader.judged or reader.next < log_start <= latest,
             "read-goes-on",
             reader.shard_id,
-            f"a reader cannot go on at {reader.next}, and the log begins at {log_start}",
+            f"a reader at {reader.next} is told that the log begins at {log_start}, and none began after {latest}",
         )
 
     def has_everything(self) -> bool:
         """See `FollowingWorkload`."""
         for log in self._logs.values():
             log.learn()
-        return all(
-            not self._logs[reader.shard_id].offsets
-            or reader.next > self._logs[reader.shard_id].offsets[-1]
-            or not reader.judged
-            for reader in self._readers
-        )
+        return not any(reader.judged and self._waits(reader) for reader in self._readers)
+
+    def _waits(self, reader: _Reader) -> bool:
+        """Is there something that it has to be given, and was not?"""
+        log = self._logs[reader.shard_id]
+        return bool(log.offsets) and log.offsets[-1] >= log.due(reader)
 
     def check(self) -> None:
         """See `Workload`: everything was judged when it arrived, and all have everything."""

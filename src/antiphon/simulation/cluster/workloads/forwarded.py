@@ -11,11 +11,8 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.connection import open_connection
 from antiphon.client.table_writer import refusal
 from antiphon.errors import AntiphonError, TimedOutError
-from antiphon.simulation.cluster.machine import NATIVE_PORT
-from antiphon.simulation.cluster.workloads.table import TableWorkload
-from antiphon.simulation.violation import require
-from antiphon.wire.metadata import KeyRanges
-from antiphon.wire.requests import (
+from antiphon.model.metadata import KeyRanges
+from antiphon.model.requests import (
     Delete,
     OpStatus,
     Put,
@@ -27,6 +24,9 @@ from antiphon.wire.requests import (
     TableWritten,
     Version,
 )
+from antiphon.simulation.cluster.machine import NATIVE_PORT
+from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.client.connection import Connection

@@ -19,17 +19,9 @@ from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError, TopicExistsError
 from antiphon.invariants import invariant
 from antiphon.kafka.apis import PRODUCE
-from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
-from antiphon.records.builder import build_batch, seal
-from antiphon.simulation.cluster import kafka_messages as m
-from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.machine import KAFKA_PORT, NATIVE_PORT
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
-from antiphon.simulation.runtime.loop import current_process
-from antiphon.simulation.violation import require
-from antiphon.wire.internal import CLUSTER_LOG, GROUPS_TABLE, JOBS_TABLE, KINDS, NODES_ONLY, STAGED_TOPIC
-from antiphon.wire.metadata import CLUSTER_SHARD_ID, Kind
-from antiphon.wire.requests import (
+from antiphon.model.internal import CLUSTER_LOG, GROUPS_TABLE, JOBS_TABLE, KINDS, NODES_ONLY, STAGED_TOPIC
+from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
+from antiphon.model.requests import (
     AlterTopic,
     AppendBatch,
     CreateTopic,
@@ -39,6 +31,14 @@ from antiphon.wire.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from antiphon.records.builder import build_batch, seal
+from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.machine import KAFKA_PORT, NATIVE_PORT
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.runtime.loop import current_process
+from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient

@@ -21,6 +21,8 @@ PARTITIONS: Final = 2
 class KafkaWorkload(Workload):
     """See the module's text. The topic loses nothing: no `commit=local`, one writer a shard."""
 
+    topic = TOPIC
+
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
         self.shard_ids: dict[int, int] = {}  # by partition
@@ -33,10 +35,10 @@ class KafkaWorkload(Workload):
         with contextlib.suppress(TopicExistsError):  # another workload made it
             await insist(
                 lambda: db.create_topic(
-                    TOPIC, shards=PARTITIONS, replicas=options.replicas, profile=profile, config=config
+                    self.topic, shards=PARTITIONS, replicas=options.replicas, profile=profile, config=config
                 )
             )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.topic)
         self.shard_ids = {shard.index: shard.shard_id for shard in found.shards}
 
     def client(self, process: "Process") -> KafkaClient:

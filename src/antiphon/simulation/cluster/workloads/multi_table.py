@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError
+from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
 from antiphon.node.multi_batches import identity
 from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
@@ -16,7 +17,6 @@ from antiphon.simulation.cluster.settle_multi import Identity, entries_of
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell, unpack_id
-from antiphon.wire.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient

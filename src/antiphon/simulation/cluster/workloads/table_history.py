@@ -44,6 +44,11 @@ def positions(cluster: "SimulatedCluster") -> Positions:
     return {shard_id: truth.end for shard_id, truth in cluster.watch.truths.items()}
 
 
+def latest_starts(cluster: "SimulatedCluster") -> Positions:
+    """Where the log of a replica has begun so far, at the latest: what is before may be gone."""
+    return {shard_id: truth.latest_start for shard_id, truth in cluster.watch.truths.items()}
+
+
 class TableHistory:
     """See the module's text. `shard_ids`: the shards that the table was made with."""
 

@@ -7,13 +7,13 @@ says, and what is judged is that nothing of those was written.
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError, KeyNotFoundError, VersionMismatchError
+from antiphon.model.metadata import KeyRanges
+from antiphon.model.requests import Delete, Put
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table_history import Positions, Seen, TableHistory, positions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
 from antiphon.table.evaluator import ABSENT
-from antiphon.wire.metadata import KeyRanges
-from antiphon.wire.requests import Delete, Put
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient

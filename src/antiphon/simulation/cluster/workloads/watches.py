@@ -3,18 +3,27 @@
 A watcher gives up now and then, or its watch fails; then it goes on behind the last change that it was given. A watch that
 saw a split begin gives each key's changes in order; one that began when a table was split follows all shards at once, and
 promises an order for each of them only.
+
+A watcher that is behind what was trimmed is told so, and goes on where the log begins now: it misses what it was told is
+gone, and nothing else.
 """
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.watch import Change
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, OffsetOutOfRangeError
+from antiphon.model.metadata import ShardMeta
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
-from antiphon.simulation.cluster.workloads.table_history import Positions, TableHistory, Written, positions
+from antiphon.simulation.cluster.workloads.table_history import (
+    Positions,
+    TableHistory,
+    Written,
+    latest_starts,
+    positions,
+)
 from antiphon.simulation.violation import require
-from antiphon.wire.metadata import ShardMeta
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -36,12 +45,24 @@ class Watcher:
         self.start = start
         self.before: Positions = {}  # when the first watch was asked for
         self.after: Positions = {}  # when it had begun
+        self.first: Positions = {}  # where it began at the latest: there, or where a log began in that moment
         self.given: dict[int, list[Change]] = {}
-        self.next: dict[int, int] = {}  # by shard: behind the last change that was given
+        self.next: dict[
+            int, int
+        ] = {}  # by shard: behind the last change that was given, or what was passed over
+        self.missed: dict[int, list[range]] = {}  # by shard: offsets that it was told are gone
         self.shards: dict[int, int] = {}  # shard ids by their place in the table
         self.watches: list[
             tuple[Positions, list[tuple[int, Change]]]
         ] = []  # of each: when it had begun, all that it gave
+
+    def place(self, shard_id: int) -> int:
+        """From where on it has to be given everything."""
+        return self.next.get(shard_id, self.first.get(shard_id, 0))
+
+    def misses(self, shard_id: int, offset: int) -> bool:
+        """Was it told that this is gone?"""
+        return any(offset in gone for gone in self.missed.get(shard_id, ()))
 
 
 class WatchWorkload(FollowingWorkload):
@@ -70,10 +91,22 @@ class WatchWorkload(FollowingWorkload):
     async def _watch_again(self, db: "AsyncClient", process: "Process", watcher: Watcher) -> None:
         while True:
             try:
-                await self._watch(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
+                await self._watch_or_pass_over(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
             except AntiphonError as error:
                 self.cluster.tell("watch-failed", error.code)
                 await self.think(process)
+
+    async def _watch_or_pass_over(self, db: "AsyncClient", watcher: Watcher, changes: int) -> None:
+        try:
+            await self._watch(db, watcher, changes)
+        except OffsetOutOfRangeError as error:
+            index = int(error.details["shard"])
+            if index not in watcher.shards:
+                await self._shards(db, watcher)
+            if index in watcher.shards:  # else another node's metadata was older: it happens again
+                gone = range(int(error.details["asked"]), int(error.details["start"]))
+                self._pass_over(watcher, watcher.shards[index], gone)
+            raise
 
     async def _shards(self, db: "AsyncClient", watcher: Watcher) -> tuple[ShardMeta, ...]:
         topics = (await db.metadata()).topics
@@ -93,6 +126,7 @@ class WatchWorkload(FollowingWorkload):
             watcher.watches.append((positions(self.cluster), []))
             if not watcher.after:
                 watcher.before, watcher.after = before, positions(self.cluster)
+                watcher.first = watcher.after if watcher.start == LATEST else latest_starts(self.cluster)
             async for change in watch:
                 if change.shard not in watcher.shards:
                     await self._shards(db, watcher)
@@ -110,8 +144,21 @@ class WatchWorkload(FollowingWorkload):
     @staticmethod
     def _start_in(watcher: Watcher, shard_id: int) -> int:
         """Behind what was given of a shard, or where the first watch began there."""
-        first = watcher.after.get(shard_id, 0) if watcher.start == LATEST else EARLIEST
+        first = watcher.after.get(shard_id, 0) if watcher.start == LATEST else 0
         return watcher.next.get(shard_id, first)
+
+    def _pass_over(self, watcher: Watcher, shard_id: int, gone: range) -> None:
+        """A watch cannot go on, as these offsets are gone: so they should be."""
+        latest = self.cluster.watch.truth(shard_id).latest_start
+        self.cluster.tell("watch-passes-over", shard_id, gone.start, gone.stop)
+        require(
+            gone.start < gone.stop <= latest,
+            "watch-goes-on",
+            shard_id,
+            f"a watcher at {gone.start} is told that the log begins at {gone.stop}, and none began after {latest}",
+        )
+        watcher.missed.setdefault(shard_id, []).append(gone)
+        watcher.next[shard_id] = gone.stop
 
     def _given(self, watcher: Watcher, change: Change) -> None:
         """A change was given: it is committed, and behind all that were given of this shard."""
@@ -140,7 +187,7 @@ class WatchWorkload(FollowingWorkload):
         """See `FollowingWorkload`."""
         history = TableHistory(self.cluster, self._table.shard_ids)
         return all(
-            not written or watcher.next.get(shard_id, watcher.after.get(shard_id, 0)) > written[-1].offset
+            not written or watcher.place(shard_id) > written[-1].offset
             for watcher in self._watchers
             for shard_id, written in history.by_shard.items()
         )
@@ -175,17 +222,20 @@ class WatchWorkload(FollowingWorkload):
     def _check_shard(self, watcher: Watcher, shard_id: int, written: list[Written]) -> None:
         """What was given is what is committed, from where the watch began to where it is."""
         given = [self._facts(change) for change in watcher.given.get(shard_id, [])]
-        wanted = [(one.offset, one.key, one.value, one.version) for one in written]
-        if watcher.start == LATEST:
-            earliest, latest = watcher.before.get(shard_id, 0), watcher.after.get(shard_id, 0)
-            first = given[0][0] if given else latest
-            require(
-                first >= earliest,
-                "watch-from-now-on",
-                shard_id,
-                f"a watcher that asked when {earliest} was committed was given {given[:1]}",
-            )
-            wanted = [one for one in wanted if one[0] >= min(first, latest)]
+        latest = watcher.first.get(shard_id, 0)
+        first = min(given[0][0], latest) if given else latest
+        earliest = watcher.before.get(shard_id, 0) if watcher.start == LATEST else 0
+        require(
+            first >= earliest,
+            "watch-from-now-on",
+            shard_id,
+            f"a watcher that asked when {earliest} was committed was given {given[:1]}",
+        )
+        wanted = [
+            (one.offset, one.key, one.value, one.version)
+            for one in written
+            if one.offset >= first and not watcher.misses(shard_id, one.offset)
+        ]
         wanted = wanted[: len(given)] if given else []
         different = next((pair for pair in zip(given, wanted, strict=False) if pair[0] != pair[1]), None)
         require(

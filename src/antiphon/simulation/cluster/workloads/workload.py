@@ -9,9 +9,9 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 
 if TYPE_CHECKING:
+    from antiphon.model.metadata import ShardMeta
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
-    from antiphon.wire.metadata import ShardMeta
 
 PATIENCE_S: Final = 5.0  # of a request; short, so that outcomes stay unknown now and then
 SET_UP_S: Final = 30.0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.cli.demo_lake import Proof
 from antiphon.errors import TimedOutError
 from antiphon.records.batch import iter_batches
+from antiphon.tools.demo.lake import Proof
 
 SETTLE_TIMEOUT_S = 60.0
 DATA_GLOB = "**/shards/{shard_id}/*.log"

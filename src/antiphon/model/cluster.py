@@ -14,8 +14,8 @@ from enum import StrEnum
 
 import msgspec
 
-from antiphon.wire.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
-from antiphon.wire.requests import AdminRequest, Body
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.requests import AdminRequest, Body
 
 LIVE_SETS_MAX = 2_000
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.cli.demo_lake import Epoch
-from antiphon.cli.demo_report import Figures, Marks, lake_curve
+from antiphon.tools.demo.lake import Epoch
+from antiphon.tools.demo.report import Figures, Marks, lake_curve
 
 if TYPE_CHECKING:
     from array import array

@@ -7,7 +7,7 @@ harm, which needs authentication; it keeps an ordinary write from getting there.
 
 from typing import Final
 
-from antiphon.wire.metadata import Kind, TopicMeta
+from antiphon.model.metadata import Kind, TopicMeta
 
 PREFIX: Final = "__"
 CLUSTER_LOG: Final = "__cluster"  # the coordinator's log, shard 0; no topic

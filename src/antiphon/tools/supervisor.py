@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from antiphon.cli.cluster_files import DOORS, LocalClusterFile, LocalNode, running_pid, write_pid
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
+from antiphon.tools.cluster_files import DOORS, LocalClusterFile, LocalNode, running_pid, write_pid
 
 READY_TIMEOUT_S = 60.0
 SIGNALS_EVERY_S = 0.1

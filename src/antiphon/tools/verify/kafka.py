@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any, Final
 
-from antiphon.cli.verify_history import Append, History, Outcome, Seen, now_ns
-from antiphon.cli.verify_load import KAFKA_TOPIC, SHARDS
+from antiphon.tools.verify.history import Append, History, Outcome, Seen, now_ns
+from antiphon.tools.verify.load import KAFKA_TOPIC, SHARDS
 
 GROUP: Final = "verify-group"
 PACE_S: Final = 0.005

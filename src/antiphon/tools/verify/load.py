@@ -9,8 +9,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from antiphon.cli.verify_history import Append, History, Outcome, Seen, TableCall, now_ns, outcome_of
 from antiphon.errors import AntiphonError, OffsetMismatchError, VersionMismatchError
+from antiphon.tools.verify.history import Append, History, Outcome, Seen, TableCall, now_ns, outcome_of
 
 TOPIC: Final = "verify-log"
 KAFKA_TOPIC: Final = "verify-kafka"

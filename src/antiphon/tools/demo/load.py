@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from antiphon.cli.demo_data import Flight
 from antiphon.errors import AntiphonError, TimedOutError
+from antiphon.tools.demo.data import Flight
 
 PUTS_IN_FLIGHT: Final = 2_000
 QUEUE_EVENTS: Final = 20_000

@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.cli import demo_plot, demo_replicas
-from antiphon.cli.demo_data import Flight, load_flights
-from antiphon.cli.demo_lake import Lake, delays_ms
-from antiphon.cli.demo_load import EventLoad, StateLoad
-from antiphon.cli.demo_report import Figures, Marks, longest_gap_ms
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.demo import plot, replicas
+from antiphon.tools.demo.data import Flight, load_flights
+from antiphon.tools.demo.lake import Lake, delays_ms
+from antiphon.tools.demo.load import EventLoad, StateLoad
+from antiphon.tools.demo.report import Figures, Marks, longest_gap_ms
+from antiphon.tools.local_cluster import LocalCluster
 
 NODES: Final = 3
 TOPIC_SHARDS: Final = 4
@@ -115,10 +115,10 @@ class Run:
             shards = self._settle(db)
         if not self._keep:
             cluster.stop()
-        proofs.append(demo_replicas.identical([node.dir for node in cluster.nodes.values()], shards))
+        proofs.append(replicas.identical([node.dir for node in cluster.nodes.values()], shards))
         figures = self._figures(loads, lake, arrivals, count)
         figures.proofs = proofs
-        demo_plot.draw(
+        plot.draw(
             self._plot, figures, self._marks, loads[0].times_ns, loads[1].times_ns, lake.epochs("flights")
         )
         return figures
@@ -192,7 +192,7 @@ class Run:
             if topic.name in NAMES
             for shard in topic.shards
         ]
-        demo_replicas.wait_settled(lambda: _lagging(db, shards), NAMES)
+        replicas.wait_settled(lambda: _lagging(db, shards), NAMES)
         return shards
 
     # -- figures ------------------------------------------------------------------------------------------------

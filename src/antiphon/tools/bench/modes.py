@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Final
 
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 
 Rows = list[dict[str, Any]]
 

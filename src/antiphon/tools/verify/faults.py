@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from antiphon.cli.local_cluster import LocalCluster
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.tools.local_cluster import LocalCluster
 
 FAULTS: Final = {
     "kill": "SIGKILL a node, start it again up to 3 s later",

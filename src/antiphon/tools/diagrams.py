@@ -1,4 +1,4 @@
-"""Draw the parts of the documentation that are made from the code: `python -m antiphon.cli.diagrams docs`.
+"""Draw the parts of the documentation that are made from the code: `python -m antiphon.tools.diagrams docs`.
 
 A page marks such a part by two comments, `<!-- made: NAME -->` and `<!-- end: NAME -->`; what stands between is replaced.
 `--check` changes nothing and fails if a page is not current, which is what the tests do too.
@@ -96,7 +96,7 @@ def redraw(text: str, root: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Redraw every page in a folder. Returns the exit code: 1 if `--check` finds a page that is not current."""
-    parser = argparse.ArgumentParser(prog="python -m antiphon.cli.diagrams", description=redraw.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m antiphon.tools.diagrams", description=redraw.__doc__)
     parser.add_argument("folder", type=Path, help="where the pages (*.md) are")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is not current")
     options = parser.parse_args(arguments)

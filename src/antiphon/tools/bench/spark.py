@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.cli.local_cluster import LocalCluster
+from antiphon.tools.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

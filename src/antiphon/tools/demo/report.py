@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.cli.demo_lake import Epoch, Proof
+from antiphon.tools.demo.lake import Epoch, Proof
 
 if TYPE_CHECKING:
     from array import array

@@ -7,7 +7,7 @@ Request id 0 marks a one-way message between nodes: no reply.
 
 import msgspec
 
-from antiphon.wire.metadata import ClusterMeta, Kind, NodeMeta
+from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -186,7 +186,7 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
 class AppendBatch(Body, frozen=True, array_like=True, tag=True):
     """Append the payload, one RecordBatch v2. With `expected_offset` it lands there or nowhere (KIP-27).
 
-    `internal`: a job of the cluster's own writes to an internal topic (`antiphon.wire.internal`), here and below.
+    `internal`: a job of the cluster's own writes to an internal topic (`antiphon.model.internal`), here and below.
     """
 
     shard_id: int

@@ -9,10 +9,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from antiphon.cli.verify_history import Outcome, TableCall
-from antiphon.cli.verify_logs import ShardCopy
 from antiphon.records.changes import Change, decode_changes
 from antiphon.simulation.linearizability import NO, Operation, Verdict, check_object
+from antiphon.tools.verify.history import Outcome, TableCall
+from antiphon.tools.verify.logs import ShardCopy
 
 STEPS_MAX: Final = 2_000_000
 

@@ -7,10 +7,10 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from antiphon.cli.verify_history import Append, History, Outcome, Seen
-from antiphon.cli.verify_load import KAFKA_TOPIC, TABLE, TOPIC
-from antiphon.cli.verify_logs import ShardCopy
 from antiphon.records.changes import decode_changes
+from antiphon.tools.verify.history import Append, History, Outcome, Seen
+from antiphon.tools.verify.load import KAFKA_TOPIC, TABLE, TOPIC
+from antiphon.tools.verify.logs import ShardCopy
 
 Check = Callable[[], list[str]]
 

@@ -1,0 +1,1 @@
+"""`antiphon bench`: what is measured of replication modes, fleets and Spark."""

@@ -1,0 +1,39 @@
+"""Where tests are spread over processes, those of a group stay in one: a file, or all with the one Spark session."""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DRIVERS, SESSION, group_of
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("file", "group"),
+    [
+        ("tests/spark/test_sink.py", SESSION),
+        ("tests/spark/lake/test_jobs.py", SESSION),
+        ("tests/spark/test_speculation.py", DRIVERS),
+        ("tests/cli/test_output.py", "tests/cli/test_output.py"),
+    ],
+)
+def test_groups(file: str, group: str) -> None:
+    assert group_of(f"{file}::test_something[a::b]") == group
+
+
+def test_a_group_stays_in_one_process() -> None:
+    pytest.importorskip("xdist")
+    chosen = ("tests/cli/test_output.py", "tests/spark/test_offsets.py")
+    command = (sys.executable, "-m", "pytest", "-vv", "-n", "2", *chosen)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stdout
+    processes = defaultdict(set)
+    for process, file in re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::", done.stdout, re.MULTILINE):
+        processes[file].add(process)
+    assert set(processes) == set(chosen)
+    assert all(len(of_file) == 1 for of_file in processes.values()), processes
