@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from antiphon.errors import NotLeaderError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.group_coordinator import GroupCoordinator
 from antiphon.kafka.group_types import GroupConfig, Join, Sync
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
-from antiphon.node.gateway import Gateway
 
 HERE, SHARD, TERM = 1, 7, 5
 JOIN = Join("", None, "c", "h", 60_000, 60_000, "consumer", (("range", b""),), "m")

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.errors import PortInUseError
+from antiphon.gateway.interface import Gateway
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
-from antiphon.node.gateway import Gateway
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 CONNECTIONS_MAX: Final = 256

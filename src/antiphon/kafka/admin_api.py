@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.messages import admin as m
@@ -14,7 +15,6 @@ from antiphon.kafka.topic_config import STRING, TOPIC_SETTINGS, TopicSetting, na
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import AlterTopic, CreateTopic
-from antiphon.node.gateway import Gateway
 
 TOPIC: Final = 2
 BROKER: Final = 4

@@ -6,9 +6,9 @@ What is derived from one version of the metadata is kept until the next version 
 from typing import NamedTuple
 
 from antiphon.errors import UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka.produce_codec import NodeEndpoint
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.node.gateway import Gateway
 
 UNKNOWN_LEADER = -1
 

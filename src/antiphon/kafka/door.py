@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from antiphon.errors import PortInUseError, ProtocolViolationError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import apis
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.admin_api import AdminApi
@@ -25,7 +26,6 @@ from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce import ProduceHandler
 from antiphon.kafka.produce_codec import decode_produce
 from antiphon.kafka.schema import Message, codec, encode
-from antiphon.node.gateway import Gateway
 
 BACKLOG: Final = 256
 IDLE_CHECK_S: Final = 60.0

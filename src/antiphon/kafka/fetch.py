@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from antiphon.errors import AntiphonError, NotLeaderError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.connection import Answer
@@ -23,7 +24,6 @@ from antiphon.kafka.fetch_codec import (
 )
 from antiphon.kafka.framing import RequestHeader
 from antiphon.model.metadata import TopicMeta
-from antiphon.node.gateway import Gateway
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000

@@ -4,6 +4,7 @@ from typing import Final
 
 from antiphon import system
 from antiphon.errors import AntiphonError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.group_coordinator import GroupCoordinator
@@ -13,7 +14,6 @@ from antiphon.kafka.groups import Group
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.model.metadata import TopicMeta
-from antiphon.node.gateway import Gateway
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1

@@ -24,6 +24,7 @@ from antiphon.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.group_offsets import shard_of_group
 from antiphon.kafka.group_types import GroupConfig, Join, Joined, Sync, Synced
@@ -31,7 +32,6 @@ from antiphon.kafka.groups import Group
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import Kind, ShardMeta
 from antiphon.model.requests import CreateTopic
-from antiphon.node.gateway import Gateway
 
 GROUPS_MAX: Final = 20_000
 CREATE_WAIT_S: Final = 5.0

@@ -18,10 +18,10 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from antiphon.errors import UnavailableError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta, shard_of_hash
 from antiphon.model.requests import DeleteRange, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
-from antiphon.node.gateway import Gateway
 
 OPS_MAX: Final = 500  # operations in one write or read of the table
 SCAN_ROWS: Final = 1_000

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import API_VERSIONS, APIS
 from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
@@ -19,7 +20,6 @@ from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import is_name, name_problem
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import CreateTopic
-from antiphon.node.gateway import Gateway
 
 CACHED_MAX: Final = 256
 AUTO_CREATE_WAIT_S: Final = 3.0

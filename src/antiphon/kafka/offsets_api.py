@@ -3,12 +3,12 @@
 from typing import Final
 
 from antiphon.errors import AntiphonError, NotReadyError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.fetch import epoch_mismatch
 from antiphon.kafka.messages import offsets as m
 from antiphon.model.metadata import ShardMeta
-from antiphon.node.gateway import Gateway
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -10,11 +10,12 @@ no condition; `~expected` (that is -1 - expected) asks for exactly that offset. 
 
 import asyncio
 import functools
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import PRODUCE_MIN_SERVED
 from antiphon.kafka.cluster_view import ClusterView
@@ -28,8 +29,10 @@ from antiphon.kafka.produce_codec import (
 )
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.node.gateway import AppendResult, Gateway
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
+
+if TYPE_CHECKING:
+    from antiphon.gateway.results import AppendResult
 
 ALL_REPLICAS: Final = -1
 NO_ANSWER: Final = 0

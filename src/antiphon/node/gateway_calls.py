@@ -1,4 +1,4 @@
-"""The node as its doors see it: `node.gateway.Gateway`, on top of the shard hosts and the cluster agent."""
+"""The node as its listeners see it: `gateway.interface.Gateway`, on top of the shard hosts and the cluster agent."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
+from antiphon.gateway.results import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -30,7 +31,6 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.node.agent import ClusterAgent
-from antiphon.node.gateway import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.node.local_view import LocalView
 from antiphon.node.shard_host import ShardHost
 

@@ -22,6 +22,7 @@ from antiphon.errors import (
     NotReadyError,
     ProtocolViolationError,
 )
+from antiphon.gateway.results import FetchResult
 from antiphon.invariants import InvariantError
 from antiphon.model.cluster import (
     Command,
@@ -67,7 +68,6 @@ from antiphon.model.requests import (
 )
 from antiphon.node.doors import version
 from antiphon.node.forwarding import ShardRequest
-from antiphon.node.gateway import FetchResult
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
 from antiphon.node.peers import send_on
 from antiphon.node.shard_clients import ShardClients

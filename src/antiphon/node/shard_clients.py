@@ -27,10 +27,10 @@ from antiphon.errors import (
     TimedOutError,
     WrongKindError,
 )
+from antiphon.gateway.results import AppendResult, Buffer
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.node.append_queue import AppendQueue, Waiting
 from antiphon.node.expired_records import ExpiredRecords
-from antiphon.node.gateway import AppendResult, Buffer
 from antiphon.node.shard_reads import ShardReads
 from antiphon.node.write_order import RefusedAppends
 from antiphon.records.batch import BatchHeader, stamp, validate_batch

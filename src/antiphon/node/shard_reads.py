@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
-from antiphon.node.gateway import Buffer, FetchResult, OffsetResult
+from antiphon.gateway.results import Buffer, FetchResult, OffsetResult
 
 if TYPE_CHECKING:
     from antiphon.node.shard_host import ShardHost

@@ -1,13 +1,14 @@
-"""What a front door sees of the node: shards to append to and read from, tables, and the cluster's metadata.
+"""The node as its listeners see it: shards to append to and read from, tables, and the cluster's metadata.
 
-The doors (native, Kafka, Oxia, HTTP) translate their protocol to these calls and the errors of `antiphon.errors` back;
+The listeners (native, Kafka, HTTP) translate their protocol to these calls and the errors of `antiphon.errors` back;
 they know nothing of replication. Shards are named by their cluster-wide id. A call for a shard that this node does not
 lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from antiphon.gateway.results import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -21,43 +22,9 @@ from antiphon.model.requests import (
     TableWritten,
 )
 
-Buffer = bytes | bytearray | memoryview
-
-
-class AppendResult(NamedTuple):
-    """Where a batch landed, once committed. `duplicate`: an earlier try of the same producer had put it there."""
-
-    base_offset: int
-    next_offset: int
-    term: int
-    log_start: int
-    duplicate: bool
-
-
-class FetchResult(NamedTuple):
-    """What stands in the log now. `batches` are whole RecordBatches, contiguous, not copied where that can be."""
-
-    high_watermark: int
-    log_start: int
-    log_end: int
-    term: int
-    batches: list[Buffer]
-    size_bytes: int
-
-
-class OffsetResult(NamedTuple):
-    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end (C7)."""
-
-    offset: int
-    timestamp_ms: int
-    term: int
-    log_start: int
-    high_watermark: int
-    default_end: int = -1
-
 
 class Gateway(Protocol):
-    """The node, as its doors see it. All methods run on the node's event loop."""
+    """The node, as its listeners see it. All methods run on the node's event loop."""
 
     node_id: int
     cluster_id: str

@@ -1,0 +1,1 @@
+"""What listeners see of a node: one interface, which every protocol translates its requests to."""

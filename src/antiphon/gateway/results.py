@@ -1,0 +1,37 @@
+"""What calls of the gateway return: offsets and batches of one shard."""
+
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+
+class AppendResult(NamedTuple):
+    """Where a batch landed, once committed. `duplicate`: an earlier try of the same producer had put it there."""
+
+    base_offset: int
+    next_offset: int
+    term: int
+    log_start: int
+    duplicate: bool
+
+
+class FetchResult(NamedTuple):
+    """What stands in the log now. `batches` are whole RecordBatches, contiguous, not copied where that can be."""
+
+    high_watermark: int
+    log_start: int
+    log_end: int
+    term: int
+    batches: list[Buffer]
+    size_bytes: int
+
+
+class OffsetResult(NamedTuple):
+    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end (C7)."""
+
+    offset: int
+    timestamp_ms: int
+    term: int
+    log_start: int
+    high_watermark: int
+    default_end: int = -1
