@@ -15,7 +15,7 @@ from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, Hello, MetadataReply
 from antiphon.node.native_door import NativeSession
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.batch import read_header
 from tests.node.in_process import Nodes, cluster_of, eventually
 

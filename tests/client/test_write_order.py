@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite, Version
-from antiphon.node.write_order import WriteOrder
+from antiphon.partition.write_order import WriteOrder
 from tests.client.writer_model import POISON, ModelCluster
 
 SEEDS = int(os.environ.get("SCHEDULES", "100"))
@@ -182,7 +182,7 @@ def test_no_append_overtakes_another_of_its_shard(monkeypatch: pytest.MonkeyPatc
 
 
 def test_requests_without_effect_are_remembered_of_so_many_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.node.write_order.WRITERS_MAX", 2)
+    monkeypatch.setattr("antiphon.partition.write_order.WRITERS_MAX", 2)
     order = WriteOrder()
     for producer in (1, 2, 3):
         order.left_no_trace(TableWrite(1, (Put(b"k", b"v"),), producer, 0, 5))

@@ -37,7 +37,7 @@ from antiphon.model.requests import (
     TableWritten,
     Version,
 )
-from antiphon.node.write_order import RefusedAppends, WriteOrder
+from antiphon.partition.write_order import RefusedAppends, WriteOrder
 from antiphon.records.batch import BatchHeader, read_header
 from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Freeze, Inherit, Release

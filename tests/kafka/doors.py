@@ -13,7 +13,7 @@ from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.batch import read_header
 from tests.node import real_nodes
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, Nodes, cluster_of, eventually

@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from antiphon.errors import NotLeaderError, TimedOutError
-from antiphon.gateway.results import AppendResult
 from antiphon.model.metadata import Kind
+from antiphon.model.results import AppendResult
 from tests.kafka.served import Served, serve
 
 

@@ -13,8 +13,8 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.wal import Wal
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.raft_shards import members_entry
-from antiphon.node.shard_host import ShardHost
 from antiphon.node.shards import commit_marker, term_start
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ElectionConfig, ReplicaConfig

@@ -21,7 +21,7 @@ from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import build_batch
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.runtime.loop import VirtualLoop

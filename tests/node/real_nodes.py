@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.log.disk import Disk
 from antiphon.node.config import Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from tests.node.in_process import append_to, eventually, leader_of
 from tests.node.processes import bind, port_of
 

@@ -7,7 +7,7 @@ from typing import Any
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 WRITERS = 8

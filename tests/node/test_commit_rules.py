@@ -10,7 +10,7 @@ from antiphon.log.operations import OpQueue
 from antiphon.model.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
 from antiphon.model.requests import AlterTopic, CreateTopic, Put, TableWrite
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch, committed_of
 from antiphon.records.decode import decode_records

@@ -23,7 +23,7 @@ from antiphon.model.requests import (
     TableWrite,
 )
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.table.rocks_store import RocksEngine, RocksStore
 from antiphon.table.state import CEILING
 from tests.node.real_nodes import Nodes, cluster_of, eventually, run

@@ -21,8 +21,8 @@ from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import AppendBatch, CreateTopic
 from antiphon.node.file_limits import connection_shares
 from antiphon.node.metadata_fold import MetadataFold
-from antiphon.node.reopening import as_failure
 from antiphon.node.trimming import trim_replica
+from antiphon.partition.failures import as_failure
 from antiphon.records.builder import build_batch
 from tests.log.helpers import Runner, batch_at
 from tests.node.in_process import cluster_of, eventually, run

@@ -21,7 +21,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import build_batch
 from tests.node.in_process import Nodes, cluster_of, connected, run
 

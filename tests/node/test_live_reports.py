@@ -1,7 +1,7 @@
 """What a leader's node tells the coordinator of a follower: that it feeds it only where it is heard from."""
 
 from antiphon.model.requests import CreateTopic
-from antiphon.node.live_reports import live_set
+from antiphon.partition.live_reports import live_set
 from tests.node.in_process import cluster_of, eventually, run
 
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from antiphon.errors import NotLeaderError
-from antiphon.gateway.results import AppendResult
 from antiphon.log.operations import APPEND
+from antiphon.model.results import AppendResult
 from antiphon.records.builder import build_batch
 from antiphon.replication.raft import RaftReplica
 from tests.node.hosts_in_memory import Shard

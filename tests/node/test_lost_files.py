@@ -9,7 +9,7 @@ from antiphon.errors import AntiphonError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
-from antiphon.node.multi_host import MultiHost
+from antiphon.partition.multi_writer import MultiHost
 from antiphon.records.decode import decode_records
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 

@@ -25,8 +25,8 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
-from antiphon.node.multi_files import ORIGINS_FILE
-from antiphon.node.multi_host import MultiHost
+from antiphon.partition.multi_files import ORIGINS_FILE
+from antiphon.partition.multi_writer import MultiHost
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records

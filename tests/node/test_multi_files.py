@@ -11,9 +11,9 @@ from antiphon.log.disk import RealDisk
 from antiphon.log.operations import CallStep, LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.wal_thread import WalThread
-from antiphon.node.multi_batches import checked_entries, entry_of, identity, number_batch
-from antiphon.node.multi_files import ORIGINS_FILE, load_marks, recover_origins, save_marks
 from antiphon.node.peer_wire import decode_peer, encode_replica_message, with_payload
+from antiphon.partition.multi_batches import checked_entries, entry_of, identity, number_batch
+from antiphon.partition.multi_files import ORIGINS_FILE, load_marks, recover_origins, save_marks
 from antiphon.records.batch import read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records

@@ -6,7 +6,7 @@ import antiphon.aio
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.model.requests import CreateTopic, ElectLeader, MoveReplica
 from antiphon.node.config import NodeConfig, Timings
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import committed_of
 from antiphon.records.members import Members
 from antiphon.replication.raft import RaftReplica

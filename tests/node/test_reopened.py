@@ -11,8 +11,8 @@ from antiphon.log.simulated_faults import Fault, descriptors_used_up
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Put, TableWrite
 from antiphon.node.reopening import REOPEN_EVERY_S
-from antiphon.node.shard_host import ShardHost
 from antiphon.node.trimming import trim_replica
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.actions import Action

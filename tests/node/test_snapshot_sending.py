@@ -17,8 +17,8 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.requests import Done
 from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgress
-from antiphon.node.shard_host import ShardHost
 from antiphon.node.snapshots import Snapshots
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.entry_id import EntryId, TermIndex
 from tests.node.in_process import eventually
 from tests.node.in_process import run as run_in_virtual_time

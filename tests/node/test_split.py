@@ -23,8 +23,8 @@ from antiphon.errors import (
 from antiphon.model.cluster import SplitStep
 from antiphon.model.metadata import ShardMeta, Split, SplitPhase, key_hash
 from antiphon.model.requests import Put, TableGet, TableScan, TableWrite, Version
-from antiphon.node.shard_host import ShardHost
 from antiphon.node.splits import next_entry
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.batch import read_header
 from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw

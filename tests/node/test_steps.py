@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.invariants import InvariantError
-from antiphon.node.steps import Steps
+from antiphon.partition.steps import Steps
 
 
 class Said:

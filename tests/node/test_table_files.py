@@ -16,8 +16,8 @@ from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.log.simulated_faults import Fault
 from antiphon.node import received_snapshots
 from antiphon.node.received_snapshots import MANIFEST_FILE, PRODUCERS_FILE, install_snapshot
-from antiphon.node.shard_host import InstallingSnapshot, ShardHost
-from antiphon.node.table_files import (
+from antiphon.partition.single_writer import InstallingSnapshot, ShardHost
+from antiphon.partition.table_files import (
     INSTALL_SUFFIX,
     destroy_state,
     recover_install,

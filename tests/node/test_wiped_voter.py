@@ -6,7 +6,7 @@ from antiphon.log.disk import read_whole
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.replication.messages import AnyMessage, RequestVote
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 

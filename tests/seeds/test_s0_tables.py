@@ -11,7 +11,7 @@ import antiphon.aio
 from antiphon.errors import NotLeaderError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Delete, Put, TableGet, TableWrite
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster

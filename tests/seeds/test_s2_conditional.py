@@ -13,8 +13,8 @@ import pytest
 from antiphon.client.aio import connect
 from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
 from antiphon.errors import NotLeaderError, OffsetMismatchError
-from antiphon.gateway.results import AppendResult
 from antiphon.model.requests import CreateTopic
+from antiphon.model.results import AppendResult
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records

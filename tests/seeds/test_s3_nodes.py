@@ -19,7 +19,7 @@ from antiphon.errors import AntiphonError, TimedOutError
 from antiphon.model.metadata import ShardMeta, ShardStatus
 from antiphon.model.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
 from antiphon.node.node import Node
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import Record, decode_records

@@ -205,8 +205,9 @@ def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included() -> Non
             shard_id = await new_shard(nodes, profile="tarantool")
             end = await nodes.append(shard_id, b"x")
             host = await nodes.leader(shard_id)
-            assert host.settings is not None
-            assert host.settings.replication.on_not_leader == "forward"
+            leading = nodes.nodes[host.services.node_id]
+            settings = leading.shards.settings.of(leading.shard(shard_id)[0])
+            assert settings.replication.on_not_leader == "forward"
             for node in nodes.nodes.values():
                 if node.node_id != host.services.node_id:
                     for refused in (

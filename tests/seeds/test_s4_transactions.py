@@ -10,7 +10,7 @@ import pytest
 
 import antiphon.aio
 from antiphon.errors import InvalidRequestError, KeyNotFoundError, VersionMismatchError
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.replication.messages import Append

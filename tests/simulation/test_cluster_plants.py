@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.invariants import InvariantError
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, ClusterPlant, Edit, planted, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 

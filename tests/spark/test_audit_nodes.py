@@ -15,7 +15,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import InvalidRequestError, UnknownTopicError, UnreachableError, WrongKindError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import TrimShard
-from antiphon.node.table_shard import TableShard
+from antiphon.partition.table_shard import TableShard
 from antiphon.records.batch import read_header, stamp
 from antiphon.records.builder import seal
 from antiphon.records.changes import VERSION

@@ -136,7 +136,7 @@ def test_a_follower_that_lags_is_not_waited_for(
     sources: list[ReplicaReads],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from antiphon.node.shard_reads import ShardReads
+    from antiphon.partition.reads import ShardReads
 
     db.create_topic(name, shards=1)
     append(db, name, 0, 100)

@@ -1,7 +1,7 @@
 """Writes to one table shard: operations of many callers in one `TableWrite`.
 
 Requests are carried out in their order: each says which one went before it and has no answer yet, and the shard takes none
-whose forerunner it has not dealt with (`antiphon.node.write_order`). So where one is refused, those behind it are too.
+whose forerunner it has not dealt with (`antiphon.partition.write_order`). So where one is refused, those behind it are too.
 
 A table producer's sequences only have to rise. So a request that is not in the log, though a later one is (all of its
 operations were refused and left no trace, and that answer was lost), can simply be sent under a new sequence: the node's

@@ -8,7 +8,6 @@ lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 from collections.abc import Sequence
 from typing import Protocol
 
-from antiphon.gateway.results import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -21,6 +20,8 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.model.results import AppendResult, FetchResult, OffsetResult
+from antiphon.records.batch import Buffer
 
 
 class Gateway(Protocol):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from antiphon.errors import ProtocolViolationError
-from antiphon.gateway.results import Buffer
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, frame_size, read_header
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.refused_sequences import RefusedSequences
+from antiphon.records.batch import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

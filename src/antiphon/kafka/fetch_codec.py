@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from antiphon.errors import ProtocolViolationError
-from antiphon.gateway.results import Buffer
 from antiphon.kafka.framing import RequestHeader, finish_response, start_response
 from antiphon.kafka.primitives import (
     Reader,
@@ -18,6 +17,7 @@ from antiphon.kafka.primitives import (
     put_uvarint,
 )
 from antiphon.kafka.produce_codec import NodeEndpoint, put_endpoints_tag, put_leader_tag
+from antiphon.records.batch import Buffer
 
 _FIRST_LOG_START: Final = 5
 _FIRST_SESSIONS: Final = 7

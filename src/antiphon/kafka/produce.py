@@ -32,7 +32,7 @@ from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
 
 if TYPE_CHECKING:
-    from antiphon.gateway.results import AppendResult
+    from antiphon.model.results import AppendResult
 
 ALL_REPLICAS: Final = -1
 NO_ANSWER: Final = 0

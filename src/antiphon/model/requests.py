@@ -307,7 +307,7 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     sender loads a lot of data and can wait; the leader's node carries such requests out at the rate that it sees fit
     (`antiphon.node.bulk_gate`), and answers `overloaded` where the wait would be too long. `after` is the sequence of the
     request that the sender sent this shard before this one and that has no answer yet (-1: none): the shard refuses with
-    `not_ready` what would overtake it (`antiphon.node.write_order`).
+    `not_ready` what would overtake it (`antiphon.partition.write_order`).
     """
 
     shard_id: int

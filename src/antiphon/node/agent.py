@@ -33,12 +33,12 @@ from antiphon.model.cluster import (
 )
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
 from antiphon.model.requests import AdminRequest
-from antiphon.node.live_reports import live_set
 from antiphon.node.local_view import LocalView
+from antiphon.partition.live_reports import live_set
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.3

@@ -52,7 +52,7 @@ from antiphon.node.config import NodeConfig
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.peers import PeerLink
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import build_batch
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role

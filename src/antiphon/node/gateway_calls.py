@@ -15,7 +15,6 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.gateway.results import AppendResult, Buffer, FetchResult, OffsetResult
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -30,9 +29,11 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.local_view import LocalView
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
+from antiphon.records.batch import Buffer
 
 
 class GatewayCalls:

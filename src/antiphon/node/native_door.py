@@ -22,7 +22,6 @@ from antiphon.errors import (
     NotReadyError,
     ProtocolViolationError,
 )
-from antiphon.gateway.results import FetchResult
 from antiphon.invariants import InvariantError
 from antiphon.model.cluster import (
     Command,
@@ -66,20 +65,21 @@ from antiphon.model.requests import (
     Trimmed,
     TrimShard,
 )
+from antiphon.model.results import FetchResult
 from antiphon.node.doors import version
 from antiphon.node.forwarding import ShardRequest
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
 from antiphon.node.peers import send_on
-from antiphon.node.shard_clients import ShardClients
 from antiphon.node.transport import Connection, plain_details
 from antiphon.node.trimming import trim_replica
+from antiphon.partition.clients import ShardClients
 from antiphon.replication.messages import Message
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
 
 if TYPE_CHECKING:
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000

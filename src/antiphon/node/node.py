@@ -37,13 +37,13 @@ from antiphon.node.metrics import NodeMetrics
 from antiphon.node.native_door import NativeSession
 from antiphon.node.peers import ON_ACCEPTED, PeerLink
 from antiphon.node.raft_shards import hand_over
-from antiphon.node.shard_host import ShardHost
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
 from antiphon.node.splits import Splits
 from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.trimming import trim_everywhere
 from antiphon.node.turn import Turn
+from antiphon.partition.single_writer import ShardHost
 from antiphon.replication.messages import (
     AnyMessage,
     Append,

@@ -12,7 +12,7 @@ import msgspec
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
 from antiphon.model.cluster import ClusterReply, ClusterRequest, MetadataDelta
 from antiphon.model.requests import Body, Reply, Request
-from antiphon.node.multi_batches import checked_entries
+from antiphon.partition.multi_batches import checked_entries
 from antiphon.records.batch import CONTROL_BIT, check_batch, iter_batches
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId

@@ -20,8 +20,14 @@ from antiphon.log.disk import Disk, discard_tree, read_whole, write_whole
 from antiphon.log.operations import LogOp
 from antiphon.log.producer_state import ProducerState
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotEnd
-from antiphon.node.shard_host import InstallingSnapshot, ShardHost
-from antiphon.node.table_files import Installation, begin_install, drop_install, end_install, prepare_install
+from antiphon.partition.single_writer import InstallingSnapshot, ShardHost
+from antiphon.partition.table_files import (
+    Installation,
+    begin_install,
+    drop_install,
+    end_install,
+    prepare_install,
+)
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import ResetLog
 from antiphon.replication.members import Members

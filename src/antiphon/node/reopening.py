@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import (
-    AntiphonError,
-    DamagedLogError,
-    InternalError,
-    ResourceExhaustedError,
-    StorageFailedError,
-)
-from antiphon.log.disk import BROKEN_DISK, PASSING
+from antiphon.errors import DamagedLogError, ResourceExhaustedError
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.replication.replica import Replica
 
@@ -30,17 +23,6 @@ if TYPE_CHECKING:
 
 REOPEN_EVERY_S: Final = 60.0  # a disk that damages files again and again is not given more work than that
 RETRY_EVERY_S: Final = 5.0  # where room or descriptors were missing
-
-
-def as_failure(error: Exception, what: str) -> AntiphonError:
-    """Why a replica stopped or could not be opened, for status pages and for who may open it again."""
-    if isinstance(error, AntiphonError):
-        return error
-    if isinstance(error, OSError) and error.errno in PASSING:
-        return ResourceExhaustedError(f"{what}: {error}")
-    if isinstance(error, OSError) and error.errno in BROKEN_DISK:
-        return StorageFailedError(f"{what}: {error}")
-    return InternalError(f"{what}: {error}")
 
 
 class Reopening:

@@ -22,7 +22,6 @@ from antiphon.log.disk import Disk, make_directory
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
-from antiphon.node.multi_host import MultiHost, Place, open_multi_host
 from antiphon.node.raft_shards import (
     Placement,
     election_config,
@@ -32,17 +31,19 @@ from antiphon.node.raft_shards import (
     placement_of,
     timeout_ticks,
 )
-from antiphon.node.reopening import Reopening, as_failure
-from antiphon.node.replica_status import look_at_leader
-from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import (
+from antiphon.node.reopening import Reopening
+from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
+from antiphon.partition.failures import as_failure
+from antiphon.partition.multi_writer import MultiHost, Place, open_multi_host
+from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.status import look_at_leader
+from antiphon.partition.table_files import (
     destroy_state,
     open_or_rebuild,
     recover_install,
     store_path,
     watermark_at_start,
 )
-from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.records.builder import build_committed, build_term_start
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ReplicaConfig
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from antiphon.node.node import Node
-    from antiphon.node.table_shard import TableShard
+    from antiphon.partition.table_shard import TableShard
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
@@ -241,7 +242,7 @@ class Shards:
         table = None
         high_watermark = log.hard_state.high_watermark
         if is_table:
-            from antiphon.node.table_shard import TableShard
+            from antiphon.partition.table_shard import TableShard
 
             table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, node.stores))
             applied, unclean = table.state.applied_offset, settings.replica.unclean

@@ -33,7 +33,7 @@ from antiphon.node.peer_wire import (
     SnapshotRequest,
 )
 from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots, crc_of_file
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.records.entry_id import EntryId
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from antiphon import system
 from antiphon.errors import AntiphonError, NotReadyError, StorageFailedError, UnavailableError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
-from antiphon.node.table_shard import TableShard, tell_judge
+from antiphon.partition.table_shard import TableShard, tell_judge
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER
@@ -38,7 +38,7 @@ from antiphon.table.evaluator import TableEvaluator
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 PAGE_ROWS: Final = 500  # looked at without letting others have a turn: about 2 ms
 PAGE_BYTES: Final = 256 * 1024

@@ -19,7 +19,7 @@ from antiphon.table.ranges import OwnedRange
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 REPEAT_S: Final = 0.1
 PURGE_ROWS: Final = 500

@@ -8,30 +8,23 @@ from antiphon.log.config import LogConfig
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import TopicMeta
 from antiphon.node.config import NodeConfig
+from antiphon.partition.settings import PartitionSettings
 from antiphon.replication.config import ReplicaConfig
 
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings(PartitionSettings):
     """What the profile and the settings of a topic come to on this node.
 
     Attributes:
-        log: of each shard's log on the disk.
         replication: the options C1-C14.
-        replica: the same for the replica's state machine, whose time counts in this node's ticks.
-        max_message_bytes: of the largest batch that is taken.
         bulk_bytes_per_s: what each shard takes of bulk writes at most; None: no limit.
-        internal: the topic's name where it belongs to the cluster, else empty.
     """
 
-    log: LogConfig
     replication: Replication
-    replica: ReplicaConfig
-    max_message_bytes: int
     bulk_bytes_per_s: int | None
-    internal: str = ""
 
 
 class SettingsBook:
@@ -73,6 +66,9 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             unclean=replication.unclean,
         ),
         max_message_bytes=_setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES),
+        isolation=replication.isolation,
+        max_in_flight=replication.max_in_flight,
+        conflict=replication.conflict,
         bulk_bytes_per_s=bulk if (bulk := _setting(topic, "bulk.bytes.per.second", -1)) >= 0 else None,
         internal=topic.name if is_internal(topic) else "",
     )

@@ -23,7 +23,7 @@ from antiphon.errors import (
 from antiphon.log.operations import TRIM, LogOp
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import Trimmed, TrimShard
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node

@@ -5,7 +5,7 @@ from typing import Any, Final
 from antiphon.log.hard_state import HardState
 from antiphon.log.segment import SegmentScan
 from antiphon.log.shard_log import ShardLog
-from antiphon.node.shard_clients import ShardClients
+from antiphon.partition.clients import ShardClients
 from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE

@@ -28,8 +28,8 @@ from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
 from antiphon.node import trimming
-from antiphon.node.multi_files import ORIGINS_FILE
-from antiphon.node.multi_host import MultiHost
+from antiphon.partition.multi_files import ORIGINS_FILE
+from antiphon.partition.multi_writer import MultiHost
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.memory_store import MemoryStore
@@ -38,7 +38,7 @@ from antiphon.simulation.rocks_on_disk import RocksOnDisk
 if TYPE_CHECKING:
     from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from antiphon.node import table_shard
-from antiphon.node.shard_clients import ShardClients
-from antiphon.node.shard_host import ShardHost
 from antiphon.node.shards import Shards
+from antiphon.partition import table_shard
+from antiphon.partition.clients import ShardClients
+from antiphon.partition.single_writer import ShardHost
 from antiphon.replication.follower import FollowerSide
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, LONG_CUTS, MOVES, RESETS, TROUBLE

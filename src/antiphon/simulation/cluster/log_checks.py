@@ -11,7 +11,7 @@ from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_disk import SimulatedDisk
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 
 def check_opened(disk: "SimulatedDisk", path: str, host: "ShardHost", node_id: int) -> None:

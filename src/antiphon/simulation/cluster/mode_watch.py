@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.model.metadata import ShardMeta
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
     from antiphon.records.batch import Buffer
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine

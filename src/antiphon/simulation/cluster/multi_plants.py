@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from antiphon.node import multi_host
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition import multi_writer
+from antiphon.partition.single_writer import ShardHost
 from antiphon.replication import origins
 from antiphon.replication.messages import NodeId
 from antiphon.replication.multi_messages import Relay
@@ -129,7 +129,7 @@ _TABLES: Final = (
         "multi-tie-by-arrival",
         "of two changes at the same time, the one that arrives later wins",
         Edit(
-            multi_host,
+            multi_writer,
             "rule_named",
             "    return _rules[name]\n",
             "    return ConflictRule(lambda old, new: old if old.version[3] > new.version[3] else new, forgets=True)\n",
@@ -152,7 +152,7 @@ _LOSSES: Final = (
         "multi-old-origin-on-new-disk",
         "a node whose disk was replaced writes as the origin that it was",
         (origins, "origin_of", _origin_of_the_node),
-        (multi_host, "origin_of", _origin_of_the_node),
+        (multi_writer, "origin_of", _origin_of_the_node),
         options={**_ALONE, "nodes": 4, "lost_files_weight": 0, "new_disk_weight": 2},
         rare=True,
     ),

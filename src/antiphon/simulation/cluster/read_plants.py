@@ -10,14 +10,14 @@ from antiphon.client import archive
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableRows, TableScan
-from antiphon.node import table_shard
+from antiphon.partition import table_shard
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
 
 if TYPE_CHECKING:
-    from antiphon.node.shard_clients import ShardClients
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.clients import ShardClients
+    from antiphon.partition.single_writer import ShardHost
 
 _SCAN: Final = table_shard.scan_rows
 _PAUSE_S: Final = 0.002

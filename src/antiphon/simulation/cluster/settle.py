@@ -10,8 +10,8 @@ from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_i
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from antiphon.node.multi_host import MultiHost
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.multi_writer import MultiHost
+    from antiphon.partition.single_writer import ShardHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 

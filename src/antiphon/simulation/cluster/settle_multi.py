@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, cast
 
-from antiphon.node.multi_batches import identity
-from antiphon.node.multi_table import MergedShard
+from antiphon.partition.multi_batches import identity
+from antiphon.partition.multi_table import MergedShard
 from antiphon.records.batch import check_batch, read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.replication.vclock import component
@@ -11,7 +11,7 @@ from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell
 
 if TYPE_CHECKING:
-    from antiphon.node.multi_host import MultiHost
+    from antiphon.partition.multi_writer import MultiHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from antiphon.log.simulated_faults import Fault as DiskFault
-from antiphon.node.table_files import INSTALL_SUFFIX
+from antiphon.partition.table_files import INSTALL_SUFFIX
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from antiphon.model.cluster import MetadataView
 from antiphon.node import native_door
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.native_door import NativeSession
-from antiphon.node.shard_clients import ShardClients
-from antiphon.node.shard_host import ShardHost
-from antiphon.node.shard_reads import ShardReads
+from antiphon.partition.clients import ShardClients
+from antiphon.partition.reads import ShardReads
+from antiphon.partition.single_writer import ShardHost
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES, TROUBLE
 

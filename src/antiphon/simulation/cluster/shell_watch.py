@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.model.cluster import MetadataDelta
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
     from antiphon.records.entry_id import EntryId
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.cluster.truth import ShardTruth

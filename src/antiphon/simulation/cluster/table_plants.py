@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from antiphon.model.requests import Delete, Put, TableOp
-from antiphon.node import table_shard
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition import table_shard
+from antiphon.partition.single_writer import ShardHost
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator

@@ -46,7 +46,7 @@ from antiphon.simulation.violation import ViolationError, require
 if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.node.node import Node
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.errors import AntiphonError
-from antiphon.node.multi_batches import identity
+from antiphon.partition.multi_batches import identity
 from antiphon.records.batch import check_batch, read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.replication.multi_messages import OriginAnswer, Relay, RelayAck
@@ -25,8 +25,8 @@ from antiphon.simulation.violation import ViolationError, require
 from antiphon.table.merge import Cell
 
 if TYPE_CHECKING:
-    from antiphon.node.multi_host import MultiHost
     from antiphon.node.node import Node
+    from antiphon.partition.multi_writer import MultiHost
     from antiphon.replication.origin_history import Mark
     from antiphon.simulation.cluster.disk_view import DurableLog
     from antiphon.simulation.cluster.machine import Machine

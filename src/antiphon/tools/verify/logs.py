@@ -172,7 +172,7 @@ def compare_stores(node_dirs: dict[int, Path], copies: list[ShardCopy], table: s
     """
     from antiphon.log.disk import RealDisk
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.table_files import recover_install, store_path
+    from antiphon.partition.table_files import recover_install, store_path
     from antiphon.table.rocks_store import RocksEngine
     from antiphon.table.state import open_state
 

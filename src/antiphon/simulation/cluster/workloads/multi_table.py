@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
-from antiphon.node.multi_batches import identity
+from antiphon.partition.multi_batches import identity
 from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.machine import NATIVE_PORT

@@ -1,24 +1,82 @@
-"""What a shard host needs of its node, and what follows a shard inside the node."""
+"""What a partition needs of its node, and what follows a partition inside the node."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from antiphon.node.metrics import NodeMetrics
-from antiphon.node.turn import Turn
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
     from antiphon.log.wal import Wal
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
+
+
+class EndOfTurn(Protocol):
+    """The end of the event loop's current turn."""
+
+    def for_shard(self, work: Callable[[], None]) -> None:
+        """Run `work` then, before what goes to a connection is written; what that asks for in turn runs too."""
+        ...
+
+
+class Durations(Protocol):
+    """A histogram of durations."""
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        ...
+
+
+class PartitionMetrics(Protocol):
+    """What partitions count on their node. Numbers only ever rise."""
+
+    appends: int
+    append_bytes: int
+    append_records: int
+    refusals: int
+    duplicates: int
+    expired_appends: int
+    fetches: int
+    fetch_bytes: int
+    table_ops: int
+    table_reads: int
+    elections: int
+    shard_failures: int
+    lost_tail_records: int
+    relayed: int
+    relay_duplicates: int
+    split_brains: int
+
+    @property
+    def commit_latency(self) -> Durations:
+        """From a client's append to its commit."""
+        ...
+
+    @property
+    def disk_latency(self) -> Durations:
+        """From handing a write to the WAL until it is durable."""
+        ...
 
 
 class HostServices(Protocol):
-    """What a host needs of its node."""
+    """What a partition needs of its node. All of it is called on the event loop."""
 
     node_id: int
-    turn: Turn
-    metrics: NodeMetrics
-    wal: "Wal"
+
+    @property
+    def turn(self) -> EndOfTurn:
+        """Collects what is done once a turn."""
+        ...
+
+    @property
+    def metrics(self) -> PartitionMetrics:
+        """What is counted."""
+        ...
+
+    @property
+    def wal(self) -> "Wal":
+        """Writes and syncs the logs of this node."""
+        ...
 
     def now_s(self) -> float:
         """The event loop's clock."""

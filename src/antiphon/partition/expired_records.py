@@ -12,7 +12,7 @@ from antiphon import system
 from antiphon.records.batch import BatchHeader
 
 if TYPE_CHECKING:
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 QUIET_S: Final = 60.0  # between two warnings of one shard
 

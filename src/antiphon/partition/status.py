@@ -7,7 +7,7 @@ import structlog
 from antiphon.model.requests import ReplicaStatus
 
 if TYPE_CHECKING:
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 LOOKS: Final = 3  # one is not enough: a leader that was just elected has not spoken yet
 

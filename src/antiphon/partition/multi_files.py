@@ -19,7 +19,7 @@ import msgspec
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.operations import CallStep, LogOp
 from antiphon.log.snapshot import frame, unframe
-from antiphon.node.multi_batches import entry_of
+from antiphon.partition.multi_batches import entry_of
 from antiphon.replication.origin_history import START, History, Mark
 from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.vclock import LOCAL

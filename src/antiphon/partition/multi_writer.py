@@ -18,13 +18,13 @@ from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import ABSENT_NODE, Kind, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus, TableWrite
-from antiphon.node.log_writer import not_as_said
-from antiphon.node.multi_batches import entries_of, number_batch
-from antiphon.node.multi_files import pass_over, recover_origins, save_marks
-from antiphon.node.multi_table import MergedShard, write_merged
-from antiphon.node.shard_clients import Done, ShardClients
-from antiphon.node.shard_host import ShardHost
-from antiphon.node.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
+from antiphon.partition.clients import Done, ShardClients
+from antiphon.partition.log_writer import not_as_said
+from antiphon.partition.multi_batches import entries_of, number_batch
+from antiphon.partition.multi_files import pass_over, recover_origins, save_marks
+from antiphon.partition.multi_table import MergedShard, write_merged
+from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
 from antiphon.records.batch import BatchHeader, read_header, stamp
 from antiphon.replication.messages import ChangeMembers, MembersSettled
 from antiphon.replication.multi_messages import Relay
@@ -47,8 +47,8 @@ from antiphon.table.merge import ConflictRule, rule_named
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
-    from antiphon.node.host_services import HostServices
-    from antiphon.node.topic_settings import TopicSettings
+    from antiphon.partition.services import HostServices
+    from antiphon.partition.settings import PartitionSettings
     from antiphon.replication.messages import AnyMessage
     from antiphon.table.store import StoreEngine
 
@@ -160,7 +160,7 @@ class MultiHost(ShardHost):
         if self._leaves and is_held:
             self.services.send(self, sender, MembersSettled(self.shard_id, message.term, message.version))
 
-    def configure(self, settings: "TopicSettings") -> None:
+    def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic; its log is synced at every append."""
         self.settings = settings
         config = settings.log._replace(flush="always")
@@ -365,14 +365,14 @@ def open_multi_host(
     log: ShardLog,
     topic: TopicMeta,
     shard: ShardMeta,
-    settings: "TopicSettings",
+    settings: "PartitionSettings",
     place: Place,
 ) -> MultiHost:
     """Recover this node's replica and start it. Blocking.
 
     Raises InvalidRequestError for a conflict rule that this node does not know, StorageFailedError.
     """
-    rule = rule_named(settings.replication.conflict)
+    rule = rule_named(settings.conflict)
     found = recover_origins(disk, log)
     if found is None:
         found = _begin_anew(services, disk, log)

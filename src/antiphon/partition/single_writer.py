@@ -37,13 +37,13 @@ from antiphon.errors import (
 from antiphon.invariants import unreachable
 from antiphon.log.disk import NO_DESCRIPTORS
 from antiphon.model.metadata import ShardMeta
-from antiphon.node.feeding import Feeding
-from antiphon.node.host_services import CommitObserver, HostServices
-from antiphon.node.log_writer import LogWriter, not_as_said
-from antiphon.node.reopening import as_failure
-from antiphon.node.replica_status import status_of
-from antiphon.node.shard_clients import ShardClients
-from antiphon.node.steps import BUSY, REFUSALS, Steps
+from antiphon.partition.clients import ShardClients
+from antiphon.partition.failures import as_failure
+from antiphon.partition.feeding import Feeding
+from antiphon.partition.log_writer import LogWriter, not_as_said
+from antiphon.partition.services import CommitObserver, HostServices
+from antiphon.partition.status import status_of
+from antiphon.partition.steps import BUSY, REFUSALS, Steps
 from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from antiphon.log.producer_state import ProducerState
     from antiphon.log.shard_log import ShardLog
     from antiphon.model.requests import ReplicaStatus
-    from antiphon.node.table_shard import TableShard
-    from antiphon.node.topic_settings import TopicSettings
+    from antiphon.partition.settings import PartitionSettings
+    from antiphon.partition.table_shard import TableShard
 
 
 class InstallingSnapshot(NamedTuple):
@@ -106,7 +106,7 @@ class ShardHost:
         self.log = log
         self.replica = replica
         self.table = table
-        self.settings: TopicSettings | None = None  # of its topic; `__cluster` has none
+        self.settings: PartitionSettings | None = None  # of its topic; `__cluster` has none
         self.clients = ShardClients(self, max_message_bytes)
         self.observer: CommitObserver | None = None
         self.failed: AntiphonError | None = None
@@ -242,7 +242,7 @@ class ShardHost:
             raise WrongKindError(f"shard {self.shard_id} belongs to a topic, not to a table")
         return self.table
 
-    def configure(self, settings: "TopicSettings") -> None:
+    def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic, whatever this replica is doing."""
         self.settings = settings
         if self.log.config != settings.log:

@@ -7,7 +7,7 @@ also names the members that the log has settled on, and the sender is thereby kn
 """
 
 from antiphon.model.cluster import LiveSet
-from antiphon.node.shard_host import ShardHost
+from antiphon.partition.single_writer import ShardHost
 from antiphon.replication.follower_cursor import CursorState, FollowerStatus
 from antiphon.replication.members import Members
 from antiphon.replication.raft import RaftReplica

@@ -27,18 +27,18 @@ from antiphon.errors import (
     TimedOutError,
     WrongKindError,
 )
-from antiphon.gateway.results import AppendResult, Buffer
 from antiphon.model.metadata import CLUSTER_SHARD_ID
-from antiphon.node.append_queue import AppendQueue, Waiting
-from antiphon.node.expired_records import ExpiredRecords
-from antiphon.node.shard_reads import ShardReads
-from antiphon.node.write_order import RefusedAppends
-from antiphon.records.batch import BatchHeader, stamp, validate_batch
+from antiphon.model.results import AppendResult
+from antiphon.partition.append_queue import AppendQueue, Waiting
+from antiphon.partition.expired_records import ExpiredRecords
+from antiphon.partition.reads import ShardReads
+from antiphon.partition.write_order import RefusedAppends
+from antiphon.records.batch import BatchHeader, Buffer, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
-    from antiphon.node.shard_host import ShardHost
-    from antiphon.node.topic_settings import TopicSettings
+    from antiphon.partition.settings import PartitionSettings
+    from antiphon.partition.single_writer import ShardHost
 
 Done = Callable[[Any], None]
 """Called with a result or an AntiphonError."""
@@ -85,13 +85,11 @@ class ShardClients(ShardReads):
         self._refused = RefusedAppends()
         self._expired = ExpiredRecords(host)
 
-    def configure(self, settings: "TopicSettings") -> None:
+    def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic."""
         self.max_message_bytes = settings.max_message_bytes
-        self.default_isolation = settings.replication.isolation
-        self._queue.set_limit(
-            settings.replication.max_in_flight, [item.next_offset for item in self._pending]
-        )
+        self.default_isolation = settings.isolation
+        self._queue.set_limit(settings.max_in_flight, [item.next_offset for item in self._pending])
         self._queue_moved()
 
     @property
@@ -235,7 +233,7 @@ class ShardClients(ShardReads):
 
     def table_write(self, request: Any, done: Done) -> None:
         """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
-        from antiphon.node.table_shard import size_of_write, write_table
+        from antiphon.partition.table_shard import size_of_write, write_table
 
         if self._queue.is_busy:
             self._host.check_writable()
@@ -252,7 +250,7 @@ class ShardClients(ShardReads):
 
     def table_get(self, request: Any, done: Done) -> None:
         """Carry out a TableGet; `done` gets TableRows or an error. Raises what is known at once."""
-        from antiphon.node.table_shard import get_rows
+        from antiphon.partition.table_shard import get_rows
 
         try:
             get_rows(self._host, self, request, done)
@@ -261,7 +259,7 @@ class ShardClients(ShardReads):
 
     def table_scan(self, request: Any, done: Done) -> None:
         """Carry out a TableScan; `done` gets TableRows or an error. Raises what is known at once."""
-        from antiphon.node.table_shard import scan_rows
+        from antiphon.partition.table_shard import scan_rows
 
         try:
             scan_rows(self._host, self, request, done)

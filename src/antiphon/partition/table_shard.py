@@ -22,9 +22,9 @@ from antiphon.invariants import invariant
 from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
-from antiphon.node.shard_clients import ShardClients, producer_header
-from antiphon.node.table_files import note_damage
-from antiphon.node.write_order import WriteOrder
+from antiphon.partition.clients import ShardClients, producer_header
+from antiphon.partition.table_files import note_damage
+from antiphon.partition.write_order import WriteOrder
 from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
 from antiphon.table.evaluator import Evaluation, TableEvaluator, results_from_batch
@@ -33,7 +33,7 @@ from antiphon.table.state import EQUAL, TableState, open_state
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
     from antiphon.table.store import StoreEngine
 
 APPLY_BYTES: Final = 1024 * 1024

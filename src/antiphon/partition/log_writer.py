@@ -17,7 +17,7 @@ from antiphon.records.batch import BatchHeader, Buffer
 if TYPE_CHECKING:
     from antiphon.log.operations import Callback, LogOp
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.host_services import HostServices
+    from antiphon.partition.services import HostServices
 
 
 class LogWriter:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
-from antiphon.gateway.results import Buffer, FetchResult, OffsetResult
+from antiphon.model.results import FetchResult, OffsetResult
+from antiphon.records.batch import Buffer
 
 if TYPE_CHECKING:
-    from antiphon.node.shard_host import ShardHost
+    from antiphon.partition.single_writer import ShardHost
 
 ISOLATIONS: Final = ("committed", "uncommitted", "replica")
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

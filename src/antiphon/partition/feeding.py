@@ -6,13 +6,15 @@ connection has more to send than is good waits until that is free again.
 
 from typing import TYPE_CHECKING
 
-from antiphon.node.fed_entries import read_entries
+from antiphon.log.disk import NO_DESCRIPTORS
+from antiphon.records.batch import CONTROL_BIT, read_header
+from antiphon.records.builder import members_of
 from antiphon.replication.actions import Feed
 from antiphon.replication.messages import Entry
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.host_services import HostServices
+    from antiphon.partition.services import HostServices
 
 Found = tuple[list[Entry], int]
 """Entries and their bytes."""
@@ -51,3 +53,22 @@ class Feeding:
 
     def _forget(self) -> None:
         self._last = None
+
+
+def read_entries(log: "ShardLog", from_offset: int, max_bytes: int, end: int) -> tuple[list[Entry], int]:
+    """The entries from `from_offset`, none beyond `end`, and their bytes; none where they cannot be read now."""
+    if not log.log_start <= from_offset < end:
+        return [], 0
+    entries, size = [], 0
+    try:
+        batches = log.read(from_offset, max_bytes, end)
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTORS:
+            raise
+        return [], 0  # a tick asks again
+    for batch in batches:
+        header = read_header(batch)
+        said = members_of(batch) if header.attributes & CONTROL_BIT else None
+        entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch, said))
+        size += len(batch)
+    return entries, size

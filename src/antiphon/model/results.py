@@ -1,8 +1,8 @@
-"""What calls of the gateway return: offsets and batches of one shard."""
+"""What a shard answers to appends, fetches and questions for offsets, inside a node."""
 
 from typing import NamedTuple
 
-Buffer = bytes | bytearray | memoryview
+from antiphon.records.batch import Buffer
 
 
 class AppendResult(NamedTuple):

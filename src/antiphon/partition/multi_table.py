@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from antiphon import system
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import TableWrite, TableWritten
-from antiphon.node.shard_clients import ShardClients, producer_header
-from antiphon.node.table_shard import TableShard, append_effects
+from antiphon.partition.clients import ShardClients, producer_header
+from antiphon.partition.table_shard import TableShard, append_effects
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
@@ -19,7 +19,7 @@ from antiphon.table.merge_state import MergedState
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.multi_host import MultiHost
+    from antiphon.partition.multi_writer import MultiHost
     from antiphon.table.store import StoreEngine
 
 FORGET_AT_ONCE = 10_000  # tombstones looked at in one go

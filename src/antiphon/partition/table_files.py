@@ -28,7 +28,7 @@ from antiphon.records.members import Members
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.node.table_shard import TableShard
+    from antiphon.partition.table_shard import TableShard
 
 INSTALL_MAGIC: Final = b"ANTIPHIN"
 INSTALL_VERSION: Final = 1
