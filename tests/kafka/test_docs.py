@@ -8,14 +8,18 @@ from antiphon.kafka.connection import REQUEST_BYTES_MAX, REQUESTS_MAX
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.group_types import DEFAULT_GROUP_CONFIG
 from antiphon.kafka.metadata_api import CONDITIONAL_APPEND_FEATURE
+from antiphon.tools.diagrams import kafka_apis
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "kafka.md").read_text()
+PAGE_PATH = Path(__file__).parent.parent.parent / "docs" / "kafka.md"
+PAGE = PAGE_PATH.read_text()
 
 
-def test_the_table_of_versions_is_the_one_in_the_code() -> None:
-    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)-(\d+) \|$", PAGE, re.MULTILINE)
-    served = [(str(a.key), a.name, str(a.min_version), str(a.max_version)) for a in APIS.values()]
-    assert rows == served
+def test_the_table_of_apis_is_made_from_the_rows() -> None:
+    made = kafka_apis(PAGE_PATH.parent.parent)
+    assert f"<!-- made: kafka apis -->\n{made}\n" in PAGE
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)-(\d+) \|", PAGE, re.MULTILINE)
+    assert rows == [(str(a.key), a.name, str(a.min_version), str(a.max_version)) for a in APIS.values()]
+    assert all(api.routing in made and api.notes in made for api in APIS.values())
 
 
 def test_the_figures_are_those_in_the_code() -> None:

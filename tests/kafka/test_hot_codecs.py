@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolViolationError
-from antiphon.kafka.apis import APIS, FETCH, PRODUCE
+from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.apis import APIS
 from antiphon.kafka.fetch_codec import (
     FetchRequest,
     PartitionFetched,

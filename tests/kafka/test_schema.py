@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from antiphon.errors import InternalError, ProtocolViolationError
-from antiphon.kafka.apis import APIS, Api
+from antiphon.kafka.api import Api
+from antiphon.kafka.apis import APIS
 from antiphon.kafka.messages.cluster import ApiVersionsResponse, MetadataRequest, MetadataResponse
 from antiphon.kafka.messages.groups import HeartbeatRequest
 from antiphon.kafka.schema import I32, Message, V, codec, decode, encode

@@ -8,6 +8,7 @@ from typing import Final
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import ZERO_UUID
@@ -76,7 +77,9 @@ class AdminApi:
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
-    async def create_topics(self, request: m.CreateTopicsRequest) -> m.CreateTopicsResponse:
+    async def create_topics(
+        self, request: m.CreateTopicsRequest, _: RequestContext
+    ) -> m.CreateTopicsResponse:
         """Create each topic; a name that comes twice is refused each time."""
         names = [topic.name for topic in request.topics]
         created = []
@@ -153,7 +156,9 @@ class AdminApi:
             return
         raise TopicExistsError(f"topic {name!r} exists")
 
-    async def delete_topics(self, request: m.DeleteTopicsRequest) -> m.DeleteTopicsResponse:
+    async def delete_topics(
+        self, request: m.DeleteTopicsRequest, _: RequestContext
+    ) -> m.DeleteTopicsResponse:
         """Delete topics by name or id."""
         wanted = request.topics or [
             m.DeletableTopic(name=name, topic_id=ZERO_UUID) for name in request.topic_names
@@ -179,7 +184,9 @@ class AdminApi:
         _refuse_internal(self._gateway.topic(name))
         await self._gateway.delete_topic(name, timeout_s)
 
-    async def delete_records(self, request: m.DeleteRecordsRequest) -> m.DeleteRecordsResponse:
+    async def delete_records(
+        self, request: m.DeleteRecordsRequest, _: RequestContext
+    ) -> m.DeleteRecordsResponse:
         """Let partitions that this node leads begin later: at the batch that holds the offset, as no batch is cut."""
         deadline_s = asyncio.get_running_loop().time() + _timeout_s(request.timeout_ms)
         topics = []
@@ -212,7 +219,9 @@ class AdminApi:
             partition_index=index, low_watermark=begins[0] if begins else -1, error_code=error
         )
 
-    async def create_partitions(self, request: m.CreatePartitionsRequest) -> m.CreatePartitionsResponse:
+    async def create_partitions(
+        self, request: m.CreatePartitionsRequest, _: RequestContext
+    ) -> m.CreatePartitionsResponse:
         """Let topics grow to a number of partitions."""
         results = []
         for topic in request.topics:
@@ -235,7 +244,9 @@ class AdminApi:
 
     # -- settings -------------------------------------------------------------------------------------------------
 
-    def describe_configs(self, request: m.DescribeConfigsRequest) -> m.DescribeConfigsResponse:
+    async def describe_configs(
+        self, request: m.DescribeConfigsRequest, _: RequestContext
+    ) -> m.DescribeConfigsResponse:
         """Settings of topics, and of nodes those that tools look for; the others are in the node's file."""
         return m.DescribeConfigsResponse(
             results=[self._describe(resource, request) for resource in request.resources]
@@ -284,7 +295,7 @@ class AdminApi:
         }
 
     async def alter_configs(
-        self, request: m.IncrementalAlterConfigsRequest
+        self, request: m.IncrementalAlterConfigsRequest, _: RequestContext
     ) -> m.IncrementalAlterConfigsResponse:
         """Change topics' settings."""
         responses = []

@@ -1,70 +1,174 @@
-"""Which APIs the door offers, in which versions, and their message types.
+"""The APIs that are served: one row each, with versions, messages, handler and what the documentation says of it.
+
+ApiVersions, the dispatch of requests and the table in docs/kafka.md all come from these rows. CONTRIBUTING.md shows how an
+API is added.
 
 Ranges follow Kafka 4.x, where its clients were measured to need them; lower ends also serve aiokafka, which speaks no
 flexible version outside its administration calls. Produce is advertised from 0 on and served from 3 on: older librdkafka
 takes a higher advertised minimum for a broker that cannot store compressed batches (KAFKA-18659).
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
+from antiphon.kafka.admin_api import AdminApi
+from antiphon.kafka.api import API_VERSIONS, FETCH, NEVER_FLEXIBLE, PRODUCE, Api, Handler
+from antiphon.kafka.connection import Answer
+from antiphon.kafka.fetch import FetchHandler
+from antiphon.kafka.fetch_codec import decode_fetch
+from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.group_api import GroupApi
 from antiphon.kafka.messages import admin, cluster, groups, offsets
-from antiphon.kafka.schema import Message
+from antiphon.kafka.metadata_api import MetadataApi
+from antiphon.kafka.offsets_api import OffsetsApi
+from antiphon.kafka.primitives import Reader
+from antiphon.kafka.produce import ProduceHandler
+from antiphon.kafka.produce_codec import decode_produce
 
 
-class Api(NamedTuple):
-    """One API. `request` and `response` are None where the codec is hand-written (Produce, Fetch)."""
+class Routing(StrEnum):
+    """Which node a client has to ask."""
 
-    key: int
-    name: str
-    min_version: int
-    max_version: int
-    flexible_since: int
-    request: type[Message] | None
-    response: type[Message] | None
-
-    def is_flexible(self, version: int) -> bool:
-        """Does this version use varint lengths and tagged fields?"""
-        return version >= self.flexible_since
+    ANY = "any node"
+    LEADER = "the partition's leader"
+    COORDINATOR = "the group's coordinator"
+    EACH = "each node, for itself"
 
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-API_VERSIONS: Final = 18
-NEVER_FLEXIBLE: Final = 1 << 15
-PRODUCE_MIN_SERVED: Final = 3
+class Handlers(NamedTuple):
+    """The objects that carry out requests; a row's `handler` picks a method of one of them."""
+
+    produce: ProduceHandler
+    fetch: FetchHandler
+    metadata: MetadataApi
+    offsets: OffsetsApi
+    groups: GroupApi
+    admin: AdminApi
+
+
+class HotHandler(NamedTuple):
+    """An API whose codec is hand-written. `start` writes the answer itself, now or in what it returns to be awaited."""
+
+    decode: Callable[[Reader, int], Any]
+    start: Callable[[Handlers], Callable[[RequestHeader, Any, Answer], Awaitable[None] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedApi(Api):
+    """One row. `notes` is for the documentation: what a user of Kafka does not expect, or wants to know."""
+
+    handler: Callable[[Handlers], Handler] | HotHandler
+    routing: Routing
+    notes: str = ""
+
 
 _APIS: Final = (
-    Api(PRODUCE, "Produce", 0, 11, 9, None, None),
-    Api(FETCH, "Fetch", 4, 16, 12, None, None),
-    Api(2, "ListOffsets", 1, 10, 6, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse),
-    Api(3, "Metadata", 0, 13, 9, cluster.MetadataRequest, cluster.MetadataResponse),
-    Api(8, "OffsetCommit", 2, 9, 8, groups.OffsetCommitRequest, groups.OffsetCommitResponse),
-    Api(9, "OffsetFetch", 1, 9, 6, groups.OffsetFetchRequest, groups.OffsetFetchResponse),
-    Api(10, "FindCoordinator", 0, 6, 3, cluster.FindCoordinatorRequest, cluster.FindCoordinatorResponse),
-    Api(11, "JoinGroup", 0, 9, 6, groups.JoinGroupRequest, groups.JoinGroupResponse),
-    Api(12, "Heartbeat", 0, 4, 4, groups.HeartbeatRequest, groups.HeartbeatResponse),
-    Api(13, "LeaveGroup", 0, 5, 4, groups.LeaveGroupRequest, groups.LeaveGroupResponse),
-    Api(14, "SyncGroup", 0, 5, 4, groups.SyncGroupRequest, groups.SyncGroupResponse),
-    Api(15, "DescribeGroups", 0, 6, 5, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
-    Api(16, "ListGroups", 0, 5, 3, groups.ListGroupsRequest, groups.ListGroupsResponse),
-    Api(API_VERSIONS, "ApiVersions", 0, 4, 3, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse),
-    Api(19, "CreateTopics", 2, 7, 5, admin.CreateTopicsRequest, admin.CreateTopicsResponse),
-    Api(20, "DeleteTopics", 1, 6, 4, admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
-    Api(21, "DeleteRecords", 0, 2, 2, admin.DeleteRecordsRequest, admin.DeleteRecordsResponse),
-    Api(22, "InitProducerId", 0, 5, 2, cluster.InitProducerIdRequest, cluster.InitProducerIdResponse),
-    Api(
+    ServedApi(
+        PRODUCE, "Produce", 0, 11, 9, None, None,
+        HotHandler(decode_produce, lambda on: on.produce.start), Routing.LEADER,
+        "0 to 2 answer UNSUPPORTED_VERSION",
+    ),
+    ServedApi(
+        FETCH, "Fetch", 4, 16, 12, None, None,
+        HotHandler(decode_fetch, lambda on: on.fetch.run), Routing.LEADER,
+        "every answer is in full: no sessions",
+    ),
+    ServedApi(
+        2, "ListOffsets", 1, 10, 6, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse,
+        lambda on: on.offsets.list_offsets, Routing.LEADER,
+    ),
+    ServedApi(
+        3, "Metadata", 0, 13, 9, cluster.MetadataRequest, cluster.MetadataResponse,
+        lambda on: on.metadata.metadata, Routing.ANY, "makes missing topics",
+    ),
+    ServedApi(
+        8, "OffsetCommit", 2, 9, 8, groups.OffsetCommitRequest, groups.OffsetCommitResponse,
+        lambda on: on.groups.commit, Routing.COORDINATOR, "answered when the offsets are replicated",
+    ),
+    ServedApi(
+        9, "OffsetFetch", 1, 9, 6, groups.OffsetFetchRequest, groups.OffsetFetchResponse,
+        lambda on: on.groups.fetch, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        10, "FindCoordinator", 0, 6, 3, cluster.FindCoordinatorRequest, cluster.FindCoordinatorResponse,
+        lambda on: on.groups.find_coordinator, Routing.ANY, "of groups; transactional ids are refused",
+    ),
+    ServedApi(
+        11, "JoinGroup", 0, 9, 6, groups.JoinGroupRequest, groups.JoinGroupResponse,
+        lambda on: on.groups.join, Routing.COORDINATOR, "waits for the other members",
+    ),
+    ServedApi(
+        12, "Heartbeat", 0, 4, 4, groups.HeartbeatRequest, groups.HeartbeatResponse,
+        lambda on: on.groups.heartbeat, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        13, "LeaveGroup", 0, 5, 4, groups.LeaveGroupRequest, groups.LeaveGroupResponse,
+        lambda on: on.groups.leave, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        14, "SyncGroup", 0, 5, 4, groups.SyncGroupRequest, groups.SyncGroupResponse,
+        lambda on: on.groups.sync, Routing.COORDINATOR, "waits for the group's leader",
+    ),
+    ServedApi(
+        15, "DescribeGroups", 0, 6, 5, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse,
+        lambda on: on.groups.describe, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        16, "ListGroups", 0, 5, 3, groups.ListGroupsRequest, groups.ListGroupsResponse,
+        lambda on: on.groups.list_groups, Routing.EACH, "the groups that it coordinates",
+    ),
+    ServedApi(
+        API_VERSIONS, "ApiVersions", 0, 4, 3, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse,
+        lambda on: on.metadata.api_versions, Routing.ANY, "a version that is not served is answered in version 0",
+    ),
+    ServedApi(
+        19, "CreateTopics", 2, 7, 5, admin.CreateTopicsRequest, admin.CreateTopicsResponse,
+        lambda on: on.admin.create_topics, Routing.ANY, "no assignments of replicas",
+    ),
+    ServedApi(
+        20, "DeleteTopics", 1, 6, 4, admin.DeleteTopicsRequest, admin.DeleteTopicsResponse,
+        lambda on: on.admin.delete_topics, Routing.ANY,
+    ),
+    ServedApi(
+        21, "DeleteRecords", 0, 2, 2, admin.DeleteRecordsRequest, admin.DeleteRecordsResponse,
+        lambda on: on.admin.delete_records, Routing.LEADER, "no batch is cut",
+    ),
+    ServedApi(
+        22, "InitProducerId", 0, 5, 2, cluster.InitProducerIdRequest, cluster.InitProducerIdResponse,
+        lambda on: on.metadata.init_producer_id, Routing.ANY, "transactional ids are refused",
+    ),
+    ServedApi(
         23, "OffsetForLeaderEpoch", 2, 4, 4,
         offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse,
+        lambda on: on.offsets.offset_for_leader_epoch, Routing.LEADER,
     ),
-    Api(32, "DescribeConfigs", 1, 4, 4, admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
-    Api(37, "CreatePartitions", 0, 3, 2, admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
-    Api(42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
-    Api(
+    ServedApi(
+        32, "DescribeConfigs", 1, 4, 4, admin.DescribeConfigsRequest, admin.DescribeConfigsResponse,
+        lambda on: on.admin.describe_configs, Routing.ANY, "of topics, and a few of brokers",
+    ),
+    ServedApi(
+        37, "CreatePartitions", 0, 3, 2, admin.CreatePartitionsRequest, admin.CreatePartitionsResponse,
+        lambda on: on.admin.create_partitions, Routing.ANY, "no assignments of replicas",
+    ),
+    ServedApi(
+        42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse,
+        lambda on: on.groups.delete, Routing.COORDINATOR,
+    ),
+    ServedApi(
         44, "IncrementalAlterConfigs", 0, 1, 1,
         admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse,
+        lambda on: on.admin.alter_configs, Routing.ANY, "of topics",
     ),
-    Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse),
-    Api(60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
+    ServedApi(
+        47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse,
+        lambda on: on.groups.delete_offsets, Routing.COORDINATOR, "while the group has no members",
+    ),
+    ServedApi(
+        60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse,
+        lambda on: on.metadata.describe_cluster, Routing.ANY,
+    ),
 )  # fmt: skip
 
-APIS: Final[dict[int, Api]] = {api.key: api for api in _APIS}
+APIS: Final[dict[int, ServedApi]] = {api.key: api for api in _APIS}

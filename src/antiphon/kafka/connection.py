@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from antiphon.errors import ProtocolViolationError
-from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, frame_size, read_header
-from antiphon.kafka.primitives import Reader
+from antiphon.kafka.framing import LENGTH_BYTES, frame_size
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
 
@@ -49,8 +48,10 @@ class Answer:
 class Dispatcher(Protocol):
     """What a connection hands its requests to."""
 
-    def dispatch(self, header: RequestHeader, reader: Reader, answer: Answer) -> None:
-        """Start working on a request; `answer.send` is called once, now or later. May raise ProtocolViolationError."""
+    def dispatch(self, frame: memoryview, answer: Answer) -> None:
+        """Start working on a request (a frame without its length); `answer.send` is called once, now or later. May raise
+        ProtocolViolationError.
+        """
         ...
 
     def connected(self, connection: "Connection") -> bool:
@@ -237,12 +238,11 @@ class Connection(asyncio.BufferedProtocol):
         self._start, self._end = 0, have
 
     def _handle(self, frame: memoryview) -> None:
-        header, reader = read_header(frame)
         answer = Answer(self, len(frame))
         self._answers.append(answer)
         self._pending_bytes += len(frame)
         self._requests += 1
-        self._dispatcher.dispatch(header, reader, answer)
+        self._dispatcher.dispatch(frame, answer)
 
     # -- responses ------------------------------------------------------------------------------------------------
 

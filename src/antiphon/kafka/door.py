@@ -2,29 +2,28 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable
+from typing import Final, NamedTuple
 
 import structlog
 
 from antiphon.errors import PortInUseError, ProtocolViolationError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka import apis
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.admin_api import AdminApi
+from antiphon.kafka.api import Handler, RequestContext
+from antiphon.kafka.apis import APIS, Handlers, HotHandler
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.fetch import FetchHandler
-from antiphon.kafka.fetch_codec import decode_fetch
-from antiphon.kafka.framing import RequestHeader, finish_response, start_response
+from antiphon.kafka.framing import RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.group_api import GroupApi
 from antiphon.kafka.group_coordinator import GroupCoordinator
 from antiphon.kafka.group_types import DEFAULT_GROUP_CONFIG, GroupConfig
-from antiphon.kafka.metadata_api import MetadataApi, api_versions
+from antiphon.kafka.metadata_api import MetadataApi, served_versions
 from antiphon.kafka.offsets_api import OffsetsApi
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce import ProduceHandler
-from antiphon.kafka.produce_codec import decode_produce
 from antiphon.kafka.schema import Message, codec, encode
 
 BACKLOG: Final = 256
@@ -44,8 +43,21 @@ class KafkaDoorConfig(NamedTuple):
 
 
 _DEFAULT_CONFIG: Final = KafkaDoorConfig()
-# A handler answers with a message, or with an encoded body where it keeps one.
-_Handler = Callable[[Any, RequestHeader, Connection], Awaitable[Message | bytes]]
+
+
+def _handlers(gateway: Gateway, config: KafkaDoorConfig, coordinator: GroupCoordinator) -> Handlers:
+    view = ClusterView(gateway)
+    auto_create, shards_default = config.auto_create_topics, config.shards_default
+    return Handlers(
+        produce=ProduceHandler(gateway, view),
+        fetch=FetchHandler(gateway, view),
+        metadata=MetadataApi(
+            gateway, view, APIS.values(), auto_create=auto_create, shards_default=shards_default
+        ),
+        offsets=OffsetsApi(gateway, view),
+        groups=GroupApi(gateway, view, coordinator),
+        admin=AdminApi(gateway, view, auto_create=auto_create, shards_default=shards_default),
+    )
 
 
 class KafkaDoor:
@@ -62,25 +74,8 @@ class KafkaDoor:
         self._host = host
         self._wanted_port = port
         self._config = config
-        self._view = ClusterView(gateway)
-        self._produce = ProduceHandler(gateway, self._view)
-        self._fetch = FetchHandler(gateway, self._view)
-        self._metadata = MetadataApi(
-            gateway,
-            self._view,
-            auto_create=config.auto_create_topics,
-            shards_default=config.shards_default,
-        )
-        self._offsets = OffsetsApi(gateway, self._view)
-        self._admin = AdminApi(
-            gateway,
-            self._view,
-            auto_create=config.auto_create_topics,
-            shards_default=config.shards_default,
-        )
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
-        self._groups = GroupApi(gateway, self._view, self._coordinator)
-        self._handlers = self._handler_table()
+        self._handlers = _handlers(gateway, config, self._coordinator)
         self._connections: dict[Connection, float] = {}
         self._refusals = 0
         self._tell_refusals_s = 0.0
@@ -126,7 +121,7 @@ class KafkaDoor:
             self._server.close()
         if self._idle_check is not None:
             self._idle_check.cancel()
-        await self._metadata.stop()
+        await self._handlers.metadata.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):
             connection.close()
@@ -164,29 +159,23 @@ class KafkaDoor:
         """A connection is gone."""
         self._connections.pop(connection, None)
 
-    def dispatch(self, header: RequestHeader, reader: Reader, answer: Answer) -> None:
+    def dispatch(self, frame: memoryview, answer: Answer) -> None:
         """Decode a request and begin to work on it."""
+        header, reader = read_header(frame, APIS)
         self.requests += 1
-        key, version = header.api.key, header.version
-        connection = answer.connection
-        if key == apis.PRODUCE:
-            self._produce.start(header, decode_produce(reader, version), answer)
-            return
-        if key == apis.FETCH:
-            work = self._fetch.run(header, decode_fetch(reader, version), answer)
-            connection.start_task(self._guard(work, header, connection), "kafka Fetch")
-            return
         if not header.supported:
             plain = header._replace(version=0)
-            answer.send(_response(plain, api_versions(code.UNSUPPORTED_VERSION)))
+            answer.send(_response(plain, served_versions(APIS.values(), code.UNSUPPORTED_VERSION)))
             return
-        request = _decode(header, reader)
-        serve = self._serve(request, header, answer)
-        connection.start_task(self._guard(serve, header, connection), f"kafka {header.api.name}")
-
-    async def _serve(self, request: Message, header: RequestHeader, answer: Answer) -> None:
-        body = await self._handlers[header.api.key](request, header, answer.connection)
-        answer.send(_response(header, body))
+        handler = APIS[header.api.key].handler
+        work: Awaitable[None] | None
+        if isinstance(handler, HotHandler):
+            work = handler.start(self._handlers)(header, handler.decode(reader, header.version), answer)
+        else:
+            work = _serve(handler(self._handlers), header, _decode(header, reader), answer)
+        if work is not None:
+            guarded = self._guard(work, header, answer.connection)
+            answer.connection.start_task(guarded, f"kafka {header.api.name}")
 
     async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
         """A failure of ours in one request closes its connection, not the node."""
@@ -208,52 +197,11 @@ class KafkaDoor:
                 connection.close()
         self._idle_check = loop.call_later(IDLE_CHECK_S, self._close_idle)
 
-    # -- which handler serves which API -----------------------------------------------------------------------------
 
-    def _handler_table(self) -> dict[int, _Handler]:
-        metadata, offsets, admin, groups = self._metadata, self._offsets, self._admin, self._groups
-
-        async def serve_metadata(request: Any, header: RequestHeader, _: Connection) -> bytes:
-            flexible = header.api.is_flexible(header.version)
-            return await metadata.metadata(request, header.version, flexible=flexible)
-
-        async def serve_join(request: Any, header: RequestHeader, connection: Connection) -> Message:
-            return await groups.join(request, header.version, header.client_id, connection.client_host)
-
-        return {
-            2: lambda request, header, _: offsets.list_offsets(request, header.version),
-            3: serve_metadata,
-            8: lambda request, _, __: groups.commit(request),
-            9: lambda request, header, _: groups.fetch(request, header.version),
-            10: lambda request, header, _: groups.find_coordinator(request, header.version),
-            11: serve_join,
-            12: _at_once(lambda request, _: groups.heartbeat(request)),
-            13: _at_once(lambda request, header: groups.leave(request, header.version)),
-            14: lambda request, _, __: groups.sync(request),
-            15: lambda request, header, _: groups.describe(request, header.version),
-            16: lambda request, _, __: groups.list_groups(request),
-            18: _at_once(lambda _, __: api_versions()),
-            19: lambda request, _, __: admin.create_topics(request),
-            20: lambda request, _, __: admin.delete_topics(request),
-            21: lambda request, _, __: admin.delete_records(request),
-            22: lambda request, _, __: metadata.init_producer_id(request),
-            23: _at_once(lambda request, _: offsets.ends_of_epochs(request)),
-            32: _at_once(lambda request, _: admin.describe_configs(request)),
-            37: lambda request, _, __: admin.create_partitions(request),
-            42: lambda request, _, __: groups.delete(request),
-            44: lambda request, _, __: admin.alter_configs(request),
-            47: lambda request, _, __: groups.delete_offsets(request),
-            60: _at_once(lambda request, _: metadata.describe_cluster(request)),
-        }
-
-
-def _at_once(work: Callable[[Any, RequestHeader], Message]) -> _Handler:
-    """A handler that has nothing to wait for."""
-
-    async def handler(request: Any, header: RequestHeader, _: Connection) -> Message:
-        return work(request, header)
-
-    return handler
+async def _serve(handler: Handler, header: RequestHeader, request: Message, answer: Answer) -> None:
+    flexible = header.api.is_flexible(header.version)
+    context = RequestContext(header.version, flexible, header.client_id, answer.connection.client_host)
+    answer.send(_response(header, await handler(request, context)))
 
 
 def _decode(header: RequestHeader, reader: Reader) -> Message:

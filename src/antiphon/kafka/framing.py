@@ -6,10 +6,11 @@ is flexible, except that of ApiVersions, which a client must be able to read bef
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from antiphon.errors import ProtocolViolationError
-from antiphon.kafka.apis import API_VERSIONS, APIS, Api
+from antiphon.kafka.api import API_VERSIONS, Api
 from antiphon.kafka.primitives import Reader
 
 LENGTH_BYTES: Final = 4
@@ -41,8 +42,8 @@ def frame_size(buffer: memoryview, at: int) -> int:
     return int(size)
 
 
-def read_header(body: memoryview) -> tuple[RequestHeader, Reader]:
-    """The header of a request and a reader at its body.
+def read_header(body: memoryview, apis: Mapping[int, Api]) -> tuple[RequestHeader, Reader]:
+    """The header of a request to one of `apis`, by key, and a reader at its body.
 
     Raises:
         ProtocolViolationError: no such API, or a version out of range (except of ApiVersions, see `supported`).
@@ -50,7 +51,7 @@ def read_header(body: memoryview) -> tuple[RequestHeader, Reader]:
     if len(body) < HEADER_BYTES_MIN:
         raise ProtocolViolationError(f"a request of {len(body)} bytes has no header")
     api_key, version, correlation_id = _HEADER.unpack_from(body)
-    api = APIS.get(api_key)
+    api = apis.get(api_key)
     if api is None:
         raise ProtocolViolationError(f"API key {api_key} is not served")
     reader = Reader(body, HEADER_BYTES_MIN)

@@ -6,6 +6,7 @@ from antiphon import system
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.group_coordinator import GroupCoordinator
 from antiphon.kafka.group_offsets import Committed, GroupOffsets, OffsetAt
@@ -41,10 +42,10 @@ class GroupApi:
     # -- FindCoordinator ------------------------------------------------------------------------------------------
 
     async def find_coordinator(
-        self, request: cm.FindCoordinatorRequest, version: int
+        self, request: cm.FindCoordinatorRequest, context: RequestContext
     ) -> cm.FindCoordinatorResponse:
         """The node that leads a group's shard."""
-        if version >= 4:
+        if context.version >= 4:
             found = [await self._locate(key, request.key_type) for key in request.coordinator_keys]
             return cm.FindCoordinatorResponse(coordinators=found)
         one = await self._locate(request.key, request.key_type)
@@ -81,10 +82,9 @@ class GroupApi:
 
     # -- membership -----------------------------------------------------------------------------------------------
 
-    async def join(
-        self, request: m.JoinGroupRequest, version: int, client_id: str, client_host: str
-    ) -> m.JoinGroupResponse:
+    async def join(self, request: m.JoinGroupRequest, context: RequestContext) -> m.JoinGroupResponse:
         """JoinGroup."""
+        version, client_id = context.version, context.client_id
         if not _is_group_id(request.group_id):
             return m.JoinGroupResponse(error_code=code.INVALID_GROUP_ID, member_id=request.member_id)
         rebalance_ms = request.rebalance_timeout_ms
@@ -92,7 +92,7 @@ class GroupApi:
             request.member_id,
             request.group_instance_id,
             client_id,
-            client_host,
+            context.client_host,
             request.session_timeout_ms,
             rebalance_ms if rebalance_ms >= 0 else request.session_timeout_ms,
             request.protocol_type,
@@ -123,7 +123,7 @@ class GroupApi:
             ],
         )
 
-    async def sync(self, request: m.SyncGroupRequest) -> m.SyncGroupResponse:
+    async def sync(self, request: m.SyncGroupRequest, _: RequestContext) -> m.SyncGroupResponse:
         """SyncGroup."""
         sync = Sync(
             request.member_id,
@@ -144,7 +144,7 @@ class GroupApi:
             assignment=synced.assignment,
         )
 
-    def heartbeat(self, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+    async def heartbeat(self, request: m.HeartbeatRequest, _: RequestContext) -> m.HeartbeatResponse:
         """Heartbeat."""
         try:
             error = self._coordinator.heartbeat(
@@ -154,9 +154,9 @@ class GroupApi:
             error = code.coordinator_code_of(refused)
         return m.HeartbeatResponse(error_code=error)
 
-    def leave(self, request: m.LeaveGroupRequest, version: int) -> m.LeaveGroupResponse:
+    async def leave(self, request: m.LeaveGroupRequest, context: RequestContext) -> m.LeaveGroupResponse:
         """LeaveGroup."""
-        many = version >= 3
+        many = context.version >= 3
         leaving = request.members if many else [m.LeavingMember(member_id=request.member_id)]
         left = []
         try:
@@ -173,7 +173,7 @@ class GroupApi:
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
-    async def commit(self, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
+    async def commit(self, request: m.OffsetCommitRequest, _: RequestContext) -> m.OffsetCommitResponse:
         """OffsetCommit: durable when it is answered."""
         try:
             error = self._coordinator.check_commit(
@@ -227,14 +227,14 @@ class GroupApi:
         except UnknownTopicError:
             return None
 
-    async def fetch(self, request: m.OffsetFetchRequest, version: int) -> m.OffsetFetchResponse:
+    async def fetch(self, request: m.OffsetFetchRequest, context: RequestContext) -> m.OffsetFetchResponse:
         """OffsetFetch."""
-        if version >= 8:
+        if context.version >= 8:
             return m.OffsetFetchResponse(
                 groups=[await self._fetch_group(each.group_id, each.topics) for each in request.groups]
             )
         found = await self._fetch_group(request.group_id, request.topics)
-        if found.error_code and version < 2:
+        if found.error_code and context.version < 2:
             for topic in request.topics or []:
                 partitions = [
                     m.FetchedOffset(partition_index=index, error_code=found.error_code)
@@ -277,10 +277,12 @@ class GroupApi:
 
     # -- administration -------------------------------------------------------------------------------------------
 
-    async def describe(self, request: m.DescribeGroupsRequest, version: int) -> m.DescribeGroupsResponse:
+    async def describe(
+        self, request: m.DescribeGroupsRequest, context: RequestContext
+    ) -> m.DescribeGroupsResponse:
         """DescribeGroups."""
         return m.DescribeGroupsResponse(
-            groups=[await self._describe(group_id, version) for group_id in request.groups]
+            groups=[await self._describe(group_id, context.version) for group_id in request.groups]
         )
 
     async def _describe(self, group_id: str, version: int) -> m.DescribedGroup:
@@ -305,7 +307,7 @@ class GroupApi:
             group_state=str(GroupState.DEAD),
         )
 
-    async def list_groups(self, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
+    async def list_groups(self, request: m.ListGroupsRequest, _: RequestContext) -> m.ListGroupsResponse:
         """ListGroups: groups with members here, and those that have left offsets in shards that this node leads."""
         states = {
             group.group_id: (str(group.state), group.protocol_type or "")
@@ -332,7 +334,7 @@ class GroupApi:
             ],
         )
 
-    async def delete(self, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
+    async def delete(self, request: m.DeleteGroupsRequest, _: RequestContext) -> m.DeleteGroupsResponse:
         """DeleteGroups."""
         return m.DeleteGroupsResponse(
             results=[
@@ -354,7 +356,9 @@ class GroupApi:
             return code.coordinator_code_of(refused)
         return code.NONE
 
-    async def delete_offsets(self, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
+    async def delete_offsets(
+        self, request: m.OffsetDeleteRequest, _: RequestContext
+    ) -> m.OffsetDeleteResponse:
         """OffsetDelete: forget offsets of a group that nobody is in."""
         flat = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
         try:

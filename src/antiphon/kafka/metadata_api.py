@@ -5,6 +5,7 @@ are kept by (version of the API, topics asked for) until the cluster's metadata 
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import API_VERSIONS, APIS
+from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
 from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.primitives import ZERO_UUID
@@ -35,11 +36,14 @@ BROKERS: Final = 1  # endpoint type of DescribeCluster
 _Wanted = tuple[tuple[str | None, bytes], ...] | None
 
 
-def api_versions(error_code: int = 0) -> m.ApiVersionsResponse:
-    """The ranges that are served, and the feature by which a client knows conditional appends (KIP-27)."""
+def served_versions(apis: Collection[Api], error_code: int = 0) -> m.ApiVersionsResponse:
+    """The ranges that are served, and the feature by which a client knows conditional appends (KIP-27).
+
+    With an error, which is about the version of ApiVersions itself, that API alone.
+    """
     ranges = [
         m.ApiVersionRange(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-        for api in APIS.values()
+        for api in apis
         if error_code == 0 or api.key == API_VERSIONS
     ]
     feature = m.SupportedFeature(name=CONDITIONAL_APPEND_FEATURE, min_version=1, max_version=1)
@@ -47,11 +51,18 @@ def api_versions(error_code: int = 0) -> m.ApiVersionsResponse:
 
 
 class MetadataApi:
-    """Answers from the gateway's metadata."""
+    """Answers from the gateway's metadata. `apis` are those that ApiVersions tells of."""
 
     def __init__(
-        self, gateway: Gateway, view: ClusterView, *, auto_create: bool, shards_default: int
+        self,
+        gateway: Gateway,
+        view: ClusterView,
+        apis: Collection[Api],
+        *,
+        auto_create: bool,
+        shards_default: int,
     ) -> None:
+        self._apis = apis
         self._gateway = gateway
         self._view = view
         self._auto_create = auto_create
@@ -62,8 +73,9 @@ class MetadataApi:
 
     # -- Metadata -------------------------------------------------------------------------------------------------
 
-    async def metadata(self, request: m.MetadataRequest, version: int, *, flexible: bool) -> bytes:
+    async def metadata(self, request: m.MetadataRequest, context: RequestContext) -> bytes:
         """The encoded body of a Metadata response. Creates topics that are missing where both sides want that."""
+        version = context.version
         wanted = self._wanted(request, version)
         if self._gateway.metadata.version < 0:
             # Just started: a client that hears that its topics do not exist would give them up.
@@ -78,7 +90,7 @@ class MetadataApi:
         key = (version, wanted)
         body = self._cached.get(key)
         if body is None:
-            body = bytes(encode(self._response(meta, wanted), version, flexible=flexible))
+            body = bytes(encode(self._response(meta, wanted), version, flexible=context.flexible))
             self._cached[key] = body
         return body
 
@@ -187,7 +199,13 @@ class MetadataApi:
 
     # -- the others -----------------------------------------------------------------------------------------------
 
-    def describe_cluster(self, request: m.DescribeClusterRequest) -> m.DescribeClusterResponse:
+    async def api_versions(self, _: m.ApiVersionsRequest, __: RequestContext) -> m.ApiVersionsResponse:
+        """ApiVersions."""
+        return served_versions(self._apis)
+
+    async def describe_cluster(
+        self, request: m.DescribeClusterRequest, _: RequestContext
+    ) -> m.DescribeClusterResponse:
         """Nodes and controller."""
         if request.endpoint_type != BROKERS:
             return m.DescribeClusterResponse(
@@ -205,7 +223,9 @@ class MetadataApi:
             ],
         )
 
-    async def init_producer_id(self, request: m.InitProducerIdRequest) -> m.InitProducerIdResponse:
+    async def init_producer_id(
+        self, request: m.InitProducerIdRequest, _: RequestContext
+    ) -> m.InitProducerIdResponse:
         """A fresh producer id at epoch 0; a transactional one is refused for good."""
         if request.transactional_id is not None:
             return m.InitProducerIdResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

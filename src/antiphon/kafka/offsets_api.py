@@ -5,6 +5,7 @@ from typing import Final
 from antiphon.errors import AntiphonError, NotReadyError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.fetch import epoch_mismatch
 from antiphon.kafka.messages import offsets as m
@@ -33,11 +34,13 @@ class OffsetsApi:
         except UnknownTopicError:
             return None
 
-    async def list_offsets(self, request: m.ListOffsetsRequest, version: int) -> m.ListOffsetsResponse:
+    async def list_offsets(
+        self, request: m.ListOffsetsRequest, context: RequestContext
+    ) -> m.ListOffsetsResponse:
         """Offsets by timestamp or by name."""
         topics = []
         for topic in request.topics:
-            found = [await self._list_one(topic.name, wanted, version) for wanted in topic.partitions]
+            found = [await self._list_one(topic.name, wanted, context.version) for wanted in topic.partitions]
             topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
         return m.ListOffsetsResponse(topics=topics)
 
@@ -72,7 +75,9 @@ class OffsetsApi:
             leader_epoch=found.term if found.offset >= 0 else UNKNOWN,
         )
 
-    def ends_of_epochs(self, request: m.OffsetForLeaderEpochRequest) -> m.OffsetForLeaderEpochResponse:
+    async def offset_for_leader_epoch(
+        self, request: m.OffsetForLeaderEpochRequest, _: RequestContext
+    ) -> m.OffsetForLeaderEpochResponse:
         """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
         return m.OffsetForLeaderEpochResponse(
             topics=[

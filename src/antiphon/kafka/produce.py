@@ -17,7 +17,6 @@ import structlog
 from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import PRODUCE_MIN_SERVED
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.framing import RequestHeader
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 ALL_REPLICAS: Final = -1
 NO_ANSWER: Final = 0
+MIN_SERVED: Final = 3  # older versions are advertised, and refused
 FIRST_ZSTD: Final = 7  # Produce version from which clients that cannot read zstd are out of the game
 ZSTD: Final = 4
 OWN_PRODUCER_IDS: Final = 1 << 61  # ids from here on are for the native client's tables and jobs
@@ -181,7 +181,7 @@ def _produced(
 
 def _refuse_request(header: RequestHeader, request: ProduceRequest) -> tuple[int, int, int, str] | None:
     """What is wrong with the request as a whole: the rest of a PartitionProduced."""
-    if header.version < PRODUCE_MIN_SERVED:
+    if header.version < MIN_SERVED:
         return code.UNSUPPORTED_VERSION, -1, -1, "message formats before RecordBatch v2 are not stored"
     if request.acks not in {-1, 0, 1}:
         return code.INVALID_REQUIRED_ACKS, -1, -1, f"acks={request.acks}; -1 (all), 0 and 1 are served"

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from antiphon.kafka.apis import APIS
 from antiphon.replication.replica_state import TRANSITIONS, Role
 
 _NAMES = {
@@ -28,6 +29,16 @@ def state_diagram(_root: Path) -> str:
         f"    {_NAMES[before]} --> {_NAMES[after]}: {event}" for (before, event), after in TRANSITIONS.items()
     ]
     return "\n".join([*lines, "```"])
+
+
+def kafka_apis(_root: Path) -> str:
+    """The APIs of Kafka's protocol that are served, from the rows that the listener dispatches by."""
+    lines = ["| key | API | versions | asked of | notes |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {api.routing} | {api.notes} |"
+        for api in APIS.values()
+    ]
+    return "\n".join(lines)
 
 
 def requirement_table(root: Path) -> str:
@@ -75,6 +86,7 @@ def _requirement_order(key: str) -> tuple[str, int]:
 
 
 PARTS: dict[str, Callable[[Path], str]] = {
+    "kafka apis": kafka_apis,
     "replica states": state_diagram,
     "requirements": requirement_table,
 }

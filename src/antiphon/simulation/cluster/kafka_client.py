@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE
+from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE
+from antiphon.kafka.apis import APIS
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.primitives import put_nullable_string
 from antiphon.kafka.schema import Message, decode, encode

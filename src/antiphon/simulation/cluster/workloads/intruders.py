@@ -18,7 +18,7 @@ from antiphon import system
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError, TopicExistsError
 from antiphon.invariants import invariant
-from antiphon.kafka.apis import PRODUCE
+from antiphon.kafka.api import PRODUCE
 from antiphon.model.internal import CLUSTER_LOG, GROUPS_TABLE, JOBS_TABLE, KINDS, NODES_ONLY, STAGED_TOPIC
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
 from antiphon.model.requests import (

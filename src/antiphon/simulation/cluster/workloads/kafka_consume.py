@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import FETCH
+from antiphon.kafka.api import FETCH
 from antiphon.kafka.messages import offsets as om
 from antiphon.records.batch import iter_batches, validate_batch
 from antiphon.simulation.cluster import kafka_messages as m

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import PRODUCE
+from antiphon.kafka.api import PRODUCE
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records

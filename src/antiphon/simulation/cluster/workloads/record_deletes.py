@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon import system
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import FETCH, PRODUCE
+from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.kafka.messages import admin as am
 from antiphon.log.snapshot import START_NAME, decode_start
 from antiphon.records.batch import iter_batches

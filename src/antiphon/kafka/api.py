@@ -1,0 +1,45 @@
+"""What an API of Kafka's protocol is, and what a handler is told of a request beside its message.
+
+The table of the APIs that are served, with their handlers, is in `apis`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from antiphon.kafka.schema import Message
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+API_VERSIONS: Final = 18
+NEVER_FLEXIBLE: Final = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API. `request` and `response` are None where the codec is hand-written (Produce, Fetch)."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_since: int
+    request: type[Message] | None
+    response: type[Message] | None
+
+    def is_flexible(self, version: int) -> bool:
+        """Does this version use varint lengths and tagged fields?"""
+        return version >= self.flexible_since
+
+
+class RequestContext(NamedTuple):
+    """What a handler may want to know of a request: its version, and who sent it."""
+
+    version: int
+    flexible: bool
+    client_id: str
+    client_host: str
+
+
+# A handler answers with a message, or with an encoded body where it keeps one.
+Handler = Callable[[Any, RequestContext], Awaitable[Message | bytes]]

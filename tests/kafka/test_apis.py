@@ -1,0 +1,150 @@
+"""Each row of the table of APIs is true: its handler takes and gives the row's messages, and wants the node that it says."""
+
+import inspect
+import typing
+from typing import Any
+
+import pytest
+
+from antiphon.errors import ProtocolViolationError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
+from antiphon.kafka.framing import read_header
+from antiphon.kafka.messages import admin, groups, offsets
+from antiphon.kafka.messages.cluster import ApiVersionsRequest
+from antiphon.kafka.schema import Message
+from antiphon.model.metadata import Kind
+from tests.kafka.oracles import leaves
+from tests.kafka.raw import batch, door, fetch, produce, run
+
+PLAIN = [pytest.param(api, id=api.name) for api in APIS.values() if not isinstance(api.handler, HotHandler)]
+
+
+@pytest.mark.parametrize("api", PLAIN)
+def test_a_row_has_the_messages_of_its_handler(api: ServedApi) -> None:
+    assert not isinstance(api.handler, HotHandler)
+    classes: Any = typing.get_type_hints(Handlers)  # a method is picked from them as from the objects
+    method = api.handler(Handlers(**classes))
+    assert inspect.iscoroutinefunction(method)
+    request, context, response = typing.get_type_hints(method).values()
+    assert request is api.request
+    assert context is RequestContext
+    assert response is api.response or (response is bytes and api.name == "Metadata")
+
+
+def test_keys_rise_and_versions_are_ranges() -> None:
+    assert list(APIS) == sorted(APIS)
+    assert all(0 <= api.min_version <= api.max_version for api in APIS.values())
+    assert len({api.name for api in APIS.values()}) == len(APIS)
+
+
+def test_what_has_no_row_is_refused() -> None:
+    for key in set(range(100)) - set(APIS):
+        with pytest.raises(ProtocolViolationError, match=f"API key {key} is not served"):
+            read_header(memoryview(key.to_bytes(2, "big") + bytes(10)), APIS)
+
+
+def test_api_versions_tells_of_every_row() -> None:
+    async def scenario() -> None:
+        async with door() as (_, connect):
+            answer = await (await connect()).ask(ApiVersionsRequest(), 18, 3)
+            told = [(found.api_key, found.min_version, found.max_version) for found in answer.api_keys]
+            assert told == [(api.key, api.min_version, api.max_version) for api in APIS.values()]
+
+    run(scenario)
+
+
+# For each API of which the table says that one node has to be asked: a request that this node would carry out.
+TO_LEADER: dict[str, Message] = {
+    "ListOffsets": offsets.ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            offsets.ListOffsetsTopic(
+                name="t", partitions=[offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)]
+            )
+        ],
+    ),
+    "DeleteRecords": admin.DeleteRecordsRequest(
+        timeout_ms=1000,
+        topics=[
+            admin.DeleteRecordsTopic(
+                name="t", partitions=[admin.DeleteRecordsPartition(partition_index=0, offset=-1)]
+            )
+        ],
+    ),
+    "OffsetForLeaderEpoch": offsets.OffsetForLeaderEpochRequest(
+        topics=[
+            offsets.EpochTopic(topic="t", partitions=[offsets.EpochPartition(partition=0, leader_epoch=1)])
+        ]
+    ),
+}
+TO_COORDINATOR: dict[str, Message] = {
+    "OffsetCommit": groups.OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            groups.CommitTopic(
+                name="t",
+                partitions=[
+                    groups.CommitPartition(partition_index=0, committed_offset=0, committed_metadata=None)
+                ],
+            )
+        ],
+    ),
+    "OffsetFetch": groups.OffsetFetchRequest(
+        groups=[groups.FetchOffsetsGroup(group_id="g", topics=None)],
+    ),
+    "JoinGroup": groups.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=6000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[groups.JoinProtocol(name="range", metadata=b"")],
+    ),
+    "Heartbeat": groups.HeartbeatRequest(group_id="g", generation_id=1, member_id="m"),
+    "LeaveGroup": groups.LeaveGroupRequest(group_id="g", members=[groups.LeavingMember(member_id="m")]),
+    "SyncGroup": groups.SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[]),
+    "DescribeGroups": groups.DescribeGroupsRequest(groups=["g"]),
+    "DeleteGroups": groups.DeleteGroupsRequest(groups_names=["g"]),
+    "OffsetDelete": groups.OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            groups.OffsetDeleteTopic(name="t", partitions=[groups.OffsetDeletePartition(partition_index=0)])
+        ],
+    ),
+}
+
+
+def routed(routing: Routing) -> set[str]:
+    return {
+        api.name
+        for api in APIS.values()
+        if api.routing is routing and not isinstance(api.handler, HotHandler)
+    }
+
+
+def test_another_node_than_the_one_that_the_table_names_says_so() -> None:
+    async def scenario() -> None:
+        async with door(2) as (doors, connect):
+            await doors.create("t")
+            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+            for name in ("t", "__groups"):
+                await doors.lead(name, 0)
+            client = await connect(1)
+            assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NOT_LEADER_OR_FOLLOWER
+            assert (await fetch(client, "t", 0)).error_code == code.NOT_LEADER_OR_FOLLOWER
+            for requests, error in (
+                (TO_LEADER, code.NOT_LEADER_OR_FOLLOWER),
+                (TO_COORDINATOR, code.NOT_COORDINATOR),
+            ):
+                for name, request in requests.items():
+                    api = next(api for api in APIS.values() if api.name == name)
+                    answer = await client.ask(request, api.key, api.max_version)
+                    assert error in list(leaves(answer)), name
+
+    run(scenario)
+
+
+def test_every_api_that_wants_one_node_is_shown_to() -> None:
+    assert set(TO_LEADER) == routed(Routing.LEADER)
+    assert set(TO_COORDINATOR) == routed(Routing.COORDINATOR)
