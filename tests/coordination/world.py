@@ -39,6 +39,7 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.follower_cursor import CursorState
 from antiphon.replication.messages import (
     BecomeLeaderReply,
@@ -49,7 +50,8 @@ from antiphon.replication.messages import (
     TransferLeadership,
 )
 from antiphon.replication.replica import Replica, ReplicaConfig
-from antiphon.replication.replica_state import Role
+from antiphon.replication.replica_state import LogCondition, Role
+from antiphon.replication.restored_state import RestoredState
 from tests.coordination.models import ModelReplica, Voters
 
 COORDINATOR = 1000  # the node id that coordinators speak from
@@ -403,13 +405,13 @@ class World:
             node_id=node.node_id,
             shard=shard,
             ensemble=record.meta.everybody if record is not None and shard in node.disk.terms else (),
-            terms=terms,
-            term=node.disk.terms.get(shard, 0),
-            voted_for=None,
-            high_watermark=0,
-            make_term_start=lambda term, base: Entry(term, base, base + 1, f"start of term {term}"),
+            restored=RestoredState(
+                terms=terms,
+                term=node.disk.terms.get(shard, 0),
+                condition=LogCondition.DAMAGED if shard in node.disk.damaged else LogCondition.SOUND,
+            ),
+            entries=EntryFactory(lambda term, base: Entry(term, base, base + 1, f"start of term {term}")),
             config=ReplicaConfig(),
-            damaged=shard in node.disk.damaged,
         )
         for other in self.nodes.values():
             if not other.running:

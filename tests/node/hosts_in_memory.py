@@ -18,8 +18,10 @@ from antiphon.partition.single_writer import ShardHost
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.messages import AnyMessage, Append
 from antiphon.replication.raft import RaftReplica
+from antiphon.replication.restored_state import RestoredState
 
 SHARD = 7
 Work = Callable[[], None]
@@ -127,17 +129,11 @@ class Shard:
             node_id=node,
             shard=SHARD,
             ensemble=nodes,
-            terms=TermIndex(0, 0),
-            term=0,
-            voted_for=None,
-            high_watermark=0,
-            make_term_start=term_start,
+            restored=RestoredState(terms=TermIndex(), members=log.members.copy()),
+            entries=EntryFactory(term_start, commit_marker, members_entry),
             config=config,
             election_timeout_ticks=lambda: 10,
             election=ElectionConfig(),
-            members=log.members.copy(),
-            make_members=members_entry,
-            make_marker=commit_marker,
         )
         return ShardHost(cast(Any, services), SHARD, log, replica, None, 1_000_000)
 

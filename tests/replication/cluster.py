@@ -26,7 +26,9 @@ from antiphon.replication.actions import (
     TruncateLog,
 )
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.follower_cursor import FollowerStatus
+from antiphon.replication.members import MembersIndex
 from antiphon.replication.messages import (
     AnyMessage,
     BecomeLeader,
@@ -38,7 +40,8 @@ from antiphon.replication.messages import (
 )
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
-from antiphon.replication.replica_state import Role
+from antiphon.replication.replica_state import LogCondition, Role
+from antiphon.replication.restored_state import RestoredState
 
 COORDINATOR = 0
 SHARD = 7
@@ -73,6 +76,7 @@ class Host:
         self.auto_sync = True
         self.late_feeds = False
         self.high_watermark = 0
+        self.acknowledged = 0
         self.alive = False
         self.boot()
 
@@ -158,6 +162,25 @@ class Host:
         self.alive = False
         self.writes.clear()
 
+    def restored(self, members: MembersIndex | None = None) -> RestoredState:
+        """What the disk gives a replica."""
+        return RestoredState(
+            terms=index_of(self.disk, self.start),
+            term=max(self.term, self.disk[-1].term if self.disk else 0),
+            voted_for=self.voted_for,
+            high_watermark=self.high_watermark,
+            acknowledged=self.acknowledged,
+            condition=self.condition,
+            members=members,
+        )
+
+    @property
+    def condition(self) -> LogCondition:
+        """Where a coordinator elects, a test that forgets promises does so by the term on the disk."""
+        if self.forgot and self.cluster.raft:
+            return LogCondition.FORGOTTEN
+        return LogCondition.DAMAGED if self.damaged else LogCondition.SOUND
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
     @property
@@ -211,20 +234,15 @@ class Cluster:
             "node_id": host.node,
             "shard": SHARD,
             "ensemble": self.ensemble,
-            "terms": index_of(host.disk, host.start),
-            "term": max(host.term, host.disk[-1].term if host.disk else 0),
-            "voted_for": host.voted_for,
-            "high_watermark": host.high_watermark,
-            "make_term_start": term_start,
+            "restored": host.restored(),
+            "entries": EntryFactory(term_start),
             "config": self.config,
-            "damaged": host.damaged,
         }
         if self.raft:
             return self.kinds[1](
                 **common,
                 election=self.election,
                 election_timeout_ticks=lambda: self.timeout(host.node),
-                forgot=host.forgot,
             )
         return self.kinds[0](**common)
 

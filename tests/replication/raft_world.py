@@ -9,12 +9,13 @@ from typing import Any
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import LeaderReady, MembersChanged, ResetLog
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import Entry, NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.raft_voter import RaftVoter
-from antiphon.replication.replica_state import Role
-from tests.replication.cluster import SHARD, Cluster, Host, index_of, term_start
+from antiphon.replication.replica_state import LogCondition, Role
+from tests.replication.cluster import SHARD, Cluster, Host, term_start
 
 
 def make_members(term: int, base_offset: int, members: Members) -> Entry:
@@ -41,6 +42,12 @@ class MemberHost(Host):
             if isinstance(action, ResetLog):
                 self.base = action.members
         super().sync(count)
+
+    @property
+    def condition(self) -> LogCondition:
+        return (
+            LogCondition.JOINING if self.joining and self.damaged and not self.forgot else super().condition
+        )
 
     @property
     def data(self) -> list[object]:
@@ -97,19 +104,11 @@ class MemberCluster(Cluster):
             node_id=host.node,
             shard=SHARD,
             ensemble=self.known_voters(host),
-            terms=index_of(host.disk, host.start),
-            term=max(host.term, host.disk[-1].term if host.disk else 0),
-            voted_for=host.voted_for,
-            high_watermark=host.high_watermark,
-            make_term_start=term_start,
+            restored=host.restored(members=index),
+            entries=EntryFactory(term_start, members=make_members),
             config=self.config,
-            damaged=host.damaged,
-            forgot=host.forgot,
-            joining=host.joining and host.damaged and not host.forgot,
             election=self.election,
             election_timeout_ticks=lambda: self.timeout(host.node),
-            members=index,
-            make_members=make_members,
         )
 
     def voter(self, node: NodeId) -> RaftReplica:

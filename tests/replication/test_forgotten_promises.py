@@ -3,7 +3,6 @@
 import pytest
 
 from antiphon.errors import NotLeaderError
-from antiphon.invariants import InvariantError
 from antiphon.replication.actions import PersistTerm, Repaired
 from antiphon.replication.messages import Ack, AskTerm, TermReply, VoteReply
 from antiphon.replication.replica_state import Role
@@ -154,10 +153,3 @@ def test_an_only_voter_that_forgot_stays_silent() -> None:
     cluster.restart(1)
     cluster.tick(100)
     assert cluster.leading == []
-
-
-def test_forgetting_comes_with_damage_only() -> None:
-    cluster = Cluster(1, raft=True)
-    cluster[1].forgot = True
-    with pytest.raises(InvariantError):
-        cluster.restart(1)

@@ -9,6 +9,7 @@ from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.actions import MembersChanged, ResetLog
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.election import Campaign
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Append,
@@ -23,6 +24,7 @@ from antiphon.replication.quorum import VoteResult
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.raft_members import next_members
 from antiphon.replication.replica_state import Role
+from antiphon.replication.restored_state import RestoredState
 from tests.replication.cluster import COORDINATOR, SHARD, cursor_of, term_start
 from tests.replication.raft_world import MemberCluster, founded, make_members, with_learner
 
@@ -291,11 +293,8 @@ def test_a_fixed_ensemble_stays_as_it_is() -> None:
         node_id=1,
         shard=SHARD,
         ensemble=(1,),
-        terms=TermIndex(),
-        term=0,
-        voted_for=None,
-        high_watermark=0,
-        make_term_start=term_start,
+        restored=RestoredState(terms=TermIndex()),
+        entries=EntryFactory(term_start),
         config=ReplicaConfig(),
         election_timeout_ticks=lambda: 10,
     )

@@ -7,9 +7,11 @@ from antiphon.model.cluster import CommandDone
 from antiphon.model.requests import AlterTopic, CreateTopic, DrainNode, ElectLeader, MoveReplica, Rebalance
 from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
 from antiphon.replication.actions import Send
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.messages import Append, Entry, NewTerm, NewTermReply, StaleTerm
 from antiphon.replication.replica import Replica, ReplicaConfig
 from antiphon.replication.replica_state import Role
+from antiphon.replication.restored_state import RestoredState
 from tests.coordination.members_world import MembersWorld
 
 
@@ -68,11 +70,8 @@ def test_s0_5_who_was_taken_out_is_no_member_and_starts_from_nothing() -> None:
         node_id=3,
         shard=1,
         ensemble=(),
-        terms=TermIndex(),
-        term=0,
-        voted_for=None,
-        high_watermark=0,
-        make_term_start=lambda term, base: Entry(term, base, base + 1, b""),
+        restored=RestoredState(terms=TermIndex()),
+        entries=EntryFactory(lambda term, base: Entry(term, base, base + 1, b"")),
         config=ReplicaConfig(),
     )
     assert again.role is Role.NOT_MEMBER

@@ -13,6 +13,7 @@ from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
 from antiphon.replication.actions import LostTail, ReadReady, ResetLog
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Ack,
@@ -24,7 +25,8 @@ from antiphon.replication.messages import (
     SnapshotOffer,
 )
 from antiphon.replication.replica import Replica
-from antiphon.replication.replica_state import Role
+from antiphon.replication.replica_state import LogCondition, Role
+from antiphon.replication.restored_state import RestoredState
 from tests.replication.cluster import COORDINATOR, SHARD, Host, cursor_of, term_start
 from tests.replication.live_cluster import LIVE_CONFIG, LiveCluster
 
@@ -532,13 +534,9 @@ def test_s3_18_a_snapshot_of_less_is_no_proof_that_the_leader_lacks_more() -> No
         node_id=2,
         shard=SHARD,
         ensemble=(1, 2, 3),
-        terms=terms,
-        term=2,
-        voted_for=None,
-        high_watermark=6,
-        make_term_start=term_start,
+        restored=RestoredState(terms=terms, term=2, high_watermark=6, condition=LogCondition.DAMAGED),
+        entries=EntryFactory(term_start),
         config=replace(LIVE_CONFIG, unclean=True),
-        damaged=True,
     )
     older = EntryId(2, 5)
     replica.receive(1, SnapshotOffer(SHARD, 6, 1, older))

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from antiphon.cli import judge
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.members import Members
+from antiphon.replication.replica_state import LogCondition
 from antiphon.simulation import public_script_replica as taken
 from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
 from antiphon.simulation.public_script_language import change_text, changed, changes_between, read_stanzas
@@ -264,7 +265,7 @@ def test_a_node_that_began_empty_is_told_so_until_it_has_caught_up() -> None:
     run, joining = ScriptRun(as_is=True), []
     for stanza in read_stanzas(OWN / "empty_disk.txt"):
         run.carry_out(stanza)
-        joining.append(3 in run.actors and run.actors[3].files.joining)
+        joining.append(3 in run.actors and run.actors[3].files.condition is LogCondition.JOINING)
     assert joining == [False] + [True] * 6 + [False] * 4
 
 

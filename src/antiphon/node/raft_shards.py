@@ -33,18 +33,16 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.log.snapshot import frame, unframe
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
 from antiphon.node.config import Timings
+from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
 from antiphon.records.builder import build_members
-from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Entry
 from antiphon.replication.raft import RaftReplica
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from antiphon.node.node import Node
-    from antiphon.replication.commit_marker import MakeMarker
 
 Placement = tuple[TopicMeta, ShardMeta]
 
@@ -59,34 +57,25 @@ def open_raft_replica(
     directory: NodeDirectory,
     shard: ShardMeta,
     log: ShardLog,
-    terms: TermIndex,
     high_watermark: int,
     config: ReplicaConfig,
-    make_term_start: "Callable[[int, int], Entry]",
-    make_marker: "MakeMarker",
+    entries: EntryFactory,
 ) -> RaftReplica:
-    """The replica of a shard that elects for itself, from its log; `terms` is the replica's own copy of the index."""
+    """The replica of a shard that elects for itself, from its log."""
     _judge_fresh(node.node_id, directory, shard, log)
     low, high = timeout_ticks(node.config.timings)
-    damaged = log.damaged
+    restored = restored_state(
+        log, high_watermark, acknowledged=acknowledged_by_leader(log), members=log.members.copy()
+    )
     return RaftReplica(
         node_id=node.node_id,
         shard=shard.shard_id,
         ensemble=shard.ensemble,
-        terms=terms,
-        term=log.hard_state.term,
-        voted_for=log.hard_state.voted_for,
-        high_watermark=high_watermark,
-        make_term_start=make_term_start,
+        restored=restored,
+        entries=entries,
         config=config,
         election_timeout_ticks=lambda: node.random.randint(low, high),
         election=election_config(node.config.timings),
-        damaged=damaged is not None,
-        forgot=damaged is not None and damaged.forgot,
-        joining=damaged is not None and damaged.joins,
-        members=log.members.copy(),
-        make_members=members_entry,
-        make_marker=make_marker,
     )
 
 

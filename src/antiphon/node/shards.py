@@ -26,6 +26,7 @@ from antiphon.node.raft_shards import (
     Placement,
     election_config,
     known_placement,
+    members_entry,
     note_placement,
     open_raft_replica,
     placement_of,
@@ -35,6 +36,7 @@ from antiphon.node.reopening import Reopening
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.partition.failures import as_failure
 from antiphon.partition.multi_writer import MultiHost, Place, open_multi_host
+from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
 from antiphon.partition.single_writer import ShardHost
 from antiphon.partition.status import look_at_leader
 from antiphon.partition.table_files import (
@@ -45,8 +47,8 @@ from antiphon.partition.table_files import (
     watermark_at_start,
 )
 from antiphon.records.builder import build_committed, build_term_start
-from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
@@ -264,8 +266,6 @@ class Shards:
     ) -> ShardHost:
         node = self._node
         replica = self._make_replica(settings, shard, log, high_watermark)
-        if log.hard_state.led_term:  # what came before was in that leader's log, and acknowledged with it
-            replica.recall_acknowledged(log.terms.end_of_term(log.hard_state.led_term).offset)
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
@@ -288,34 +288,26 @@ class Shards:
         self, settings: TopicSettings, shard: ShardMeta, log: ShardLog, high_watermark: int
     ) -> Replica | RaftReplica:
         node = self._node
+        entries = EntryFactory(term_start, self._commit_marker, members_entry)
         if settings.replication.election == "raft":
             return open_raft_replica(
                 node,
                 self._directory,
                 shard,
                 log,
-                _copy_terms(log),
                 high_watermark,
                 settings.replica,
-                term_start,
-                self._commit_marker,
+                entries,
             )
-        forgot = log.damaged is not None and log.damaged.forgot
         return Replica(
             node_id=node.node_id,
             shard=shard.shard_id,
             # A directory that never promised a term may stand for one that did, and was lost or taken away: the
             # coordinator's word has to come first, or the feed of a leader that was deposed would be acknowledged.
             ensemble=shard.everybody if log.hard_state.term else (),
-            terms=_copy_terms(log),
-            term=log.hard_state.term,
-            voted_for=log.hard_state.voted_for,
-            high_watermark=high_watermark,
-            make_term_start=term_start,
+            restored=restored_state(log, high_watermark, acknowledged=acknowledged_by_leader(log)),
+            entries=entries,
             config=settings.replica,
-            damaged=log.damaged is not None,
-            forgot=forgot,
-            make_marker=self._commit_marker,
         )
 
     def _place(self) -> Place:
@@ -351,16 +343,11 @@ class Shards:
             node_id=node.node_id,
             shard=CLUSTER_SHARD_ID,
             ensemble=node.config.voters,
-            terms=_copy_terms(log),
-            term=log.hard_state.term,
-            voted_for=log.hard_state.voted_for,
-            high_watermark=log.hard_state.high_watermark,
-            make_term_start=term_start,
+            restored=restored_state(log, log.hard_state.high_watermark),
+            entries=EntryFactory(term_start),
             config=ReplicaConfig(),
             election_timeout_ticks=lambda: node.random.randint(low, high),
             election=election_config(timings),
-            damaged=log.damaged is not None,
-            forgot=log.damaged is not None and log.damaged.forgot,
         )
         host = ShardHost(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
         node.hosts[CLUSTER_SHARD_ID] = host
@@ -565,14 +552,6 @@ class Shards:
         for host in self._node.hosts.values():
             if host.table is not None:
                 host.table.let_go(host.failed)
-
-
-def _copy_terms(log: ShardLog) -> TermIndex:
-    """The replica's own copy of the log's term index."""
-    start = log.terms.start
-    terms = TermIndex(start.offset, start.term)
-    terms.load(log.terms.items(), log.log_end)
-    return terms
 
 
 def term_start(term: int, base_offset: int) -> Entry:

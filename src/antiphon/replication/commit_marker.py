@@ -9,11 +9,8 @@ one marker is not committed yet, no other is written; the next one then tells of
 marker per commit, at most one uncommitted, and a log at rest ends with the marker of its last entry.
 """
 
-from collections.abc import Callable
-
+from antiphon.replication.entry_factory import MakeMarker
 from antiphon.replication.messages import Entry
-
-MakeMarker = Callable[[int, int, int], Entry]  # (term, base offset, high watermark) -> an entry
 
 
 class CommitMarker:

@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 
 from antiphon.replication.actions import Action, Commit, LeaderReady, ReadReady
-from antiphon.replication.commit_marker import CommitMarker, MakeMarker
+from antiphon.replication.commit_marker import CommitMarker
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.entry_factory import MakeMarker
 from antiphon.replication.follower_cursor import FollowerCursor
 from antiphon.replication.live_set import LiveSet, Progress, Standing
 from antiphon.replication.local_log import LocalLog

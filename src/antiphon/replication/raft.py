@@ -20,16 +20,15 @@ from collections.abc import Callable, Sequence
 
 from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.invariants import unreachable
-from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, AppendLog, MembersChanged, Send
-from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.leader import LeaderSide
-from antiphon.replication.members import Members, MembersIndex
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     AnyMessage,
     ChangeMembers,
-    Entry,
     MembersSettled,
     NodeId,
     ShardId,
@@ -41,18 +40,13 @@ from antiphon.replication.raft_members import final_members, next_members
 from antiphon.replication.raft_transfer import Transfer, best_successor
 from antiphon.replication.raft_voter import RaftVoter
 from antiphon.replication.replica_state import Role
+from antiphon.replication.restored_state import RestoredState
 
 __all__ = ["ElectionConfig", "RaftReplica", "ReplicaConfig"]
 
-MakeMembers = Callable[[int, int, Members], Entry]
-
 
 class RaftReplica(RaftVoter):
-    """One replica of a shard whose replicas vote.
-
-    Args, besides those of `RaftVoter`:
-        make_members: makes a members entry: (term, base offset, members) -> Entry, whose `members` are set.
-    """
+    """One replica of a shard whose replicas vote. `entries.members` is needed where its members change."""
 
     def __init__(
         self,
@@ -60,40 +54,22 @@ class RaftReplica(RaftVoter):
         node_id: NodeId,
         shard: ShardId,
         ensemble: Sequence[NodeId],
-        terms: TermIndex,
-        term: int,
-        voted_for: NodeId | None,
-        high_watermark: int,
-        make_term_start: Callable[[int, int], Entry],
+        restored: RestoredState,
+        entries: EntryFactory,
         config: ReplicaConfig,
         election_timeout_ticks: Callable[[], int],
         election: ElectionConfig | None = None,
-        damaged: bool = False,
-        forgot: bool = False,
-        joining: bool = False,
-        members: MembersIndex | None = None,
-        make_members: MakeMembers | None = None,
-        make_marker: MakeMarker | None = None,
     ) -> None:
         super().__init__(
             node_id=node_id,
             shard=shard,
             ensemble=ensemble,
-            terms=terms,
-            term=term,
-            voted_for=voted_for,
-            high_watermark=high_watermark,
-            make_term_start=make_term_start,
+            restored=restored,
+            entries=entries,
             config=config,
             election_timeout_ticks=election_timeout_ticks,
             election=election,
-            damaged=damaged,
-            forgot=forgot,
-            joining=joining,
-            members=members,
-            make_marker=make_marker,
         )
-        self._make_members = make_members
         self._told_committed = self._is_settled
         self._change: tuple[NodeId, ChangeMembers] | None = None  # what a coordinator wants
         self._change_version = -1
@@ -234,7 +210,7 @@ class RaftReplica(RaftVoter):
         return self._index is None or self._index.end <= self._log.high_watermark
 
     def _write_members(self, members: Members, out: list[Action]) -> None:
-        make, leading = self._make_members, self._leading
+        make, leading = self._entries.members, self._leading
         if make is None or leading is None:
             unreachable(f"a {self.role} cannot write members entries")
         leading.append(make(self.term, self.log_end, members), out)

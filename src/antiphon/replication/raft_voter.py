@@ -31,17 +31,15 @@ Decisions
 
 from collections.abc import Callable, Sequence
 
-from antiphon.invariants import invariant
-from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, Send
-from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.election import Campaign, ElectionTimer, is_up_to_date
-from antiphon.replication.members import Members, MembersIndex
+from antiphon.replication.entry_factory import EntryFactory
+from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Append,
     AskTerm,
-    Entry,
     NodeId,
     RequestVote,
     ShardId,
@@ -53,7 +51,8 @@ from antiphon.replication.messages import (
 from antiphon.replication.quorum import VoteResult, majority
 from antiphon.replication.raft_members import MembersLog
 from antiphon.replication.replica_core import ReplicaCore
-from antiphon.replication.replica_state import Event, Role
+from antiphon.replication.replica_state import Event, LogCondition, Role
+from antiphon.replication.restored_state import RestoredState
 
 
 class RaftVoter(ReplicaCore):
@@ -63,10 +62,6 @@ class RaftVoter(ReplicaCore):
         ensemble: the voters, as long as the log does not say otherwise.
         election_timeout_ticks: draws a random time-out in ticks.
         election: settings.
-        forgot: (with `damaged`) term and vote are lost too.
-        joining: (with `damaged`) this replica began empty when the shard was older: nothing of its own was lost.
-        members: index of the members entries of the log as recovered; the replica keeps it for itself. None: the ensemble
-            is fixed by configuration, and nothing in the log changes it.
     """
 
     def __init__(
@@ -75,40 +70,30 @@ class RaftVoter(ReplicaCore):
         node_id: NodeId,
         shard: ShardId,
         ensemble: Sequence[NodeId],
-        terms: TermIndex,
-        term: int,
-        voted_for: NodeId | None,
-        high_watermark: int,
-        make_term_start: Callable[[int, int], Entry],
+        restored: RestoredState,
+        entries: EntryFactory,
         config: ReplicaConfig,
         election_timeout_ticks: Callable[[], int],
         election: ElectionConfig | None = None,
-        damaged: bool = False,
-        forgot: bool = False,
-        joining: bool = False,
-        members: MembersIndex | None = None,
-        make_marker: MakeMarker | None = None,
     ) -> None:
+        members = restored.members
         if members is not None and members.base is None:  # the log does not say how it began
             members.base = Members(tuple(ensemble))
         super().__init__(
             node_id=node_id,
             shard=shard,
             ensemble=ensemble,
-            terms=terms,
-            term=term,
-            voted_for=voted_for,
-            high_watermark=high_watermark,
-            make_term_start=make_term_start,
+            restored=restored,
+            entries=entries,
             config=config,
-            damaged=damaged,
-            members=None if members is None else members.current,
-            make_marker=make_marker,
         )
+        forgot = restored.condition is LogCondition.FORGOTTEN
         self._index = members
         if members is not None:
-            self._log = MembersLog(terms, high_watermark, members)
-            if terms.log_end or term or forgot:  # a member once, for whoever counts it
+            terms = restored.terms
+            self._log = MembersLog(terms, restored.high_watermark, members)
+            self._log.acknowledged = min(restored.acknowledged, terms.log_end)
+            if terms.log_end or restored.term or forgot:  # a member once, for whoever counts it
                 self.role = Role.FENCED
         self._offered: SnapshotOffer | None = None
         self._election = election or ElectionConfig()
@@ -116,9 +101,8 @@ class RaftVoter(ReplicaCore):
         self._campaign: Campaign | None = None
         self._leading_ticks = 0
         self._damaged_ticks = 0
-        invariant(damaged or not (forgot or joining), "who forgot its promises has lost its log as well")
-        self._joining = joining
-        if joining:
+        self._joining = restored.condition is LogCondition.JOINING
+        if self._joining:
             self._repair_floor = 0
         self._told_terms: set[NodeId] | None = set() if forgot else None  # who has answered; None: enough
         self._met_leader = not (forgot and members is not None)

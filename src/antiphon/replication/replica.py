@@ -5,8 +5,8 @@ How the surroundings drive it
 A replica is a pure state machine: each method takes one event and returns the actions that follow from it, in order.
 Nothing happens in between: no clock, disk, network or random source is touched here.
 
-    replica = Replica(node_id=1, shard=7, ensemble=(1, 2, 3), terms=..., term=..., voted_for=..., high_watermark=...,
-                      make_term_start=..., config=ReplicaConfig())
+    replica = Replica(node_id=1, shard=7, ensemble=(1, 2, 3), restored=RestoredState(terms=..., term=..., ...),
+                      entries=EntryFactory(...), config=ReplicaConfig())
 
     carry_out(replica.receive(sender, message))     # whenever a message for the shard arrives
     carry_out(replica.propose([(count, data)]))     # client batches; stamped with replica.log_end and replica.term before
@@ -47,12 +47,11 @@ Decisions
 * **A refusal of a coordinator's message** is a StaleTerm with this replica's term, which is not always above the asked one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import Action, RoleChanged, Send
-from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.live_set import LiveSet
 from antiphon.replication.members import Members
@@ -61,7 +60,6 @@ from antiphon.replication.messages import (
     BecomeLeader,
     BecomeLeaderReply,
     ChangeMembers,
-    Entry,
     MembersSettled,
     NewTerm,
     NewTermReply,
@@ -73,7 +71,8 @@ from antiphon.replication.messages import (
 )
 from antiphon.replication.quorum import majority
 from antiphon.replication.replica_core import ReplicaCore
-from antiphon.replication.replica_state import Event, Role, next_role
+from antiphon.replication.replica_state import Event, LogCondition, Role, next_role
+from antiphon.replication.restored_state import RestoredState
 
 __all__ = ["Replica", "ReplicaConfig"]
 
@@ -87,35 +86,21 @@ class Replica(ReplicaCore):
         node_id: NodeId,
         shard: ShardId,
         ensemble: Sequence[NodeId],
-        terms: TermIndex,
-        term: int,
-        voted_for: NodeId | None,
-        high_watermark: int,
-        make_term_start: Callable[[int, int], Entry],
+        restored: RestoredState,
+        entries: EntryFactory,
         config: ReplicaConfig,
-        damaged: bool = False,
-        forgot: bool = False,
-        members: Members | None = None,
-        make_marker: MakeMarker | None = None,
     ) -> None:
-        """`forgot` (with `damaged`): the promises are lost too, so the coordinator's word comes first."""
         super().__init__(
             node_id=node_id,
             shard=shard,
             ensemble=ensemble,
-            terms=terms,
-            term=term,
-            voted_for=voted_for,
-            high_watermark=high_watermark,
-            make_term_start=make_term_start,
+            restored=restored,
+            entries=entries,
             config=config,
-            damaged=damaged,
-            members=members,
-            make_marker=make_marker,
         )
         self._coordinator: NodeId | None = None  # who is told that this replica leads
-        self._forgot = forgot
-        if forgot:
+        self._forgot = restored.condition is LogCondition.FORGOTTEN
+        if self._forgot:  # the coordinator's word comes first
             self.role = Role.NOT_MEMBER
         self._members_version = 0  # of the record by which `members` are known
         self._handlers.update(

@@ -10,11 +10,11 @@ from typing import Any
 
 from antiphon.errors import NotLeaderError, NotReadyError
 from antiphon.invariants import invariant, unreachable
-from antiphon.records.entry_id import EntryId, TermIndex
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, AppendLog, Commit, Repaired, RoleChanged, Send
-from antiphon.replication.commit_marker import MakeMarker
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.leader import LeaderSide
 from antiphon.replication.live_set import LiveSet
@@ -31,8 +31,9 @@ from antiphon.replication.messages import (
     SnapshotOffer,
     StaleTerm,
 )
-from antiphon.replication.replica_state import Event, Role, next_role
+from antiphon.replication.replica_state import Event, LogCondition, Role, next_role
 from antiphon.replication.replica_view import ReplicaView
+from antiphon.replication.restored_state import RestoredState
 
 Handler = Callable[[NodeId, Any, list[Action]], None]
 
@@ -43,20 +44,10 @@ class ReplicaCore(ReplicaView):
     Args:
         node_id: this node.
         shard: the shard, cluster-wide number.
-        ensemble: the voters, where nothing else is known.
-        members: everybody who has a say in the shard, in the place of `ensemble`; a replica that is not among them is
-            NOT_MEMBER (S0.5).
-        terms: index of the log as recovered; the replica keeps it for itself and changes it.
-        term: the latest term that was promised, from the disk; 0 if none.
-        voted_for: who got the vote in `term`, from the disk.
-        high_watermark: what was known to be committed; may be older than the truth, and beyond the end of a log that
-            lost its unsynced end.
-        make_term_start: makes the entry that opens a leadership: (term, base offset) -> Entry.
-        make_marker: makes the entry that tells of a commit: (term, base offset, high watermark) -> Entry; written where
-            `config.commit_marker` asks for it.
+        ensemble: the voters, where nothing else is known; a replica that is not among the members is NOT_MEMBER (S0.5).
+        restored: what the disk gave back.
+        entries: makes the entries that the protocol writes itself.
         config: settings.
-        damaged: the log was found damaged in its middle; `terms` covers the sound part before the damage. Until it is
-            whole again, in a later term, it neither votes nor counts as a candidate's head.
     """
 
     def __init__(
@@ -65,31 +56,25 @@ class ReplicaCore(ReplicaView):
         node_id: NodeId,
         shard: ShardId,
         ensemble: Sequence[NodeId],
-        terms: TermIndex,
-        term: int,
-        voted_for: NodeId | None,
-        high_watermark: int,
-        make_term_start: Callable[[int, int], Entry],
+        restored: RestoredState,
+        entries: EntryFactory,
         config: ReplicaConfig,
-        damaged: bool = False,
-        members: Members | None = None,
-        make_marker: MakeMarker | None = None,
     ) -> None:
-        invariant(term >= terms.end.term, f"log of term {terms.end.term}, but only term {term} was promised")
         invariant(len(set(ensemble)) == len(ensemble), f"ensemble {ensemble} names a node twice")
+        terms, members = restored.terms, restored.members
         self.node_id = node_id
         self.shard = shard
-        self.members = members if members is not None else Members(tuple(ensemble))
-        self.term = term
-        self.voted_for = voted_for
-        self.damaged = damaged
+        self.members = (members.current if members is not None else None) or Members(tuple(ensemble))
+        self.term = term = restored.term
+        self.voted_for = restored.voted_for
+        self.damaged = damaged = restored.condition is not LogCondition.SOUND
         self.failed = False
         self.role = Role.FENCED if node_id in self.members.everybody else Role.NOT_MEMBER
         self._loaded_term = term  # may have been led before a restart, so must not be led again
         self._repair_floor = term  # of the terms up to this one, an older self may have been part
-        self._log = LocalLog(terms, high_watermark)
-        self._make_term_start = make_term_start
-        self._make_marker = make_marker
+        self._log = LocalLog(terms, restored.high_watermark)
+        self._log.acknowledged = min(restored.acknowledged, terms.log_end)
+        self._entries = entries
         self._config = config
         self._rule = config.commit
         self._following: FollowerSide | None = None
@@ -223,7 +208,7 @@ class ReplicaCore(ReplicaView):
         role = next_role(self.role, Event.BECOME_LEADER)
         invariant(role is Role.LEADER and self._log.is_term_durable, f"a {self.role} cannot lead")
         self.role, self.members, self._following = Role.LEADER, members, None
-        entry = self._make_term_start(self.term, self._log.terms.log_end)
+        entry = self._entries.term_start(self.term, self._log.terms.log_end)
         self._leading = LeaderSide(
             shard=self.shard,
             node_id=self.node_id,
@@ -233,7 +218,7 @@ class ReplicaCore(ReplicaView):
             live=live,
             log=self._log,
             config=self._config,
-            make_marker=self._make_marker,
+            make_marker=self._entries.commit_marker,
             on_ready=self._became_ready,
             on_settled=self._members_settled,
         )
@@ -413,13 +398,6 @@ class ReplicaCore(ReplicaView):
         if self._leading is not None and term == self.term:
             self._leading.live_recorded(version, live, out)
         return out
-
-    def recall_acknowledged(self, commit_mark: int) -> None:
-        """Before the first event: an earlier self had, as a leader, told clients that all below `commit_mark` is committed.
-
-        It matters only for `LostTail` to be complete after a restart.
-        """
-        self._log.acknowledged = min(commit_mark, self._log.terms.log_end)
 
     # -- events: feeding, snapshots, connections, time -----------------------------------------------------------------
 

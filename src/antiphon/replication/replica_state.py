@@ -28,6 +28,15 @@ class Event(StrEnum):
     ADD_FOLLOWER = "AddFollower"
 
 
+class LogCondition(StrEnum):
+    """Is what a replica's disk gave back whole? Only a sound log makes a voter and a candidate."""
+
+    SOUND = "sound"
+    DAMAGED = "damaged"  # a part in the middle of the log is bad; the promises are there
+    FORGOTTEN = "forgotten"  # all is lost, the promises too
+    JOINING = "joining"  # nothing is lost, but the replica began empty in a shard that is older
+
+
 TRANSITIONS: Final[dict[tuple[Role, Event], Role]] = {
     (Role.NOT_MEMBER, Event.NEW_TERM): Role.FENCED,
     (Role.FENCED, Event.NEW_TERM): Role.FENCED,

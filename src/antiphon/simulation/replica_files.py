@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from antiphon.replication.actions import AppendLog, PersistTerm, ResetLog, TruncateLog
+from antiphon.replication.replica_state import LogCondition
 from antiphon.simulation.stored_log import StoredLog
 
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ class ReplicaFiles:
         self.acknowledged = (
             0  # end of what a leader here told clients to be committed, where that is not settled
         )
-        self.damaged = False  # something in the middle was found damaged; `log` is the sound part before it
-        self.joining = False  # began empty when the shard was older, and has not caught up yet
+        self.condition = LogCondition.SOUND  # where it is not, `log` is the sound part
         self.members: Members | None = None  # as of the log's start, where replicas vote; None: the founders
+
+    @property
+    def damaged(self) -> bool:
+        """Is the log not whole?"""
+        return self.condition is not LogCondition.SOUND
 
     def carry_out(self, action: StorageAction, chain: int = 0) -> None:
         """Make one storage action durable; `chain` is that of a reset's position."""

@@ -32,11 +32,13 @@ from antiphon.replication.actions import (
 )
 from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import AnyMessage, Append, Entry, NodeId, RequestVote
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
-from antiphon.replication.replica_state import Role
+from antiphon.replication.replica_state import LogCondition, Role
+from antiphon.replication.restored_state import RestoredState
 from antiphon.simulation.checker import Checker
 from antiphon.simulation.replica_files import ReplicaFiles, StorageAction
 from antiphon.simulation.violation import ViolationError
@@ -88,8 +90,6 @@ class Actor:
         self.replica = self.stage.make_replica(self)
         self.term_seen, self.mark_seen = self.replica.term, self.replica.settled
         self.proposal: ProposeLive | None = None
-        if self.files.acknowledged:
-            self.replica.recall_acknowledged(self.files.acknowledged)
         self.stage.truth.hosted[self.node] = self
         self.stage.checker.replica(self)
 
@@ -145,7 +145,7 @@ class Actor:
                     f"{self.stage.name(self.node)} loses what it acknowledged from {action.from_offset}"
                 )
             case Repaired():
-                self.files.damaged = self.files.joining = False
+                self.files.condition = LogCondition.SOUND
             case LeaderReady() | ReadReady() | ReadFailed() | MembersChanged():
                 pass
         return ()
@@ -311,7 +311,7 @@ class Stage:
         self.names.append(name)
         node = len(self.names)
         actor = self.actors[node] = self._actor_kind(self, node, start)
-        actor.files.damaged = actor.files.joining = joining
+        actor.files.condition = LogCondition.JOINING if joining else LogCondition.SOUND
         self.truth.files[node] = actor.files
         actor.boot()
         return actor
@@ -341,33 +341,33 @@ class Stage:
         terms = TermIndex(files.log.start.offset, files.log.start.term)
         for entry in files.log.entries:
             terms.append(entry.term, entry.next_offset)
+        restored = RestoredState(
+            terms=terms,
+            term=files.term,
+            voted_for=files.voted_for,
+            high_watermark=files.high_watermark,
+            acknowledged=files.acknowledged,
+            condition=files.condition,
+            members=self._members_index(files) if self.votes and self._members_in_log else None,
+        )
+        entries = EntryFactory(term_start, members=_members_entry)
         if self.votes:
             return self._replica_kind(
                 node_id=actor.node,
                 shard=SHARD,
                 ensemble=self.founders.voters,
-                terms=terms,
-                term=files.term,
-                voted_for=files.voted_for,
-                high_watermark=files.high_watermark,
-                make_term_start=term_start,
+                restored=restored,
+                entries=entries,
                 config=self._config,
-                damaged=files.damaged,
-                joining=files.joining,
                 election=self._election,
                 election_timeout_ticks=lambda: self.patience,
-                members=self._members_index(files) if self._members_in_log else None,
-                make_members=_members_entry,
             )
         return Replica(
             node_id=actor.node,
             shard=SHARD,
             ensemble=self.founders.voters,
-            terms=terms,
-            term=files.term,
-            voted_for=files.voted_for,
-            high_watermark=files.high_watermark,
-            make_term_start=term_start,
+            restored=restored,
+            entries=entries,
             config=self._config,
         )
 
