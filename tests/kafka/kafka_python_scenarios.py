@@ -101,6 +101,14 @@ def administration(address: str) -> None:
     admin.create_topics([kafka.admin.NewTopic(name="made", num_partitions=2, replication_factor=1)])
     assert "made" in admin.list_topics()
     assert admin.describe_cluster()["cluster_id"] == "test"
+    producer = kafka.KafkaProducer(bootstrap_servers=address)
+    producer.send("made", b"x" * 1000, partition=1).get(10)
+    producer.close()
+    (node,) = admin.describe_log_dirs(["made"])
+    (directory,) = node["log_dirs"]
+    (topic,) = directory["topics"]
+    sizes = {found["partition_index"]: found["partition_size"] for found in topic["partitions"]}
+    assert sizes[0] < 1000 < sizes[1] < 2000
     admin.delete_topics(["made"])
     assert "made" not in admin.list_topics()
     admin.close()

@@ -4,6 +4,7 @@ import asyncio
 import random
 import struct
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -13,8 +14,9 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.door import KafkaDoor
 from antiphon.kafka.framing import FRAME_BYTES_MAX
-from antiphon.kafka.messages import cluster, groups, offsets
+from antiphon.kafka.messages import admin, cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
+from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
 from tests.kafka.doors import door_of
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
@@ -249,6 +251,54 @@ def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int, int]
             answer = await client.ask(offsets.OffsetForLeaderEpochRequest(topics=[topic]), 23, version)
             found = answer.topics[0].partitions[0]
             assert (found.error_code, found.leader_epoch, found.end_offset) == expected
+
+    run(scenario)
+
+
+def test_each_node_tells_what_its_replicas_take_on_its_disk() -> None:
+    def wanted(*partitions: tuple[str, int]) -> admin.DescribeLogDirsRequest:
+        topics = [admin.LogDirsTopic(topic=name, partitions=[index]) for name, index in partitions]
+        return admin.DescribeLogDirsRequest(topics=topics or None)
+
+    async def scenario() -> None:
+        async with door(2) as (doors, connect):
+            await doors.create("pair", 2, replicas=2)
+            await doors.create("one", replicas=1)
+            home = doors.leader("one")
+            await produce(await connect(home), "one", batch(b"x" * 500))
+            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+            found = {}
+            for node in (0, 1):
+                client = await connect(node)
+                for version in range(1, 5):
+                    answer = await client.ask(wanted(), 35, version)
+                    assert answer.error_code == code.NONE
+                    (directory,) = answer.results
+                    assert (directory.error_code, directory.log_dir) == (code.NONE, f"node-{node}")
+                    assert (directory.total_bytes, directory.usable_bytes) == (-1, -1)
+                    found[node] = {topic.name: topic.partitions for topic in directory.topics}
+                some = await client.ask(wanted(("pair", 1), ("pair", 7), ("none", 0)), 35, 4)
+                (topic,) = some.results[0].topics
+                assert (topic.name, [part.partition_index for part in topic.partitions]) == ("pair", [1])
+                assert all(len(found[node][name]) == count for name, count in (("pair", 2), ("__groups", 1)))
+            (part,) = found[home]["one"]
+            assert 500 < part.partition_size < 700
+            assert (part.offset_lag, part.is_future_key) == (0, False)
+            assert "one" not in found[1 - home]
+
+    run(scenario)
+
+
+def test_a_node_that_knows_no_names_yet_tells_of_no_disk() -> None:
+    async def scenario() -> None:
+        async with door() as (doors, connect):
+            await doors.create("t")
+            client = await connect()
+            not_ready = NotReadyError("this node was just started")
+            with patch.object(type(doors.first), "shard", side_effect=not_ready):
+                answer = await client.ask(admin.DescribeLogDirsRequest(topics=None), 35, 3)
+            assert answer.error_code == answer.results[0].error_code == code.LEADER_NOT_AVAILABLE
+            assert answer.results[0].topics == []
 
     run(scenario)
 

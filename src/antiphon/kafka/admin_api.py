@@ -5,7 +5,14 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    NotReadyError,
+    TopicExistsError,
+    UnknownShardError,
+    UnknownTopicError,
+)
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
@@ -25,6 +32,7 @@ SOURCE_DEFAULT: Final = 5
 SET: Final = 0
 RESET: Final = 1
 DEFAULT: Final = -1
+FAILED: Final = "failed"  # a replica's state
 TIMEOUT_S_MAX: Final = 120.0
 TIMEOUT_S_MIN: Final = 1.0
 
@@ -241,6 +249,40 @@ class AdminApi:
             raise _RefusedError(code.INVALID_PARTITIONS, reason)
         if not validate_only:
             await self._gateway.alter_topic(AlterTopic(name=topic.name, shards=topic.count), timeout_s)
+
+    async def describe_log_dirs(
+        self, request: m.DescribeLogDirsRequest, _: RequestContext
+    ) -> m.DescribeLogDirsResponse:
+        """What replicas take on this node's disk. A replica that has failed is left out, as on a failed disk of Kafka's."""
+        log_dir = m.LogDir(log_dir=f"node-{self._gateway.node_id}", topics=[])
+        wanted = None
+        if request.topics is not None:
+            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        try:
+            log_dir.topics = self._topics_on_disk(wanted)
+        except NotReadyError as error:
+            log_dir.error_code = code.code_of(error)
+        return m.DescribeLogDirsResponse(error_code=log_dir.error_code, results=[log_dir])
+
+    def _topics_on_disk(self, wanted: set[tuple[str, int]] | None) -> list[m.LogDirTopic]:
+        """Replicas here, of the (topic, partition) that are wanted. Raises NotReadyError while their names are not known."""
+        topics: dict[str, m.LogDirTopic] = {}
+        for replica in self._gateway.replica_statuses():
+            try:
+                topic, shard = self._gateway.shard(replica.shard_id)
+            except UnknownShardError:
+                continue  # of a topic that is being deleted
+            if replica.state == FAILED or (wanted is not None and (topic.name, shard.index) not in wanted):
+                continue
+            found = topics.setdefault(topic.name, m.LogDirTopic(name=topic.name, partitions=[]))
+            found.partitions.append(
+                m.LogDirPartition(
+                    partition_index=shard.index,
+                    partition_size=replica.size_bytes,
+                    offset_lag=max(0, replica.high_watermark - replica.log_end),
+                )
+            )
+        return list(topics.values())
 
     # -- settings -------------------------------------------------------------------------------------------------
 

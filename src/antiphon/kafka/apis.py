@@ -149,6 +149,10 @@ _APIS: Final = (
         lambda on: on.admin.describe_configs, Routing.ANY, "of topics, and a few of brokers",
     ),
     ServedApi(
+        35, "DescribeLogDirs", 1, 4, 2, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse,
+        lambda on: on.admin.describe_log_dirs, Routing.EACH, "one directory a node, named `node-N`",
+    ),
+    ServedApi(
         37, "CreatePartitions", 0, 3, 2, admin.CreatePartitionsRequest, admin.CreatePartitionsResponse,
         lambda on: on.admin.create_partitions, Routing.ANY, "no assignments of replicas",
     ),

@@ -1,4 +1,4 @@
-"""Topics, their records and settings: create, delete, grow, describe, alter."""
+"""Topics, their records, settings and place on disk: create, delete, grow, describe, alter."""
 
 from typing import Annotated
 
@@ -270,3 +270,50 @@ class IncrementalAlterConfigsResponse(Message, kw_only=True):
 
     throttle_time_ms: I32 = 0
     responses: list[AlteredResource]
+
+
+class LogDirsTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: list[I32]
+
+
+class DescribeLogDirsRequest(Message, kw_only=True):
+    """Ask what partitions take on disk; `topics` None: all that the node has."""
+
+    topics: list[LogDirsTopic] | None
+
+
+class LogDirPartition(Message, kw_only=True):
+    """One replica: the bytes of its segments, and how many offsets its end is behind the high watermark."""
+
+    partition_index: I32
+    partition_size: I64
+    offset_lag: I64
+    is_future_key: bool = False
+
+
+class LogDirTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[LogDirPartition]
+
+
+class LogDir(Message, kw_only=True):
+    """One directory. Bytes of its volume; -1: not told."""
+
+    error_code: I16 = 0
+    log_dir: str
+    topics: list[LogDirTopic]
+    total_bytes: Annotated[I64, V(4)] = -1
+    usable_bytes: Annotated[I64, V(4)] = -1
+
+
+class DescribeLogDirsResponse(Message, kw_only=True):
+    """The directories of the answering node."""
+
+    throttle_time_ms: I32 = 0
+    error_code: Annotated[I16, V(3)] = 0
+    results: list[LogDir]
