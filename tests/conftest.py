@@ -1,5 +1,6 @@
 """Settings of the whole test run."""
 
+import os
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
     from xdist.scheduler import LoadScopeScheduling
 
 # Time-outs are pytest's; how long one example takes on a busy machine says nothing about right or wrong.
@@ -18,6 +22,9 @@ settings.load_profile("antiphon")
 ROOT = Path(__file__).parent.parent
 # The groups of files with Spark: those of the one session, and those that start drivers of their own. They take longest.
 SESSION, DRIVERS = "spark session", "spark drivers"
+
+# Spark's own choice runs `chmod` and `readlink` as processes for each file of a checkpoint, a dozen of them an epoch.
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 @cache
@@ -67,3 +74,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, bool, int, str]:
     return group != SESSION, group != DRIVERS, group not in slow, -sizes[group], group
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The one Spark session of a run, as `antiphon.spark.session` makes it, with two cores."""
+    import antiphon.spark
+
+    # Compile less: the tests run many small jobs, and start-up counts.
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = antiphon.spark.session(
+        "tests",
+        cores=2,
+        config={
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+            "spark.python.daemon.module": "tests.spark.warm_daemon",
+        },
+    )
+    yield session
+    session.stop()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
     ("file", "group"),
     [
         ("tests/spark/test_sink.py", SESSION),
-        ("tests/spark/lake/test_jobs.py", SESSION),
+        ("tests/lake/test_jobs.py", SESSION),
         ("tests/spark/test_speculation.py", DRIVERS),
         ("tests/cli/test_output.py", "tests/cli/test_output.py"),
     ],

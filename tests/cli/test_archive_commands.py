@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import antiphon
+from antiphon.archive.job import run as archive_job
+from antiphon.archive.job.tasks import run_task
 from antiphon.cli import archive_commands
 from antiphon.cli.main import app
-from antiphon.spark.jobs import archive_job
-from antiphon.spark.jobs.archive_tasks import run_task
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
 

@@ -7,6 +7,9 @@ import pytest
 from antiphon.client.aio import AsyncClient, connect
 from tests.client.failing_nodes import FailingNodes
 from tests.node.in_process import run
+from tests.spark.conftest import server
+
+__all__ = ["play", "server"]
 
 Scenario = Callable[[FailingNodes, AsyncClient], Awaitable[None]]
 

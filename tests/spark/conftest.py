@@ -1,6 +1,5 @@
-"""One Spark session for all tests of a run, and servers to talk to."""
+"""Servers and nodes for tests of Spark; the session itself is the run's (`tests/conftest.py`)."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,32 +12,6 @@ from tests.spark.native_server import NativeServer, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Spark's own choice runs `chmod` and `readlink` as processes for each file of a checkpoint, a dozen of them an epoch.
-CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The session that `antiphon.spark.session` makes, with two cores and one more attempt for failed tasks."""
-    import antiphon.spark
-
-    # Compile less: the tests run many small jobs, and start-up counts.
-    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    session = antiphon.spark.session(
-        "tests",
-        cores=2,
-        config={
-            "spark.sql.warehouse.dir": str(warehouse),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
-            "spark.python.daemon.module": "tests.spark.warm_daemon",
-        },
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from unittest import mock
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from antiphon.spark import staging_commit
-from antiphon.spark.sink import StreamSink, Written
 from antiphon.spark.source import AntiphonDataSource
-from antiphon.spark.write_options import parse_write
+from antiphon.spark.staging import commit as staging_commit
+from antiphon.spark.write.options import parse_write
+from antiphon.spark.write.sink import StreamSink, Written
 
 
 def _strikes(folder: str, name: str) -> bool:

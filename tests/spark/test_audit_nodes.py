@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import antiphon.aio
 from antiphon.cli.main import app
 from antiphon.client.aio import AsyncClient
+from antiphon.client.blocking import Cluster
 from antiphon.errors import InvalidRequestError, UnknownTopicError, UnreachableError, WrongKindError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import TrimShard
@@ -19,7 +20,6 @@ from antiphon.partition.table_shard import TableShard
 from antiphon.records.batch import read_header, stamp
 from antiphon.records.builder import seal
 from antiphon.records.changes import VERSION
-from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.audit_plan import Scope, plan_audit
 from antiphon.spark.jobs.audit_report import AuditReport
 from antiphon.spark.option_values import parse_servers

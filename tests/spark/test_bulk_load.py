@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import antiphon
+from antiphon.client.blocking import Cluster
 from antiphon.client.hashing import shard_of_table_key
 from antiphon.errors import InvalidRequestError, ReplayConflictError, TimedOutError, UnknownTopicError
-from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs import bulk_load_writer
 from antiphon.spark.jobs.bulk_load_writer import (
     TASK_COLUMN,

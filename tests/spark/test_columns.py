@@ -11,7 +11,7 @@ from antiphon.records.arrow import SCHEMA, to_arrow
 from antiphon.records.batch import CODEC_NAMES
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, decode_changes
-from antiphon.spark import columns
+from antiphon.spark.read import columns
 from antiphon.spark.schema import arrow_schema, table_schema, topic_schema
 
 NUMBER = st.integers(-(2**63), 2**63 - 1)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from antiphon.client.blocking import Answer, ShardCall
 from antiphon.errors import CorruptBatchError, TimedOutError
 from antiphon.model.requests import Fetched
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
-from antiphon.spark.connection import Answer, ShardCall
-from antiphon.spark.fetching import FetchPlan, fetch_range
+from antiphon.spark.read.fetching import FetchPlan, fetch_range
 
 BATCHES = [
     bytes(build_batch([(None, bytes(offset), (), 0)] * 2, base_offset=offset)) for offset in (0, 2, 4, 6, 8)

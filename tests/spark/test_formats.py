@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Delete, Put, TableWrite
-from antiphon.spark.json_text import base64_text, quoted, utf8_text, valid_json
+from antiphon.spark.read.json_text import base64_text, quoted, utf8_text, valid_json
 from tests.spark.native_server import NativeServer
 from tests.spark.test_reading import Source
 

@@ -7,8 +7,8 @@ import pytest
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.options import parse_read, parse_shape
-from antiphon.spark.write_options import parse_write
+from antiphon.spark.read.options import parse_read, parse_shape
+from antiphon.spark.write.options import parse_write
 
 BASE = {"servers": "127.0.0.1:7400,other:7401", "topic": "flights"}
 TABLE = {"servers": "127.0.0.1:7400", "table": "aircraft"}

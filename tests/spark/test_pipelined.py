@@ -6,15 +6,15 @@ import threading
 import pyarrow as pa
 import pytest
 
+from antiphon.client.blocking import Answer, ShardCall
 from antiphon.errors import InvalidRequestError, OffsetMismatchError, TimedOutError
 from antiphon.model.requests import AppendBatch
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
-from antiphon.spark.connection import Answer, ShardCall
 from antiphon.spark.job import Job
 from antiphon.spark.pipelined import Pipeline
-from antiphon.spark.write_options import parse_write
-from antiphon.spark.write_task import Task, write_rows
+from antiphon.spark.write.options import parse_write
+from antiphon.spark.write.task import Task, write_rows
 from tests.spark.native_server import NativeServer
 
 SHARDS = 3

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from antiphon.client import blocking as connection
 from antiphon.errors import (
     AntiphonError,
     CorruptBatchError,
@@ -24,8 +25,7 @@ from antiphon.errors import (
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
 from antiphon.records.builder import build_batch
-from antiphon.spark import connection
-from antiphon.spark.log_reader import LogBatchReader, LogPartition, LogStreamReader
+from antiphon.spark.read.log_reader import LogBatchReader, LogPartition, LogStreamReader
 from antiphon.spark.source import AntiphonDataSource
 from tests.spark.native_server import MemoryShard, NativeServer
 
@@ -163,7 +163,7 @@ def test_a_choice_of_columns(server: NativeServer, source: Source) -> None:
 def test_a_choice_of_columns_of_a_tables_state(
     server: NativeServer, source: Source, monkeypatch: pytest.MonkeyPatch, fold_bytes_max: int
 ) -> None:
-    monkeypatch.setattr("antiphon.spark.snapshot.FOLD_BYTES_MAX", fold_bytes_max)
+    monkeypatch.setattr("antiphon.spark.read.snapshot.FOLD_BYTES_MAX", fold_bytes_max)
     (shard,) = server.create("aircraft", kind=Kind.TABLE)
     for number in range(20):
         shard.write_table(TableWrite(0, (Put(b"k%d" % (number % 9), b"v%d" % number),)))
@@ -485,4 +485,4 @@ def test_every_error_crosses_processes_whole() -> None:
 
 @pytest.fixture(autouse=True)
 def no_idling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.spark.log_reader.IDLE_S", 0.0)
+    monkeypatch.setattr("antiphon.spark.read.log_reader.IDLE_S", 0.0)

@@ -129,7 +129,7 @@ def test_a_table_as_of_any_moment_over_a_split(
     assert (len(meta.shards), meta.replicas) == (2, 3)
     lake = f"iceberg:{tmp_path / 'lake'}#db.past"
     done = jobs.replay_table(spark, nodes.native, "past", as_of_timestamp_ms=time_ms, to_lake=lake)
-    from antiphon.spark.lake.targets import open_target
+    from antiphon.lake.targets.target import open_target
 
     rows = open_target(lake).read(spark).collect()
     assert {bytes(row["key"]): bytes(row["value"]) for row in rows} == state

@@ -12,6 +12,10 @@ import pyarrow as pa
 import pytest
 
 import antiphon
+from antiphon.archive.job.plan import Limits
+from antiphon.archive.job.run import ArchiveRun, addresses
+from antiphon.archive.job.tasks import run_task
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import (
     AntiphonError,
     CorruptBatchError,
@@ -20,10 +24,6 @@ from antiphon.errors import (
     UnknownShardError,
 )
 from antiphon.model.requests import Put, TableWrite
-from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.spark.jobs.archive_job import ArchiveRun, addresses
-from antiphon.spark.jobs.archive_plan import Limits
-from antiphon.spark.jobs.archive_tasks import run_task
 from antiphon.spark.jobs.digests import Digest, digest_of
 from antiphon.spark.jobs.job_book import JOBS_TABLE, JobBook, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut, find_cut, iso_time, parse_offsets, parse_time

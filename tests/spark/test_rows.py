@@ -24,7 +24,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.decode import Record, decode_records
 from antiphon.spark.job import Job
 from antiphon.spark.rows import RowData, TableRows, check_columns
-from antiphon.spark.topic_rows import Cut, Ready, TopicRows
+from antiphon.spark.write.topic_rows import Cut, Ready, TopicRows
 
 JOB = Job("q", 3, 1)
 CUT = Cut(rows_max=10, bytes_max=1_000, limit_bytes=5_000, compression="none")

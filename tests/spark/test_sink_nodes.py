@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 import antiphon
+from antiphon.client.blocking import Cluster
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import CreateTopic, ElectLeader, TrimShard
-from antiphon.spark import staging_commit
-from antiphon.spark.connection import Cluster
 from antiphon.spark.job import Job
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.staging import EPOCHS_TABLE, STAGED_TOPIC, administer, ensure_internal
-from antiphon.spark.staging_housekeeper import Housekeeper
-from antiphon.spark.write_options import WriteOptions, parse_write
-from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
+from antiphon.spark.staging import commit as staging_commit
+from antiphon.spark.staging.blobs import EPOCHS_TABLE, STAGED_TOPIC, administer, ensure_internal
+from antiphon.spark.staging.housekeeper import Housekeeper
+from antiphon.spark.write.options import WriteOptions, parse_write
+from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
 pytestmark = pytest.mark.cluster

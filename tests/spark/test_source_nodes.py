@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.client.archive_format import ArchivedFile
+from antiphon.archive.format import ArchivedFile
+from antiphon.archive.job.plan import Limits
+from antiphon.archive.job.run import ArchiveRun, addresses
+from antiphon.archive.job.tasks import run_task
 from antiphon.errors import DataLossError
-from antiphon.spark import ranges
-from antiphon.spark.jobs.archive_job import ArchiveRun, addresses
-from antiphon.spark.jobs.archive_plan import Limits
-from antiphon.spark.jobs.archive_tasks import run_task
-from antiphon.spark.replica_reads import ReplicaReads
+from antiphon.spark.read import ranges
+from antiphon.spark.read.replica_reads import ReplicaReads
 from antiphon.spark.source import AntiphonDataSource
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import antiphon.aio
+from antiphon.client.blocking import Cluster
 from antiphon.client.hashing import shard_of_table_key
 from antiphon.records.changes import decode_changes
-from antiphon.spark.connection import Cluster
 from antiphon.spark.job import Job
 from antiphon.spark.rows import RowData
 from antiphon.spark.shard_writers import TableWriters

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.client.blocking import Cluster
 from antiphon.errors import (
     AntiphonError,
     BatchTooLargeError,
@@ -26,10 +27,10 @@ from antiphon.errors import (
 from antiphon.model.metadata import Kind
 from antiphon.records.batch import validate_batch
 from antiphon.records.decode import decode_records
-from antiphon.spark import staging_commit, staging_task
-from antiphon.spark.connection import Cluster
 from antiphon.spark.job import Job
-from antiphon.spark.staging import (
+from antiphon.spark.staging import commit as staging_commit
+from antiphon.spark.staging import task as staging_task
+from antiphon.spark.staging.blobs import (
     EPOCHS_TABLE,
     STAGED_TOPIC,
     BlobAt,
@@ -40,10 +41,10 @@ from antiphon.spark.staging import (
     ensure_internal,
     read_blobs,
 )
-from antiphon.spark.staging_epochs import Epoch, Epochs, Stored
-from antiphon.spark.staging_housekeeper import Housekeeper
-from antiphon.spark.write_options import WriteOptions, parse_write
-from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
+from antiphon.spark.staging.epochs import Epoch, Epochs, Stored
+from antiphon.spark.staging.housekeeper import Housekeeper
+from antiphon.spark.write.options import WriteOptions, parse_write
+from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
 from tests.spark.native_server import MemoryShard, NativeServer
 
 

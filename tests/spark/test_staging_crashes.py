@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from antiphon.client.blocking import Cluster, Link
 from antiphon.errors import AntiphonError, ProducerFencedError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Version
 from antiphon.records.changes import decode_changes
-from antiphon.spark import staging_housekeeper
-from antiphon.spark.connection import Cluster, Link
 from antiphon.spark.job import Job
-from antiphon.spark.staging_epochs import split_key
-from antiphon.spark.staging_housekeeper import Housekeeper
-from antiphon.spark.write_options import WriteOptions, parse_write
-from antiphon.spark.write_task import Task, TaskResult, commit_results, write_rows
+from antiphon.spark.staging import housekeeper as staging_housekeeper
+from antiphon.spark.staging.epochs import split_key
+from antiphon.spark.staging.housekeeper import Housekeeper
+from antiphon.spark.write.options import WriteOptions, parse_write
+from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
 from tests.spark.native_server import NativeServer
 
 Row = tuple[bytes | None, bytes | None]
@@ -223,7 +223,7 @@ def test_the_housekeeper_leaves_alone_what_is_being_applied(
     world = World(server, Fuse(monkeypatch), 1, table=False)
     results = [world.task(0, 0, [(None, b"a")])]
     with monkeypatch.context() as patch:
-        patch.setattr("antiphon.spark.staging_commit.apply_epoch", _raises)
+        patch.setattr("antiphon.spark.staging.commit.apply_epoch", _raises)
         with pytest.raises(AntiphonError):
             commit_results(world.options, results, b"")
     with Cluster([world.address], 5_000) as cluster:
@@ -245,7 +245,7 @@ def test_rows_that_cannot_be_read_do_not_keep_the_housekeeper_from_the_others(
     world = World(server, Fuse(monkeypatch), 1, table=False)
     results = [world.task(0, 0, [(None, b"a")])]
     with monkeypatch.context() as patch:
-        patch.setattr("antiphon.spark.staging_commit.apply_epoch", _raises)
+        patch.setattr("antiphon.spark.staging.commit.apply_epoch", _raises)
         with pytest.raises(AntiphonError):
             commit_results(world.options, results, b"")
     (table,) = server.shards_of("__epochs")
@@ -281,7 +281,7 @@ def test_what_is_decided_in_the_middle_of_a_look_is_not_trimmed(
             found = method(*args)
             if undecided:
                 with monkeypatch.context() as patch, suppress(AntiphonError):
-                    patch.setattr("antiphon.spark.staging_commit.apply_epoch", _raises)
+                    patch.setattr("antiphon.spark.staging.commit.apply_epoch", _raises)
                     commit_results(world.options, undecided.pop(), b"")
             return found
 

@@ -7,12 +7,12 @@ READ_AND_WRITE = """
 import sys
 import numpy as np
 import pyarrow as pa
-import antiphon.spark.source, antiphon.spark.log_reader
+import antiphon.spark.source, antiphon.spark.read.log_reader
 from antiphon.records.arrow import array_of, texts
 from antiphon.records.arrow_encode import BatchEncoder, shards_by_key
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION
-from antiphon.spark import columns
+from antiphon.spark.read import columns
 from antiphon.spark.schema import arrow_schema, table_schema, topic_schema
 
 assert "numba" not in sys.modules, "kernels are loaded when there are rows"

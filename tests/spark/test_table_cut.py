@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from antiphon.model.metadata import ShardMeta, key_hash, shard_range
-from antiphon.spark.table_cut import answering, parents
-from antiphon.spark.table_fold import Fold, joined, without_keys
+from antiphon.spark.read.table_cut import answering, parents
+from antiphon.spark.read.table_fold import Fold, joined, without_keys
 
 
 class Table:
@@ -77,7 +77,7 @@ def _changes(rows: list[tuple[str, str | None]]) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("drop_deleted", [True, False])
 def test_a_fold_keeps_the_last_change(monkeypatch: pytest.MonkeyPatch, drop_deleted: bool) -> None:
-    monkeypatch.setattr("antiphon.spark.table_fold.BYTES_MIN", 400)
+    monkeypatch.setattr("antiphon.spark.read.table_fold.BYTES_MIN", 400)
     random, expected = Random(3), dict[str, str | None]()
     fold = Fold(drop_deleted=drop_deleted)
     for number in range(60):
@@ -103,7 +103,7 @@ def test_rows_of_keys_that_changed_are_left_out() -> None:
 
 
 def test_hashes_are_those_that_place_keys() -> None:
-    from antiphon.spark.table_fold import within
+    from antiphon.spark.read.table_fold import within
 
     rows = _changes([(f"k{n}", "v") for n in range(100)])
     half = 1 << 31

@@ -11,7 +11,7 @@ import pytest
 
 import antiphon.aio
 from antiphon.errors import InvalidRequestError, KeyNotFoundError
-from antiphon.spark import snapshot
+from antiphon.spark.read import snapshot
 from antiphon.spark.source import AntiphonDataSource
 from tests.node.real_nodes import Nodes, cluster_of, run
 

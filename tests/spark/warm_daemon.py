@@ -9,7 +9,9 @@ import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 from antiphon.records.arrow_encode import compile_kernels
-from antiphon.spark import log_reader, sink, snapshot, source, topic_rows  # noqa: F401
+from antiphon.spark import source  # noqa: F401
+from antiphon.spark.read import log_reader, snapshot  # noqa: F401
+from antiphon.spark.write import sink, topic_rows  # noqa: F401
 
 if __name__ == "__main__":
     compile_kernels()

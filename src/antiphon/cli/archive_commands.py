@@ -13,8 +13,8 @@ from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, 
 from antiphon.cli.spark_support import Master, spark_job
 
 if TYPE_CHECKING:
-    from antiphon.client.archive_format import ArchivedFile
-    from antiphon.spark.jobs.archive_job import ArchiveReport, ArchiveRun
+    from antiphon.archive.format import ArchivedFile
+    from antiphon.archive.job.run import ArchiveReport, ArchiveRun
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 TIMEOUT_MS: Final = 60_000
@@ -86,8 +86,8 @@ def run(
 
     Without a limit all that is committed goes. Spark and the Python client see the archive too, Kafka's consumers do not.
     """
-    from antiphon.spark.jobs.archive_job import ArchiveRun, addresses, with_spark
-    from antiphon.spark.jobs.archive_plan import Limits
+    from antiphon.archive.job.plan import Limits
+    from antiphon.archive.job.run import ArchiveRun, addresses, with_spark
 
     limits = Limits(None if older_than is None else _duration_ms(older_than), keep_bytes, _up_to(up_to))
     found = addresses(server_addresses(servers, directory))
@@ -182,7 +182,7 @@ def verify(
 
     Exit code 1 where a file is missing or damaged. Also told: offsets that are neither in the archive nor in the log.
     """
-    from antiphon.client import archive_files
+    from antiphon.archive import files as archive_files
     from antiphon.errors import ArchiveError
 
     options = _options(storage)
@@ -219,10 +219,10 @@ def verify(
 
 def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
     """The catalog, or its part for one topic."""
-    from antiphon.client.archive_format import topic_prefix
-    from antiphon.spark.archived import Catalog, topic_named
-    from antiphon.spark.connection import Cluster
-    from antiphon.spark.jobs.archive_job import addresses
+    from antiphon.archive.catalog import Catalog, topic_named
+    from antiphon.archive.format import topic_prefix
+    from antiphon.archive.job.run import addresses
+    from antiphon.client.blocking import Cluster
 
     with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
         cluster.metadata()
@@ -233,10 +233,10 @@ def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
 
 def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
     """Offsets between archived files, or between the last and the log's start, of the topics that are there."""
-    from antiphon.client.archive_format import archived_until
+    from antiphon.archive.format import archived_until
+    from antiphon.archive.job.run import addresses
+    from antiphon.client.blocking import Cluster, ShardCall
     from antiphon.model.requests import ListOffset
-    from antiphon.spark.connection import Cluster, ShardCall
-    from antiphon.spark.jobs.archive_job import addresses
 
     found: list[dict[str, Any]] = []
     with Cluster(addresses(servers), TIMEOUT_MS) as cluster:

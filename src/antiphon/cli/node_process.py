@@ -49,7 +49,7 @@ def warm_up() -> None:
         "antiphon.kafka.door",
         "antiphon.http.door",
         "antiphon.table.state",
-        "antiphon.spark.staging_housekeeper",
+        "antiphon.spark.staging.housekeeper",
     ):
         importlib.import_module(name)
 
@@ -73,8 +73,8 @@ def run_from_file(path: Path, *, bootstrap: bool) -> None:
 
 
 def _look_after_staging(config: NodeConfig) -> None:
-    """Have a thread of this process finish what Spark's drivers leave undone (`antiphon.spark.staging_housekeeper`)."""
-    from antiphon.spark import staging_housekeeper
+    """Have a thread of this process finish what Spark's drivers leave undone (`antiphon.spark.staging.housekeeper`)."""
+    from antiphon.spark.staging import housekeeper as staging_housekeeper
 
     host = "127.0.0.1" if config.listen_host in {"", "0.0.0.0", "::"} else config.listen_host  # noqa: S104 - compared
     if config.ports.native:

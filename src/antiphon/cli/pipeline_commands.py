@@ -17,7 +17,7 @@ from antiphon.cli.spark_support import Master, spark_job
 if TYPE_CHECKING:
     from types import FrameType
 
-    from antiphon.spark.jobs.lake_pipeline import Outcome, PipelineJob
+    from antiphon.lake.pipeline import Outcome, PipelineJob
 
 pipeline_app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +55,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a file's jobs. Each row and each dead letter is written once, whatever is killed: run it again and it goes on."""
-    from antiphon.spark.jobs.lake_pipeline import run_pipeline
+    from antiphon.lake.pipeline import run_pipeline
 
     jobs = _chosen(_read(file), only)
     with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
@@ -80,7 +80,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def _read(file: Path) -> "list[PipelineJob]":
-    from antiphon.spark.jobs.lake_pipeline import read_pipeline
+    from antiphon.lake.pipeline import read_pipeline
 
     if not file.is_file():
         usage(f"there is no file {file}; antiphon pipeline example prints one to start from")

@@ -142,8 +142,8 @@ def _check_there(
     servers: str, name: str, as_of_offset: str | None, as_of_time: str | None
 ) -> tuple[int | None, bool]:
     """Find out before Spark is started whether there is what is asked for; the time in ms, and whether it is a table."""
+    from antiphon.client.blocking import Cluster
     from antiphon.model.metadata import Kind
-    from antiphon.spark.connection import Cluster
     from antiphon.spark.jobs.replay_cut import find_cut, parse_time
     from antiphon.spark.jobs.replay_job import any_topic
     from antiphon.spark.option_values import parse_servers
@@ -307,7 +307,7 @@ def load(
 
 
 def _check_table(servers: str, table: str) -> None:
-    from antiphon.spark.connection import Cluster
+    from antiphon.client.blocking import Cluster
     from antiphon.spark.option_values import parse_servers
 
     with Cluster(parse_servers(servers), TIMEOUT_MS) as cluster:
@@ -345,7 +345,7 @@ def read_files(spark: "SparkSession", source: str, kind: str) -> "DataFrame":
 
     where = source if "://" in source else str(Path(source).absolute())
     if kind == "delta":
-        from antiphon.spark.lake.targets import open_target
+        from antiphon.lake.targets.target import open_target
 
         found: DataFrame = open_target(f"delta:{where}").read(spark)
         return found

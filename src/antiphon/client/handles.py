@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Generic, Self, TypeVar
 
-from antiphon.client.archive import archived_offset_at
+from antiphon.archive.reading import archived_offset_at
 from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import EARLIEST, LATEST, list_offset
 from antiphon.errors import InvalidRequestError, UnknownShardError, UnknownTopicError, WrongKindError

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
-from antiphon.client.archive import archived_start, read_through
+from antiphon.archive.reading import archived_start, read_through
 from antiphon.client.cluster import Cluster
 from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
-from antiphon.client.log_reader import EARLIEST
+from antiphon.client.log_reader import EARLIEST, read_batches
 from antiphon.client.pipeline import Item
 from antiphon.client.topic_writer import Append, Headers, Position, RecordInput, TopicWriter, now_ms
 from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError, WrongKindError
@@ -209,9 +210,8 @@ class AsyncTopic(Handle):
             end = await self._end_of(shard_id, isolation, start, timeout_s)
         if from_first:
             start = await archived_start(self._cluster, meta, shard, start, timeout_s)
-        chunks = read_through(
-            self._cluster, meta, shard, start, end, isolation=isolation, timeout_s=timeout_s
-        )
+        log = partial(read_batches, self._cluster, shard_id, isolation=isolation, timeout_s=timeout_s)
+        chunks = read_through(self._cluster, log, meta, shard, start, end, timeout_s=timeout_s)
         async with aclosing(chunks):
             async for records in chunks:
                 yield records

@@ -12,6 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from antiphon.client.blocking import (
+    ANSWER_TIMEOUT_S,
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    Address,
+    Answer,
+    Cluster,
+    ShardCall,
+)
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,
@@ -22,15 +31,6 @@ from antiphon.errors import (
     from_wire,
 )
 from antiphon.model.requests import Failure
-from antiphon.spark.connection import (
-    ANSWER_TIMEOUT_S,
-    PAUSE_S_MAX,
-    PAUSE_S_MIN,
-    Address,
-    Answer,
-    Cluster,
-    ShardCall,
-)
 
 WINDOW: Final = 4  # requests of one shard on their way
 BYTES_MAX: Final = 48 * 1024 * 1024  # of all that is not answered

@@ -19,6 +19,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from antiphon.client.blocking import Answer, Buffer, Cluster, ShardCall
 from antiphon.errors import (
     AlreadyAppliedError,
     AntiphonError,
@@ -40,7 +41,6 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
-from antiphon.spark.connection import Answer, Buffer, Cluster, ShardCall
 from antiphon.spark.job import Job
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.rows import RowData

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from antiphon.spark.options import Shape, parse_read, parse_shape
+from antiphon.spark.read.options import Shape, parse_read, parse_shape
 from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema
 
 if TYPE_CHECKING:
-    from antiphon.spark.log_reader import LogStreamReader
-    from antiphon.spark.sink import BatchSink, StreamSink
+    from antiphon.spark.read.log_reader import LogStreamReader
+    from antiphon.spark.write.sink import BatchSink, StreamSink
 
 
 class AntiphonDataSource(DataSource):
@@ -24,9 +24,9 @@ class AntiphonDataSource(DataSource):
     | `spark.read`, `spark.readStream` with option topic | records: `schema.topic_schema` |
     | `spark.readStream` with option table, or `spark.read` and mode=changes | a row a change: `schema.table_schema` |
     | `spark.read` with option table | a row a key: `schema.table_schema` |
-    | `df.write.mode("append")`, `df.writeStream` | appends records, or puts and deletes rows; see `antiphon.spark.sink` |
+    | `df.write.mode("append")`, `df.writeStream` | appends records, or puts and deletes rows; see `spark.write.sink` |
 
-    All options: `antiphon.spark.options`. All of them raise InvalidRequestError naming the option that is wrong.
+    All options: `antiphon.spark.read.options`. All of them raise InvalidRequestError naming the option that is wrong.
     """
 
     @classmethod
@@ -44,16 +44,16 @@ class AntiphonDataSource(DataSource):
         options = parse_read(self.options, streaming=False)
         self._check(schema)
         if options.mode == "snapshot":
-            from antiphon.spark.snapshot import SnapshotReader
+            from antiphon.spark.read.snapshot import SnapshotReader
 
             return SnapshotReader(options, schema)
-        from antiphon.spark.log_reader import LogBatchReader
+        from antiphon.spark.read.log_reader import LogBatchReader
 
         return LogBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> "LogStreamReader":  # noqa: N802 - Spark's name
         """A streaming read."""
-        from antiphon.spark.log_reader import LogStreamReader
+        from antiphon.spark.read.log_reader import LogStreamReader
 
         options = parse_read(self.options, streaming=True)
         self._check(schema)
@@ -65,15 +65,15 @@ class AntiphonDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """A batch write."""
-        from antiphon.spark.sink import BatchSink
-        from antiphon.spark.write_options import parse_write
+        from antiphon.spark.write.options import parse_write
+        from antiphon.spark.write.sink import BatchSink
 
         return BatchSink(parse_write(self.options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":  # noqa: N802 - Spark's name
         """A streaming write."""
-        from antiphon.spark.sink import StreamSink
-        from antiphon.spark.write_options import parse_write
+        from antiphon.spark.write.options import parse_write
+        from antiphon.spark.write.sink import StreamSink
 
         return StreamSink(parse_write(self.options, streaming=True), schema, overwrite=overwrite)
 

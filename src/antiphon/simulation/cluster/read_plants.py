@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from antiphon.client import archive
+from antiphon.client import topic
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableRows, TableScan
@@ -93,7 +93,7 @@ READ_PLANTS: Final = (
     ClusterPlant(
         "client-reads-on-at-log-end",
         "a reader goes on at the end of the leader's log, and not behind what it was given",
-        (Edit(archive, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
+        (Edit(topic, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
         options={**CALM, "putters": 0, "appenders": 4, "followers": True},
     ),
     ClusterPlant(

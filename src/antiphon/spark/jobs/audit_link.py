@@ -4,9 +4,9 @@ import random
 import time
 from typing import Any, Final, NamedTuple
 
+from antiphon.client.blocking import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Closes, Link
 from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError, from_wire
 from antiphon.model.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
-from antiphon.spark.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Closes, Link
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
 SILENT_S: Final = 60.0  # for so long a node that did not answer is hardly waited for: a task has many pieces

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from antiphon.client.blocking import Cluster
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError, WrongKindError
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
 from antiphon.model.requests import ReplicaStatus
-from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_model import (
     INCOMPLETE,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from antiphon.client.blocking import Address, Answer, Cluster
 from antiphon.errors import InvalidRequestError, OverloadedError, ReplayConflictError, UnknownTopicError
 from antiphon.model.requests import Failure, TableOp
-from antiphon.spark.connection import Address, Answer, Cluster
 from antiphon.spark.job import Job
 from antiphon.spark.jobs.digests import Digest, digest_of
 from antiphon.spark.jobs.job_book import JobBook

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import CorruptBatchError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.model import internal
 from antiphon.model.metadata import KeyRanges, Kind
 from antiphon.model.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
-from antiphon.spark.connection import Cluster, ShardCall
-from antiphon.spark.staging import administer
+from antiphon.spark.staging.blobs import administer
 
 JOBS_TABLE: Final = internal.JOBS_TABLE
 NAME_LENGTH_MAX: Final = 1_000

@@ -6,7 +6,7 @@ differ, and is left out (`moving`).
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from antiphon.spark.connection import Cluster
+from antiphon.client.blocking import Cluster
 from antiphon.spark.jobs.replay_cut import Cut, bounds_of, find_cut
 from antiphon.spark.jobs.replay_frames import source_frame, state_frame
 from antiphon.spark.option_values import parse_servers

@@ -1,7 +1,7 @@
 """Where a replay ends: an exclusive offset for each shard, from offsets or a time, checked against what there is.
 
 A cut is fixed before anything is read, so all tasks, and a run that is started again, replay the same. What was archived
-counts as there (`antiphon.spark.archived`).
+counts as there (`antiphon.archive.catalog`).
 
 Offsets have to name every shard, for a state of which a part is missing is no state. Shards that were split off a table's
 shard later than its offset here may be left out: their keys were the other shard's then.
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from antiphon.archive.catalog import archived_offset_at, archived_rows, archived_start
+from antiphon.client.blocking import Cluster, ShardCall, is_multi
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import ListOffset, OffsetReply
-from antiphon.spark.archived import archived_offset_at, archived_rows, archived_start
-from antiphon.spark.connection import Cluster, ShardCall, is_multi
-from antiphon.spark.split_cuts import settle
+from antiphon.spark.jobs.split_cuts import settle
 
 if TYPE_CHECKING:
     from antiphon.model.metadata import ShardMeta, TopicMeta

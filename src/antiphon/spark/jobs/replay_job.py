@@ -19,9 +19,9 @@ with `resume=True`, up to the same offsets. `docs/spark.md` has the whole of it.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.client.blocking import Cluster
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.model.metadata import Kind
-from antiphon.spark.connection import Cluster
 from antiphon.spark.jobs.replay_cut import AsOfOffset, Cut, find_cut, parse_offsets
 from antiphon.spark.jobs.replay_frames import (
     LAST_PER_KEY,
@@ -32,14 +32,13 @@ from antiphon.spark.jobs.replay_frames import (
     name_of,
     state_frame,
 )
-from antiphon.spark.jobs.replay_output import Output, Replayed, deliver
+from antiphon.spark.jobs.replay_output import LakeTable, Output, Replayed, deliver
 from antiphon.spark.option_values import parse_servers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from antiphon.model.metadata import TopicMeta
-    from antiphon.spark.lake.targets import Target
 
 TIMEOUT_MS: Final = 120_000
 
@@ -52,7 +51,7 @@ def replay_table(
     as_of_offset: AsOfOffset = None,
     as_of_timestamp_ms: int | None = None,
     to_table: str | None = None,
-    to_lake: "str | Mapping[str, Any] | Target | None" = None,
+    to_lake: str | Mapping[str, Any] | LakeTable | None = None,
     name: str | None = None,
     resume: bool = False,
     shards: int | None = None,
@@ -70,7 +69,7 @@ def replay_table(
         as_of_offset: exclusive ends: a number (of a table with one shard), `{"0": 17, "1": 4}`, or that as JSON.
         as_of_timestamp_ms: ms since 1970; what happened at that time belongs to it.
         to_table: a table that is made, or is there and empty. Only keys and values are carried over; versions begin anew.
-        to_lake: `delta:PATH`, `parquet:PATH`, `iceberg:WAREHOUSE#TABLE`, or what `lake.targets.open_target` takes.
+        to_lake: `delta:PATH`, `parquet:PATH`, `iceberg:WAREHOUSE#TABLE`, or what `antiphon.lake.open_target` takes.
         name: under which the replay can be completed after a crash; default: made of source and target.
         resume: complete a replay of that name.
         shards: of the new table; default: as many as the source was made with.
@@ -109,7 +108,7 @@ def fold_topic(
     as_of_offset: AsOfOffset = None,
     as_of_timestamp_ms: int | None = None,
     to_table: str | None = None,
-    to_lake: "str | Mapping[str, Any] | Target | None" = None,
+    to_lake: str | Mapping[str, Any] | LakeTable | None = None,
     name: str | None = None,
     resume: bool = False,
     shards: int | None = None,

@@ -8,8 +8,9 @@ the lake table. At the end what arrived is read back and compared with what was 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from antiphon.client.blocking import Cluster
 from antiphon.errors import (
     InvalidRequestError,
     TimedOutError,
@@ -19,7 +20,7 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic
-from antiphon.spark.connection import Cluster
+from antiphon.spark import jobs
 from antiphon.spark.jobs.bulk_load_job import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -36,16 +37,41 @@ from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.shard_writers import TableWriters
-from antiphon.spark.staging import administer
+from antiphon.spark.staging.blobs import administer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from antiphon.model.metadata import TopicMeta
-    from antiphon.spark.lake.targets import Target
 
 MakeFrame = Callable[[Cut], "DataFrame"]
 LAKE_EPOCH: Final = 1
+
+
+class LakeTable(Protocol):
+    """What a replay asks of a lake table. Lake tables are a floor above: `jobs.open_target` opens one by its name."""
+
+    kind: str
+    name: str
+    """Kind and place, the same in every run."""
+    folder: Any
+
+    def schema(self) -> Any:
+        """Columns; None while there is no table."""
+
+    def files(self) -> list[str]:
+        """URLs of its files."""
+        ...
+
+    def write_epoch(self, frame: Any, query_id: str, epoch: int) -> bool:
+        """Write a DataFrame once for each epoch; False: it had been written before."""
+        ...
+
+    def read(self, spark: Any) -> Any:
+        """The rows as a DataFrame."""
+
+    def close(self) -> None:
+        """Let go of what is held open."""
 
 
 class Output(NamedTuple):
@@ -56,7 +82,7 @@ class Output(NamedTuple):
 
     servers: str
     to_table: str | None
-    to_lake: "str | Mapping[str, Any] | Target | None"
+    to_lake: str | Mapping[str, Any] | LakeTable | None
     name: str | None
     resume: bool
     shards: int | None
@@ -121,7 +147,7 @@ def _delivered(
     wanted: Mapping[str, Any],
     cut: Callable[[], Cut],
     make: MakeFrame,
-    where: "tuple[Output, Target | None]",
+    where: tuple[Output, LakeTable | None],
 ) -> Replayed:
     output, lake = where
     target = str(wanted["target"])
@@ -163,22 +189,11 @@ def _delivered(
     return done
 
 
-def _target(output: Output) -> "tuple[str, Target | None]":
+def _target(output: Output) -> tuple[str, LakeTable | None]:
     if output.to_lake is None:
         return f"table {output.to_table}", None
-    from antiphon.spark.lake.targets import open_target
-
-    lake = open_target(output.to_lake)
-    return _called(output.to_lake, lake), lake
-
-
-def _called(asked: "str | Mapping[str, Any] | Target", lake: "Target") -> str:
-    """The same in every run: where an Iceberg table's files are is known only when it was made, so it goes by its name."""
-    if lake.kind == "iceberg" and isinstance(asked, str):
-        return f"iceberg {asked.removeprefix('iceberg:')}"
-    if lake.kind == "iceberg" and isinstance(asked, Mapping):
-        return f"iceberg {asked.get('path', '')}#{asked.get('table', '')}"
-    return f"{lake.kind} {lake.folder.url}"
+    lake: LakeTable = jobs.open_target(output.to_lake)
+    return lake.name, lake
 
 
 def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
@@ -193,7 +208,7 @@ def _slices(spark: "SparkSession", source: "TopicMeta") -> int:
     return slices_for(spark, source)
 
 
-def _check_free(cluster: Cluster, output: Output, lake: "Target | None", name: str) -> None:
+def _check_free(cluster: Cluster, output: Output, lake: LakeTable | None, name: str) -> None:
     """A replay that begins finds nothing where it goes; else what is there would be taken for its own."""
     if lake is not None:
         if lake.schema() is not None and lake.files():
@@ -282,7 +297,7 @@ def _made(cluster: Cluster, source: "TopicMeta", output: Output) -> "TopicMeta":
 
 
 def _into_lake(
-    spark: "SparkSession", frame: "DataFrame", lake: "Target", name: str, base: Replayed
+    spark: "SparkSession", frame: "DataFrame", lake: LakeTable, name: str, base: Replayed
 ) -> Replayed:
     written = lake.write_epoch(frame, f"replay/{name}", LAKE_EPOCH)
     expected = frame_digest(frame)

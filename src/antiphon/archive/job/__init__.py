@@ -1,0 +1,1 @@
+"""The job that moves old records to the archive; it runs on Spark."""

@@ -1,0 +1,346 @@
+"""Pipelines from a TOML file: mirrors and the upkeep of their tables, checked as a whole before anything runs.
+
+A file is one job, or a list of `[[job]]`. Every key is checked, with the nearest right one; paths are relative to the file.
+"""
+
+import difflib
+import os
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import InvalidRequestError, TargetConflictError
+from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery
+from antiphon.lake.records import KEY_FORMATS
+from antiphon.lake.specs import ValueOptions, value_spec
+from antiphon.lake.table_mirror import STARTS, mirror_table
+from antiphon.lake.targets.target import open_target, opened
+from antiphon.lake.topic_mirror import mirror_topic
+from antiphon.lake.upkeep import AGE_DEFAULT, TARGET_MB_DEFAULT, compact, expire, parse_age
+from antiphon.lake.values.decoding import check_choice
+from antiphon.spark.option_values import parse_servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KINDS: Final = ("mirror", "compact", "expire")
+EVERY_DEFAULT: Final = {"mirror": "10 seconds", "compact": "1 hour", "expire": "1 day"}
+LOOK_S: Final = 0.5
+
+# Section -> key -> types that its value may have.
+_SECTIONS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
+    "": {"name": (str,), "kind": (str,), "servers": (str,), "target_mb": (int,), "older_than": (str,)},
+    "source": {
+        "servers": (str,), "topic": (str,), "table": (str,), "starting": (str,), "start": (str,), "timeout_ms": (int,),
+        "fail_on_data_loss": (bool,),
+    },
+    "value": {
+        "format": (str,), "schema": (str,), "message": (str,), "framing": (str,), "writers": (dict,),
+        "new_fields": (str,), "key": (str,), "headers": (bool,),
+    },
+    "target": {"kind": (str,), "path": (str,), "table": (str,), "storage": (dict,), "catalog": (dict,)},
+    "dead_letters": {"topic": (str,)},
+    "trigger": {"every": (str,), "max_offsets": (int,), "partitions": (int,), "checkpoint": (str,)},
+}  # fmt: skip
+_OF_MIRRORS: Final = ("source", "value", "dead_letters")
+
+
+@dataclass(frozen=True)
+class PipelineJob:
+    """One job of a file, checked. `options` are those of the function that does it."""
+
+    name: str
+    kind: str
+    target: dict[str, Any]
+    source: str | None = None  # topic or table, of a mirror
+    is_table: bool = False
+    servers: str = ""
+    every: str = ""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass
+class Outcome:
+    """What a job did."""
+
+    job: str
+    kind: str
+    rows: int = 0
+    files: int = 0
+    dead_letters: int = 0
+    epochs: int = 0
+    positions: dict[int, int] = field(default_factory=dict)
+    problem: str | None = None  # why upkeep could not be done this time
+
+
+Told = Callable[[Outcome], None]
+
+
+# -- reading a file -------------------------------------------------------------------------------------------------
+
+
+def read_pipeline(path: str | Path) -> list[PipelineJob]:
+    """The jobs of a file. Raises InvalidRequestError that names the key, and the nearest right one."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from error
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequestError(f"{path} is not TOML: {error}") from error
+    base = Path(path).resolve().parent
+    listed = found.pop("job", None)
+    if listed is None:
+        return [_job(found, "", {}, base)]
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+        raise InvalidRequestError("jobs are written as [[job]], with two brackets each")
+    rest = [name for name in found if name != "servers"]
+    if rest:
+        raise InvalidRequestError(
+            f"{rest[0]} stands beside [[job]]: write it as [job.{rest[0]}] in one of them (only servers is for all)"
+        )
+    jobs = [_job(one, f"job {number}: ", found, base) for number, one in enumerate(listed, 1)]
+    names = [job.name for job in jobs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequestError(f"two jobs are called {name}: give them a name each")
+    return jobs
+
+
+def _job(found: Mapping[str, Any], where: str, defaults: Mapping[str, Any], base: Path) -> PipelineJob:
+    _check_keys(found, where)
+    try:
+        return _checked(found, defaults, base)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}{error.message}") from error
+
+
+def _check_keys(found: Mapping[str, Any], where: str) -> None:
+    sections = [name for name in _SECTIONS if name]
+    for name, value in found.items():
+        if name in _SECTIONS[""]:
+            _check_type(value, _SECTIONS[""][name], f"{where}{name}")
+        elif name not in sections:
+            raise InvalidRequestError(f"{where}{_unknown(name, [*_SECTIONS[''], *sections], 'a pipeline')}")
+        elif not isinstance(value, dict):
+            raise InvalidRequestError(f"{where}{name} is a section: write [{name}] on a line of its own")
+        else:
+            known = _SECTIONS[name]
+            for key, item in value.items():
+                if key not in known:
+                    raise InvalidRequestError(f"{where}{_unknown(key, list(known), f'[{name}]')}")
+                _check_type(item, known[key], f"{where}{name}.{key}")
+
+
+def _unknown(name: str, known: Sequence[str], place: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"{place} has no key {name!r}; " + (
+        f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    )
+
+
+def _check_type(value: Any, kinds: tuple[type, ...], where: str) -> None:
+    if type(value) not in kinds:
+        words = {str: "a text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}
+        raise InvalidRequestError(f"{where} has to be {words[kinds[0]]}, not {value!r}")
+
+
+def _checked(found: Mapping[str, Any], defaults: Mapping[str, Any], base: Path) -> PipelineJob:
+    kind = check_choice("kind", found.get("kind", "mirror"), KINDS)
+    target = _target(found.get("target", {}), base)
+    trigger = dict(found.get("trigger", {}))
+    every = trigger.pop("every", EVERY_DEFAULT[kind])
+    if parse_age(every).total_seconds() <= 0 and kind != "mirror":
+        raise InvalidRequestError(f"trigger.every of {kind} has to be more than nothing")
+    if kind == "mirror":
+        return _mirror(found, defaults, target, trigger, every, base)
+    for name in (*_OF_MIRRORS, *(f"trigger.{key}" for key in trigger)):
+        if name in found or name.startswith("trigger."):
+            raise InvalidRequestError(f"{name} is for kind = mirror, not for {kind}")
+    options: dict[str, Any] = {}
+    if kind == "compact":
+        options["target_mb"] = found.get("target_mb", TARGET_MB_DEFAULT)
+    else:
+        options["older_than"] = found.get("older_than", AGE_DEFAULT)
+        parse_age(options["older_than"])
+    _refuse(found, "older_than" if kind == "compact" else "target_mb", kind)
+    name = found.get("name") or f"{kind} {target['path'] if 'path' in target else target['table']}"
+    return PipelineJob(name, kind, target, every=every, options=options)
+
+
+def _refuse(found: Mapping[str, Any], name: str, kind: str) -> None:
+    if name in found:
+        raise InvalidRequestError(f"{name} is not for kind = {kind}")
+
+
+def _target(found: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    if not found:
+        raise InvalidRequestError("[target] is missing: kind, and path or table")
+    target = dict(found)
+    path = target.get("path", "")
+    if path and "://" not in path and not path.startswith("~"):
+        target["path"] = os.path.normpath(base / path)
+    if target.get("kind") == "iceberg" and target.get("catalog"):
+        target["catalog"] = {name: str(value) for name, value in target["catalog"].items()}
+    else:
+        open_target(dict(target)) if target.get("kind") != "iceberg" else _check_iceberg(target)
+    return target
+
+
+def _check_iceberg(target: Mapping[str, Any]) -> None:
+    """Without opening it, which would make its catalog."""
+    if not target.get("path") or "." not in str(target.get("table", "")):
+        raise InvalidRequestError(
+            "a target of kind iceberg needs table = 'namespace.name', and a path or [target.catalog]"
+        )
+
+
+def _mirror(
+    found: Mapping[str, Any], defaults: Mapping[str, Any], target: dict[str, Any], trigger: dict[str, Any], every: str,
+    base: Path,
+) -> PipelineJob:  # fmt: skip
+    for name in ("target_mb", "older_than"):
+        _refuse(found, name, "mirror")
+    source = dict(found.get("source", {}))
+    topic, table = source.pop("topic", None), source.pop("table", None)
+    if (topic is None) == (table is None):
+        raise InvalidRequestError("[source] needs either topic or table")
+    servers = source.pop("servers", None) or found.get("servers") or defaults.get("servers")
+    if not servers:
+        raise InvalidRequestError("servers is missing: native addresses, such as 127.0.0.1:7400")
+    parse_servers(servers)
+    is_table = table is not None
+    for name, of_table in (("start", True), ("starting", False)):
+        if name in source and of_table != is_table:
+            raise InvalidRequestError(f"source.{name} is for a {'table' if of_table else 'topic'}")
+    if is_table:
+        check_choice("source.start", source.get("start", STARTS[0]), STARTS)
+        if target["kind"] == "parquet":
+            raise InvalidRequestError(
+                "Parquet files cannot be changed in place: mirror a table to delta or iceberg"
+            )
+    value = _value(found.get("value", {}), base, is_table=is_table)
+    for name, low in (("max_offsets", 1), ("partitions", 1)):
+        if trigger.get(name, low) < low:
+            raise InvalidRequestError(f"trigger.{name} has to be at least {low}")
+    dead = found.get("dead_letters", {}).get("topic")
+    if "dead_letters" in found and not dead:
+        raise InvalidRequestError("[dead_letters] needs topic")
+    if "checkpoint" in trigger and "://" not in trigger["checkpoint"]:
+        trigger["checkpoint"] = str(base / trigger["checkpoint"])
+    options = {
+        "max_offsets": MAX_OFFSETS_DEFAULT, "timeout_ms": TIMEOUT_MS_DEFAULT, **source, **value, **trigger,
+        "dead_letters": dead,
+    }  # fmt: skip
+    name = found.get("name") or table or topic
+    return PipelineJob(name, "mirror", target, table or topic, is_table, servers, every, options)
+
+
+def _value(found: Mapping[str, Any], base: Path, *, is_table: bool) -> dict[str, Any]:
+    value = dict(found)
+    kind = value.get("format", "raw")
+    if kind in {"avro", "protobuf"} and value.get("schema", "").lstrip()[:1] not in {"", "{", "["}:
+        value["schema"] = str(base / value["schema"])
+    if "writers" in value:
+        value["writers"] = {
+            number: text if str(text).lstrip()[:1] == "{" else str(base / str(text))
+            for number, text in value["writers"].items()
+        }
+    if is_table and "headers" in value:
+        raise InvalidRequestError("value.headers is for a topic: rows of tables have none")
+    check_choice("value.key", value.get("key", "raw"), KEY_FORMATS)
+    own = {name: item for name, item in value.items() if name not in {"key", "headers"}}
+    try:
+        value_spec(ValueOptions(**own))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"[value] {error.message}") from error
+    return value
+
+
+# -- running --------------------------------------------------------------------------------------------------------
+
+
+def run_pipeline(
+    spark: "SparkSession", jobs: Sequence[PipelineJob], *, once: bool, told: Told | None = None
+) -> list[Outcome]:
+    """Run jobs. `once`: mirrors one after the other until all that is there is through, then the upkeep; else all side by
+    side, until one fails (which is raised, once the others are stopped) or KeyboardInterrupt (which ends it well).
+
+    `told` hears of each epoch and each piece of upkeep.
+    """
+    outcomes = {job.name: Outcome(job.name, job.kind) for job in jobs}
+    tell = told or (lambda _: None)
+    mirrors = [job for job in jobs if job.kind == "mirror"]
+    upkeep = [job for job in jobs if job.kind != "mirror"]
+    if once:
+        for job in mirrors:
+            _start(spark, job, outcomes[job.name], tell, once=True)
+        for job in upkeep:
+            _keep_up(job, outcomes[job.name], tell)
+        return list(outcomes.values())
+    due = {job.name: time.monotonic() + parse_age(job.every).total_seconds() for job in upkeep}
+    with ExitStack() as stack:
+        try:
+            queries = [
+                stack.enter_context(_start(spark, job, outcomes[job.name], tell, once=False))
+                for job in mirrors
+            ]
+            while True:
+                for query in queries:
+                    if not query.running:
+                        query.wait()
+                for job in upkeep:
+                    if time.monotonic() >= due[job.name]:
+                        _keep_up(job, outcomes[job.name], tell)
+                        due[job.name] = time.monotonic() + parse_age(job.every).total_seconds()
+                time.sleep(LOOK_S)
+        except KeyboardInterrupt:
+            return list(outcomes.values())
+
+
+def _start(
+    spark: "SparkSession", job: PipelineJob, outcome: Outcome, tell: Told, *, once: bool
+) -> MirrorQuery:
+    def on_epoch(tally: Any) -> None:
+        _note(outcome, tally)
+        tell(outcome)
+
+    run: Any = mirror_table if job.is_table else mirror_topic
+    query: MirrorQuery = run(
+        spark,
+        job.servers,
+        job.source,
+        job.target,
+        every=None if once else job.every,
+        on_epoch=on_epoch,
+        **job.options,
+    )
+    _note(outcome, query.tally)
+    return query
+
+
+def _note(outcome: Outcome, tally: Any) -> None:
+    outcome.rows, outcome.files, outcome.epochs = tally.rows, tally.files, tally.epochs
+    outcome.dead_letters, outcome.positions = tally.dead_letters, dict(tally.positions)
+
+
+def _keep_up(job: PipelineJob, outcome: Outcome, tell: Told) -> None:
+    """Next time will do where there is no table yet, or a writer was faster."""
+    with opened(job.target) as lake:
+        if lake.schema() is None:
+            return
+    try:
+        done: Any = (compact if job.kind == "compact" else expire)(job.target, **job.options)
+    except TargetConflictError as error:
+        outcome.problem = error.message
+        tell(outcome)
+        return
+    outcome.problem = None
+    outcome.files += done.removed if job.kind == "compact" else done.files
+    outcome.epochs += 1
+    tell(outcome)

@@ -1,0 +1,191 @@
+"""The streaming query of a mirror: what both kinds of mirrors share of Spark."""
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError
+from antiphon.lake.checkpoint import epoch_end
+from antiphon.lake.mirror import Epoch, Mirror, Recipe, Source, Tally, find_source
+from antiphon.lake.records import KEY_FORMATS, RowShape
+from antiphon.lake.specs import ValueOptions, learnt, value_spec
+from antiphon.lake.targets.target import Target
+from antiphon.lake.values.decoding import check_choice
+from antiphon.spark.spark_errors import our_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+TIMEOUT_MS_DEFAULT: Final = 60_000
+MAX_OFFSETS_DEFAULT: Final = 1_000_000
+EARLIEST: Final = -2
+STOP_S_MAX: Final = 30.0
+
+
+class Pace(NamedTuple):
+    """How a mirror runs. `every` None: until all that is there now is through; else epochs that far apart, without end.
+
+    An epoch takes at most `max_offsets`, in `partitions` tasks (None: one a core).
+    """
+
+    every: str | None = None
+    max_offsets: int = MAX_OFFSETS_DEFAULT
+    partitions: int | None = None
+    starting: str = "earliest"
+    fail_on_data_loss: bool = True
+    timeout_ms: int = TIMEOUT_MS_DEFAULT
+
+    def checked(self) -> "Pace":
+        """Itself; raises InvalidRequestError for what cannot be."""
+        if self.max_offsets < 1:
+            raise InvalidRequestError(f"max_offsets has to be at least 1, not {self.max_offsets}")
+        return self
+
+
+class MirrorQuery:
+    """A mirror that runs. Use as a context, or `stop` it; `wait` raises what it failed with."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        checkpoint: str | None,
+        on_epoch: "Callable[[Tally], None] | None" = None,
+        owned: Target | None = None,
+    ) -> None:
+        self._mirror = mirror
+        self._own_checkpoint = tempfile.mkdtemp(prefix="antiphon-mirror-") if checkpoint is None else None
+        self._checkpoint = checkpoint or str(self._own_checkpoint)
+        self._on_epoch = on_epoch
+        self._owned = owned  # closed at the end
+        self._query: Any = None
+        self._error: BaseException | None = None
+        self._busy = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def tally(self) -> Tally:
+        """What it has done since it was started, and how far the lake table is."""
+        return self._mirror.tally
+
+    @property
+    def running(self) -> bool:
+        """Does it go on?"""
+        return self._query is not None and bool(self._query.isActive)
+
+    def start(self, spark: "SparkSession", source: Source, shape: RowShape, pace: Pace) -> Self:
+        """Start the query from where the table is (or, with a checkpoint, from where that is)."""
+        kind = "table" if source.is_table else "topic"
+        frame = (
+            spark.readStream.format("antiphon")
+            .options(
+                servers=source.servers,
+                startingOffsets=self._starting(source, pace),
+                maxOffsetsPerTrigger=str(pace.max_offsets),
+                minPartitions=str(pace.partitions or spark.sparkContext.defaultParallelism),
+                failOnDataLoss=str(pace.fail_on_data_loss).lower(),
+                timeoutMs=str(pace.timeout_ms),
+                columns=shape.source_columns,
+                **{kind: source.name},
+                **({"includeHeaders": "true"} if shape.headers else {}),
+            )
+            .load()
+        )
+        writer = (
+            frame.writeStream.queryName(f"mirror-{source.name}-{time.time_ns():x}")
+            .option("checkpointLocation", self._checkpoint)
+            .foreachBatch(self._apply)
+        )
+        trigger: Mapping[str, Any] = (
+            {"availableNow": True} if pace.every is None else {"processingTime": pace.every}
+        )
+        self._query = writer.trigger(**trigger).start()
+        return self
+
+    def _starting(self, source: Source, pace: Pace) -> str:
+        known = self._mirror.positions
+        if not known:
+            return pace.starting
+        shards = {str(shard): known.get(shard, EARLIEST) for shard in self._mirror.shards}
+        return json.dumps({source.name: shards})
+
+    def _apply(self, frame: "DataFrame", epoch: int) -> None:
+        with self._busy:
+            self._apply_now(frame, epoch)
+
+    def _apply_now(self, frame: "DataFrame", epoch: int) -> None:
+        try:
+            end = epoch_end(self._checkpoint, epoch)
+            if end is None:
+                raise InvalidRequestError(
+                    f"the checkpoint {self._checkpoint} has no offsets of epoch {epoch}: the driver has to read it"
+                )
+            before = epoch_end(self._checkpoint, epoch - 1) or {}
+            self._mirror.apply(
+                frame,
+                Epoch(
+                    {shard: at for (_, shard), at in before.items()}, {s: at for (_, s), at in end.items()}
+                ),
+            )
+            if self._on_epoch is not None:
+                self._on_epoch(self._mirror.tally)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def wait(self, timeout_s: float | None = None) -> Tally:
+        """Wait for its end. Raises what it failed with, TimedOutError when it goes on after `timeout_s`."""
+        try:
+            ended = self._query.awaitTermination(timeout_s)
+        except Exception as error:
+            self._clean()
+            if isinstance(self._error, AntiphonError):
+                raise self._error from error
+            ours = our_error(str(error))
+            if ours is not None:
+                raise AntiphonError(ours) from error
+            raise
+        if timeout_s is not None and not ended:
+            raise TimedOutError(f"the mirror goes on after {timeout_s:.0f} s")
+        self._clean()
+        return self.tally
+
+    def stop(self) -> None:
+        """End it; an epoch that is cut short is done by the next run."""
+        if self._query is not None:
+            self._query.stop()
+            # Spark does not wait for the function that it has called, which may be about to commit.
+            if self._busy.acquire(timeout=STOP_S_MAX):
+                self._busy.release()
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._owned is not None:
+            self._owned.close()
+        if self._own_checkpoint is not None:
+            shutil.rmtree(self._own_checkpoint, ignore_errors=True)
+
+
+def recipe(
+    spark: "SparkSession", source: Source, target: Target, shape: RowShape, options: ValueOptions, pace: Pace,
+    dead_letters: str | None,
+) -> Recipe:  # fmt: skip
+    """How records become rows; JSON columns that nobody gave are learnt from the table, or from a sample."""
+    check_choice("key", shape.key_format, KEY_FORMATS)
+    if dead_letters is not None:
+        if dead_letters == source.name:
+            raise InvalidRequestError(f"dead letters of {source.name} cannot go to {source.name} itself")
+        find_source(source.servers, dead_letters, table=False, timeout_ms=pace.timeout_ms)
+    spec = value_spec(options)
+    if spec.fixed_columns() is None and (spec.format != "json" or target.schema() is None):
+        spec = learnt(spark, source, spec, pace.timeout_ms)
+    return Recipe(shape, spec, dead_letters)

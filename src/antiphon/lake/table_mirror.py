@@ -1,0 +1,112 @@
+"""Mirror a table into a lake table: its current state, deletions included."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import DataLossError, InvalidRequestError
+from antiphon.lake.mirror import Mirror, Source, Tally, find_source
+from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, Pace, recipe
+from antiphon.lake.records import RowShape
+from antiphon.lake.specs import ValueOptions, shard_ends
+from antiphon.lake.targets.target import Target, open_target
+from antiphon.lake.values.decoding import check_choice
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STARTS: Final = ("snapshot", "earliest")
+
+
+def mirror_table(
+    spark: "SparkSession",
+    servers: str,
+    table: str,
+    target: str | Mapping[str, Any] | Target,
+    checkpoint: str | None = None,
+    *,
+    format: str = "raw",  # noqa: A002 - what it is called everywhere
+    schema: Any = None,
+    message: str | None = None,
+    framing: str = "none",
+    writers: Mapping[Any, str] | None = None,
+    new_fields: str | None = None,
+    key: str = "raw",
+    dead_letters: str | None = None,
+    start: str = "snapshot",
+    every: str | None = None,
+    max_offsets: int = MAX_OFFSETS_DEFAULT,
+    partitions: int | None = None,
+    fail_on_data_loss: bool = True,
+    timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    on_epoch: Callable[[Tally], None] | None = None,
+) -> MirrorQuery:
+    """Keep a lake table equal to a table: a row a key, with `_key`, the value's columns, `_version` and `_modified`.
+
+        mirror_table(spark, servers, "aircraft", "delta:/lake/aircraft", format="json", every="10 seconds")
+
+    Each epoch merges the last change of each key: a put where its version is higher than the row's, a deletion where the
+    row's is not higher. A new mirror begins with a `snapshot` of the table, which is loaded as it is; or with the `earliest`
+    change, which needs the table's log from its beginning.
+
+    A change whose value cannot be decoded is a dead letter, and its key has no row until a later change can be. Other
+    arguments, results and errors are those of `mirror_topic`; a target of kind parquet is refused, since its rows cannot be
+    changed.
+    """
+    check_choice("start", start, STARTS)
+    options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
+    pace = Pace(every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms).checked()
+    lake = open_target(target)
+    if lake.kind == "parquet":
+        raise InvalidRequestError(
+            "Parquet files cannot be changed in place, so a table's current state cannot be mirrored to them: use a "
+            "target of kind delta or iceberg"
+        )
+    source, shards = find_source(servers, table, table=True, timeout_ms=timeout_ms)
+    shape = RowShape(is_table=True, key_format=key)
+    mirror = Mirror(
+        spark, source, lake, recipe(spark, source, lake, shape, options, pace, dead_letters), shards
+    )
+    mirror.recover()
+    if not mirror.positions:
+        _begin(spark, source, mirror, lake, shape, pace, start)
+    owned = None if lake is target else lake
+    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, pace)
+    if every is None:
+        query.wait()
+    return query
+
+
+def _begin(
+    spark: "SparkSession",
+    source: Source,
+    mirror: Mirror,
+    lake: Target,
+    shape: RowShape,
+    pace: Pace,
+    start: str,
+) -> None:
+    """The table's first rows, where the lake has nothing of it."""
+    if lake.schema() is not None and lake.files():
+        raise InvalidRequestError(
+            f"{lake.folder.url} has rows that no mirror of table {source.name} as it is now brought: choose an empty table"
+        )
+    bounds = shard_ends(source, pace.timeout_ms)
+    if start == "earliest":
+        late = {shard: first for shard, (first, _) in bounds.items() if first > 0}
+        if late and pace.fail_on_data_loss:
+            raise DataLossError(
+                f"the changes of table {source.name} are there from offsets {late} on only: begin with start=snapshot"
+            )
+        return
+    # Changes from before the scan's end come again in the first epochs, and merge as what is there already.
+    frame = (
+        spark.read.format("antiphon")
+        .options(
+            servers=source.servers,
+            table=source.name,
+            timeoutMs=str(pace.timeout_ms),
+            columns=shape.source_columns,
+        )
+        .load()
+    )
+    mirror.load(frame, {shard: end for shard, (_, end) in bounds.items()})

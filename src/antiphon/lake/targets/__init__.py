@@ -1,0 +1,1 @@
+"""Lake tables as targets: Delta, Iceberg, Parquet."""

@@ -1,0 +1,303 @@
+"""Iceberg tables by way of `pyiceberg` and any catalog that it knows.
+
+Marks are properties of the table, set in the same commit as the data, so they outlive the expiry of snapshots. `pyiceberg`
+would repeat a refused commit on top of whatever came between; that must not happen here, since what came between may be this
+very commit: its own repetitions are switched off, and the marks are looked at before each try.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import In
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.update import AssertRefSnapshotId
+
+from antiphon.errors import InvalidRequestError, TargetConflictError
+from antiphon.lake.targets.changes import newer_than
+from antiphon.lake.targets.folder import LOCAL, Folder
+from antiphon.lake.targets.staged import DataFile, fitted, lake_schema
+from antiphon.lake.targets.target import (
+    COMMIT_TRIES,
+    DELETED,
+    KEY,
+    VERSION,
+    Compacted,
+    Expired,
+    Marks,
+    Target,
+    is_due,
+)
+
+PREFIX: Final = "antiphon."
+
+
+def open_iceberg(path: str, table: str, catalog: dict[str, str], storage: dict[str, Any]) -> "IcebergTarget":
+    """A table of a catalog; without one, of a SQLite catalog in the warehouse at `path`."""
+    namespace, _, name = table.rpartition(".")
+    if not namespace or not name:
+        raise InvalidRequestError(f"a target of kind iceberg needs table = NAMESPACE.NAME, not {table!r}")
+    properties = {str(key): str(value) for key, value in catalog.items()}
+    if path:
+        properties.setdefault("warehouse", Folder.at(path, storage).url)
+    if "type" not in properties and "uri" not in properties and "py-catalog-impl" not in properties:
+        warehouse = Folder.at(path, storage) if path else None
+        local = warehouse.local_path if warehouse is not None else None
+        if local is None:
+            raise InvalidRequestError(
+                "a target of kind iceberg needs a catalog, such as catalog = {type = 'rest', uri = '...'}, or a "
+                "path of this machine for the warehouse"
+            )
+        local.mkdir(parents=True, exist_ok=True)
+        properties |= {"type": "sql", "uri": f"sqlite:///{local}/catalog.db"}
+    return IcebergTarget(properties, table, storage)
+
+
+class IcebergTarget(Target):
+    """A table of an Iceberg catalog, unpartitioned."""
+
+    kind = "iceberg"
+
+    def __init__(self, catalog: dict[str, str], table: str, storage: dict[str, Any]) -> None:
+        self._catalog: Catalog = load_catalog("antiphon", **catalog)
+        self._name = table
+        self._storage = storage
+        found = self._open()
+        # Until there is a table, nothing is kept beside it; the catalog decides where it will be.
+        self.folder = Folder(catalog.get("warehouse", table), storage) if found is None else self._at(found)
+
+    def close(self) -> None:
+        """Let the catalog go."""
+        self._catalog.close()
+
+    @property
+    def data(self) -> Folder:
+        """Beside the files that pyiceberg writes."""
+        return self.folder.child("data")
+
+    def schema(self) -> pa.Schema | None:
+        """Columns."""
+        table = self._open()
+        return None if table is None else _schema(table)
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make the table, and its namespace."""
+        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        try:
+            table = self._catalog.create_table(self._name, schema=schema)
+        except TableAlreadyExistsError:
+            table = self._required()
+        self.folder = self._at(table)
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add columns, in a commit of its own."""
+        for _ in range(COMMIT_TRIES):
+            table = self._required()
+            known = _schema(table)
+            fresh = [field for field in fields if field.name not in known.names]
+            if not fresh:
+                return
+            try:
+                with table.update_schema() as update:
+                    update.union_by_name(pa.schema([*known, *fresh]))
+            except CommitFailedException:
+                continue
+            return
+        raise self._crowded()
+
+    def mark(self, name: str) -> int | None:
+        """The property of that name."""
+        table = self._open()
+        return None if table is None else _mark(table, name)
+
+    def append(self, files: Sequence[DataFile], marks: Marks) -> bool:
+        """One commit that adds the files as they are and sets the properties."""
+        return self._commit(marks, lambda transaction, _: self._add(transaction, files, marks))
+
+    def replace(self, files: Sequence[DataFile], marks: Marks) -> bool:
+        """One commit that removes what is there and adds the files."""
+
+        def change(transaction: Transaction, table: Table) -> None:
+            old = [task.file for task in table.scan().plan_files()]
+            if old or files:
+                self._swap(transaction, table, old, files)
+
+        return self._commit(marks, change)
+
+    def merge(self, changes: pa.Table, marks: Marks) -> bool:
+        """One commit that deletes the rows that newer changes touch and appends their new state."""
+
+        def change(transaction: Transaction, table: Table) -> None:
+            if not changes.num_rows:
+                return
+            touched = In(KEY, changes.column(KEY).to_pylist())
+            known = table.scan(row_filter=touched, selected_fields=(KEY, VERSION)).to_arrow()
+            fresh = newer_than(changes, known)
+            gone = _keys_in_both(fresh, known)
+            if gone:
+                transaction.delete(In(KEY, gone))
+            puts = fresh.filter(pa.compute.invert(fresh.column(DELETED)))
+            if puts.num_rows:
+                transaction.append(fitted(puts, _schema(table)), snapshot_properties=_summary(marks))
+
+        return self._commit(marks, change)
+
+    def files(self) -> list[str]:
+        """As the current snapshot names them."""
+        table = self._required()
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise InvalidRequestError(
+                f"{self._name} has delete files that another engine wrote, which cannot be read as plain Parquet"
+            )
+        return [task.file.file_path for task in tasks]
+
+    def compact(self, target_bytes: int) -> Compacted:
+        """Read small files together and write them as larger ones, in one commit that replaces them."""
+        counts = [0, 0]
+
+        def change(transaction: Transaction, table: Table) -> None:
+            counts[:] = [0, 0]
+            small = [
+                task
+                for task in table.scan().plan_files()
+                if task.file.file_size_in_bytes < target_bytes * 3 // 4 and not task.delete_files
+            ]
+            if len(small) < 2:
+                return
+            schema = _schema(table)
+            made = self._rewritten([task.file.file_path for task in small], schema, target_bytes)
+            self._swap(transaction, table, [task.file for task in small], made)
+            counts[:] = [len(small), len(made)]
+
+        self._commit({}, change)
+        return Compacted(*counts)
+
+    def _rewritten(self, urls: Sequence[str], schema: pa.Schema, target_bytes: int) -> list[DataFile]:
+        from antiphon.lake.targets.compaction import rewrite
+
+        return rewrite([Folder(url.rpartition("/")[0], self._storage) for url in urls],
+                       [url.rpartition("/")[2] for url in urls], self.data, schema, target_bytes)  # fmt: skip
+
+    def expire(self, older_than_ms: int) -> Expired:
+        """Forget snapshots from before, then remove data files that no snapshot names and that are older than that."""
+        table = self._required()
+        table.maintenance.expire_snapshots().older_than(
+            datetime.fromtimestamp(older_than_ms / 1000, tz=UTC)
+        ).commit()
+        table = self._required()
+        named = {entry["file_path"].rpartition("/")[2] for entry in table.inspect.all_files().to_pylist()}
+        removed = 0
+        for info in self.data.files():
+            bare = info.name.rpartition("/")[2]
+            if bare.endswith(".parquet") and bare not in named and info.modified_ms < older_than_ms:
+                self.data.delete(info.name)
+                removed += 1
+        return Expired(removed)
+
+    def _commit(self, marks: Marks, change: Callable[[Transaction, Table], None]) -> bool:
+        for _ in range(COMMIT_TRIES):
+            table = self._required()
+            stored = {name: _mark(table, name) for name in marks}
+            if not is_due(marks, stored, self._name):
+                return False
+            _forbid_retries(table)
+            base = table.metadata.current_snapshot_id
+            transaction = Transaction(table)
+            try:
+                if table.name_mapping() is None:  # files that tasks write have names and no field ids
+                    names = table.schema().name_mapping.model_dump_json()
+                    transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: names})
+                # Marks alone, too, must not go on top of a snapshot that was not looked at.
+                transaction._stage((), (AssertRefSnapshotId(ref="main", snapshot_id=base),))  # noqa: SLF001
+                change(transaction, table)
+                if marks:
+                    transaction.set_properties({PREFIX + name: str(step.new) for name, step in marks.items()})
+                transaction.commit_transaction()
+            except CommitFailedException:
+                time.sleep(0.01)
+                continue
+            return True
+        raise self._crowded()
+
+    def _add(self, transaction: Transaction, files: Sequence[DataFile], marks: Marks) -> None:
+        if files:
+            transaction.add_files(
+                [self.data.url_of(file.name) for file in files],
+                snapshot_properties=_summary(marks),
+                check_duplicate_files=False,
+            )
+
+    def _swap(
+        self, transaction: Transaction, table: Table, old: Sequence[Any], files: Sequence[DataFile]
+    ) -> None:
+        urls = [self.data.url_of(file.name) for file in files]
+        with transaction.update_snapshot().overwrite() as update:
+            for file in old:
+                update.delete_data_file(file)
+            if urls:
+                for file in _data_files(table, urls):
+                    update.append_data_file(file)
+
+    def _open(self) -> Table | None:
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return None
+
+    def _required(self) -> Table:
+        table = self._open()
+        if table is None:
+            raise InvalidRequestError(f"there is no Iceberg table {self._name} in the catalog")
+        return table
+
+    def _at(self, table: Table) -> Folder:
+        location = table.location().rstrip("/")
+        if location.startswith("file:") and not location.startswith(LOCAL):
+            location = LOCAL + location.removeprefix("file:")
+        return Folder(location, self._storage)
+
+    def _crowded(self) -> TargetConflictError:
+        return TargetConflictError(
+            f"{self._name}: other writers came first {COMMIT_TRIES} times; try again when fewer jobs write to it"
+        )
+
+
+def _schema(table: Table) -> pa.Schema:
+    found = table.schema().as_arrow()
+    return lake_schema(pa.schema([pa.field(field.name, field.type) for field in found]))
+
+
+def _mark(table: Table, name: str) -> int | None:
+    found = table.properties.get(PREFIX + name)
+    return None if found is None else int(found)
+
+
+def _summary(marks: Marks) -> dict[str, str]:
+    return {"antiphon.marks": json.dumps({name: step.new for name, step in marks.items()})}
+
+
+def _forbid_retries(table: Table) -> None:
+    """For this object only: the table's properties stay as they are."""
+    properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+
+
+def _keys_in_both(fresh: pa.Table, known: pa.Table) -> list[bytes]:
+    import pyarrow.compute as pc
+
+    keys: list[bytes] = known.column(KEY).filter(
+        pc.is_in(known.column(KEY), fresh.column(KEY).combine_chunks())
+    ).to_pylist()  # fmt: skip
+    return keys
+
+
+def _data_files(table: Table, urls: Sequence[str]) -> Any:
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+    return parquet_files_to_data_files(io=table.io, table_metadata=table.metadata, file_paths=iter(urls))

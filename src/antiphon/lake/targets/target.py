@@ -1,0 +1,273 @@
+"""Lake tables as targets: what a job may do with one, whatever its kind.
+
+Tasks write Parquet files which nobody finds; the driver then commits them in one step of the table's own log, together with
+*marks*: named numbers that say how far a writer has come. A mark says from what to what it moves. A commit whose marks are
+there already is a repeat and does nothing; one whose marks start from elsewhere is refused: someone else wrote meanwhile. So
+a writer that is killed anywhere just does its last step again.
+
+| kind | marks are | the commit | rows that change |
+|---|---|---|---|
+| `delta` | app transactions of the Delta log | a file of the Delta log | merged |
+| `iceberg` | properties of the table | the catalog's | deleted and appended at once |
+| `parquet` | in a commit log of its own | an exclusively created file | refused |
+"""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from antiphon.errors import InvalidRequestError, TargetConflictError
+from antiphon.lake.targets.folder import Folder
+from antiphon.lake.targets.staged import DataFile, lake_schema, stage_frame
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KINDS: Final = ("delta", "iceberg", "parquet")
+OPTIONS: Final = ("kind", "path", "table", "storage", "catalog")
+COMMIT_TRIES: Final = 20
+
+KEY: Final = "_key"
+VERSION: Final = "_version"
+DELETED: Final = "_deleted"
+
+
+class MarkStep(NamedTuple):
+    """A mark moves from `expected` (None: it is not there) to `new`."""
+
+    expected: int | None
+    new: int
+
+
+Marks = Mapping[str, MarkStep]
+
+
+class Compacted(NamedTuple):
+    """What compaction did: small files that were replaced, and by how many."""
+
+    removed: int
+    added: int
+
+
+class Expired(NamedTuple):
+    """What expiry removed: data files that no reader of the table as it is now needs."""
+
+    files: int
+
+
+class Target(ABC):
+    """A lake table that may not be there yet. Not thread-safe; several writers of one table are."""
+
+    kind: str
+    folder: Folder
+    """Where the table is."""
+    called: str | None = None
+    """Name of the table, for kinds whose folder is known only once the table was made."""
+
+    @property
+    def name(self) -> str:
+        """Kind and place of the table, the same before and after it is made."""
+        return f"{self.kind} {self.called or self.folder.url}"
+
+    @property
+    @abstractmethod
+    def data(self) -> Folder:
+        """Where tasks write files."""
+
+    @property
+    def meta(self) -> Folder:
+        """Where jobs keep what they need beside the table; readers of the table pass it over."""
+        return self.folder.child("_antiphon")
+
+    @abstractmethod
+    def schema(self) -> "pa.Schema | None":
+        """Columns of the table; None while there is no table."""
+
+    @abstractmethod
+    def create(self, schema: "pa.Schema") -> None:
+        """Make the table unless it is there."""
+
+    @abstractmethod
+    def add_columns(self, fields: "Sequence[pa.Field]") -> None:
+        """Add nullable columns; those that are there already are passed over."""
+
+    @abstractmethod
+    def mark(self, name: str) -> int | None:
+        """How far a writer has come."""
+
+    @abstractmethod
+    def append(self, files: Sequence[DataFile], marks: Marks) -> bool:
+        """Commit files that tasks wrote to `data`, with marks. False: it had been done. Raises TargetConflictError."""
+
+    @abstractmethod
+    def replace(self, files: Sequence[DataFile], marks: Marks) -> bool:
+        """As `append`, in place of all that is in the table."""
+
+    @abstractmethod
+    def merge(self, changes: "pa.Table", marks: Marks) -> bool:
+        """Apply changes: a row a key, with columns KEY, VERSION, DELETED and the table's own.
+
+        A put takes the place of a row with a lower version; a deletion removes a row whose version is not higher. So
+        changes that come again, or late, do no harm.
+        """
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """URLs of the files that the table consists of now."""
+
+    @abstractmethod
+    def compact(self, target_bytes: int) -> Compacted:
+        """Replace small files by ones of about `target_bytes`; harmless beside writers."""
+
+    @abstractmethod
+    def expire(self, older_than_ms: int) -> Expired:
+        """Remove what only readers of versions from before a time (ms since 1970) need, and files that nobody committed."""
+
+    def close(self) -> None:  # noqa: B027 - most kinds hold nothing
+        """Let go of what is held open; catalogs are."""
+
+    # -- for whole DataFrames -----------------------------------------------------------------------------------
+
+    def write_epoch(self, frame: Any, query_id: str, epoch: int, *, overwrite: bool = False) -> bool:
+        """Write a DataFrame as a whole, once for each (query_id, epoch); epochs of a query only rise.
+
+        The table is made, and gets columns that it lacks. False: it had been written before. With `overwrite` the rows
+        take the place of all others.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        name = f"epoch/{query_id}"
+        stored = self.mark(name)
+        if stored is not None and stored >= epoch:
+            return False
+        schema = self.prepare(lake_schema(to_arrow_schema(frame.schema, timezone="UTC")))
+        files = stage_frame(frame, self.data, schema)
+        marks = {name: MarkStep(stored, epoch)}
+        return self.replace(files, marks) if overwrite else self.append(files, marks)
+
+    def prepare(self, schema: "pa.Schema") -> "pa.Schema":
+        """Make the table, or give it the columns that it lacks; the schema that files have to have.
+
+        Raises InvalidRequestError where a column is there with another type.
+        """
+        found = self.schema()
+        if found is None:
+            self.create(schema)
+            found = self.schema() or schema
+        missing = []
+        for field in schema:
+            at = found.get_field_index(field.name)
+            if at < 0:
+                missing.append(field)
+            elif not found.field(at).type.equals(field.type):
+                raise InvalidRequestError(
+                    f"column {field.name} of {self.folder.url} has type {found.field(at).type}, what is to be written has "
+                    f"{field.type}: write to another table, or cast"
+                )
+        if missing:
+            self.add_columns(missing)
+            found = self.schema() or schema
+        return found
+
+    def read(self, spark: Any) -> Any:
+        """The table's rows as a DataFrame, as of now; needs no jar."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = self.schema()
+        if schema is None:
+            raise InvalidRequestError(f"there is no {self.kind} table at {self.folder.url}")
+        columns = from_arrow_schema(schema)
+        files = self.files()
+        if not files:
+            return spark.createDataFrame([], columns)
+        return spark.read.schema(columns).parquet(*files)
+
+
+def is_due(marks: Marks, stored: Mapping[str, int | None], where: str) -> bool:
+    """Is a commit with these marks still to be made? Raises TargetConflictError where it can no longer be."""
+    if not marks:
+        return True
+    known = {name: stored.get(name) for name in marks}
+    if all((now := known[name]) is not None and now >= step.new for name, step in marks.items()):
+        return False
+    for name, step in marks.items():
+        if known[name] != step.expected:
+            raise TargetConflictError(
+                f"{where}: another writer has moved {name} to {known[name]}, this one comes from {step.expected}: run one "
+                "job per source and table; if there is only one, start it again and it goes on from there",
+                name=name,
+                expected=step.expected,
+                actual=known[name],
+            )
+    return True
+
+
+def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
+    """A target from `KIND:PATH` (such as `delta:/lake/flights`), or from a mapping.
+
+    Keys of a mapping: `kind` (delta, iceberg, parquet), `path` (a folder or URL; of Iceberg the warehouse), `storage`
+    (options of fsspec for the path, and of `deltalake` under the key `delta`), `table` (of Iceberg, `namespace.name`),
+    `catalog` (of Iceberg, properties as for `pyiceberg.catalog.load_catalog`; default: SQLite in the warehouse).
+
+    Raises InvalidRequestError naming what is wrong.
+    """
+    if isinstance(target, Target):
+        return target
+    options = _parsed(target) if isinstance(target, str) else dict(target)
+    for name in options:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(OPTIONS)}"
+            raise InvalidRequestError(f"a target has no option {name!r}; {hint}")
+    kind = str(options.get("kind", "")).lower()
+    if kind not in KINDS:
+        raise InvalidRequestError(f"a target's kind is one of {', '.join(KINDS)}, not {kind!r}")
+    if kind != "iceberg":
+        for name in ("table", "catalog"):
+            if name in options:
+                raise InvalidRequestError(f"option {name} is for targets of kind iceberg, not {kind}")
+    storage = dict(options.get("storage") or {})
+    delta_storage = {str(name): str(value) for name, value in dict(storage.pop("delta", {})).items()}
+    path = str(options.get("path", ""))
+    if kind == "iceberg":
+        from antiphon.lake.targets.iceberg import open_iceberg
+
+        table = str(options.get("table", ""))
+        iceberg = open_iceberg(path, table, dict(options.get("catalog") or {}), storage)
+        iceberg.called = f"{path}#{table}"
+        return iceberg
+    if not path:
+        raise InvalidRequestError(f"a target of kind {kind} needs a path")
+    folder = Folder.at(path, storage)
+    if kind == "delta":
+        from antiphon.lake.targets.delta import DeltaTarget
+
+        return DeltaTarget(folder, delta_storage)
+    from antiphon.lake.targets.parquet import ParquetTarget
+
+    return ParquetTarget(folder)
+
+
+@contextmanager
+def opened(target: "str | Mapping[str, Any] | Target") -> Iterator[Target]:
+    """`open_target`, closed at the end unless it was open before."""
+    lake = open_target(target)
+    try:
+        yield lake
+    finally:
+        if lake is not target:
+            lake.close()
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    kind, _, path = text.partition(":")
+    if kind not in KINDS or not path:
+        raise InvalidRequestError(
+            f"{text!r} is no target; give KIND:PATH, such as delta:/lake/flights, with a kind of {', '.join(KINDS)}"
+        )
+    if kind == "iceberg":
+        warehouse, _, table = path.rpartition("#")
+        return {"kind": kind, "path": warehouse, "table": table}
+    return {"kind": kind, "path": path}

@@ -1,0 +1,1 @@
+"""From the values of records to columns: JSON, Avro, Protobuf."""

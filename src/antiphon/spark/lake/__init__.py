@@ -1,1 +1,0 @@
-"""Lake tables as targets of jobs: Delta Lake, Iceberg and Parquet, written exactly once."""
