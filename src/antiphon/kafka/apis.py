@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from antiphon.kafka.admin_api import AdminApi
 from antiphon.kafka.api import API_VERSIONS, FETCH, NEVER_FLEXIBLE, PRODUCE, Api, Handler
+from antiphon.kafka.config_handler import ConfigHandler
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch import FetchHandler
 from antiphon.kafka.fetch_codec import decode_fetch
 from antiphon.kafka.framing import RequestHeader
-from antiphon.kafka.group_api import GroupApi
+from antiphon.kafka.group_admin_handler import GroupAdminHandler
+from antiphon.kafka.group_handler import GroupHandler
+from antiphon.kafka.group_offsets_handler import GroupOffsetsHandler
 from antiphon.kafka.messages import admin, cluster, groups, offsets
-from antiphon.kafka.metadata_api import MetadataApi
-from antiphon.kafka.offsets_api import OffsetsApi
+from antiphon.kafka.metadata_handler import MetadataHandler
+from antiphon.kafka.offsets_handler import OffsetsHandler
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce import ProduceHandler
 from antiphon.kafka.produce_codec import decode_produce
+from antiphon.kafka.topic_handler import TopicHandler
 
 
 class Routing(StrEnum):
@@ -42,10 +45,13 @@ class Handlers(NamedTuple):
 
     produce: ProduceHandler
     fetch: FetchHandler
-    metadata: MetadataApi
-    offsets: OffsetsApi
-    groups: GroupApi
-    admin: AdminApi
+    metadata: MetadataHandler
+    offsets: OffsetsHandler
+    groups: GroupHandler
+    group_offsets: GroupOffsetsHandler
+    group_admin: GroupAdminHandler
+    topics: TopicHandler
+    configs: ConfigHandler
 
 
 class HotHandler(NamedTuple):
@@ -85,11 +91,11 @@ _APIS: Final = (
     ),
     ServedApi(
         8, "OffsetCommit", 2, 9, 8, groups.OffsetCommitRequest, groups.OffsetCommitResponse,
-        lambda on: on.groups.commit, Routing.COORDINATOR, "answered when the offsets are replicated",
+        lambda on: on.group_offsets.commit, Routing.COORDINATOR, "answered when the offsets are replicated",
     ),
     ServedApi(
         9, "OffsetFetch", 1, 9, 6, groups.OffsetFetchRequest, groups.OffsetFetchResponse,
-        lambda on: on.groups.fetch, Routing.COORDINATOR,
+        lambda on: on.group_offsets.fetch, Routing.COORDINATOR,
     ),
     ServedApi(
         10, "FindCoordinator", 0, 6, 3, cluster.FindCoordinatorRequest, cluster.FindCoordinatorResponse,
@@ -113,11 +119,11 @@ _APIS: Final = (
     ),
     ServedApi(
         15, "DescribeGroups", 0, 6, 5, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse,
-        lambda on: on.groups.describe, Routing.COORDINATOR,
+        lambda on: on.group_admin.describe, Routing.COORDINATOR,
     ),
     ServedApi(
         16, "ListGroups", 0, 5, 3, groups.ListGroupsRequest, groups.ListGroupsResponse,
-        lambda on: on.groups.list_groups, Routing.EACH, "the groups that it coordinates",
+        lambda on: on.group_admin.list_groups, Routing.EACH, "the groups that it coordinates",
     ),
     ServedApi(
         API_VERSIONS, "ApiVersions", 0, 4, 3, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse,
@@ -125,15 +131,15 @@ _APIS: Final = (
     ),
     ServedApi(
         19, "CreateTopics", 2, 7, 5, admin.CreateTopicsRequest, admin.CreateTopicsResponse,
-        lambda on: on.admin.create_topics, Routing.ANY, "no assignments of replicas",
+        lambda on: on.topics.create_topics, Routing.ANY, "no assignments of replicas",
     ),
     ServedApi(
         20, "DeleteTopics", 1, 6, 4, admin.DeleteTopicsRequest, admin.DeleteTopicsResponse,
-        lambda on: on.admin.delete_topics, Routing.ANY,
+        lambda on: on.topics.delete_topics, Routing.ANY,
     ),
     ServedApi(
         21, "DeleteRecords", 0, 2, 2, admin.DeleteRecordsRequest, admin.DeleteRecordsResponse,
-        lambda on: on.admin.delete_records, Routing.LEADER, "no batch is cut",
+        lambda on: on.topics.delete_records, Routing.LEADER, "no batch is cut",
     ),
     ServedApi(
         22, "InitProducerId", 0, 5, 2, cluster.InitProducerIdRequest, cluster.InitProducerIdResponse,
@@ -146,28 +152,28 @@ _APIS: Final = (
     ),
     ServedApi(
         32, "DescribeConfigs", 1, 4, 4, admin.DescribeConfigsRequest, admin.DescribeConfigsResponse,
-        lambda on: on.admin.describe_configs, Routing.ANY, "of topics, and a few of brokers",
+        lambda on: on.configs.describe, Routing.ANY, "of topics, and a few of brokers",
     ),
     ServedApi(
         35, "DescribeLogDirs", 1, 4, 2, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse,
-        lambda on: on.admin.describe_log_dirs, Routing.EACH, "one directory a node, named `node-N`",
+        lambda on: on.topics.describe_log_dirs, Routing.EACH, "one directory a node, named `node-N`",
     ),
     ServedApi(
         37, "CreatePartitions", 0, 3, 2, admin.CreatePartitionsRequest, admin.CreatePartitionsResponse,
-        lambda on: on.admin.create_partitions, Routing.ANY, "no assignments of replicas",
+        lambda on: on.topics.create_partitions, Routing.ANY, "no assignments of replicas",
     ),
     ServedApi(
         42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse,
-        lambda on: on.groups.delete, Routing.COORDINATOR,
+        lambda on: on.group_admin.delete, Routing.COORDINATOR,
     ),
     ServedApi(
         44, "IncrementalAlterConfigs", 0, 1, 1,
         admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse,
-        lambda on: on.admin.alter_configs, Routing.ANY, "of topics",
+        lambda on: on.configs.alter, Routing.ANY, "of topics",
     ),
     ServedApi(
         47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse,
-        lambda on: on.groups.delete_offsets, Routing.COORDINATOR, "while the group has no members",
+        lambda on: on.group_offsets.delete, Routing.COORDINATOR, "while the group has no members",
     ),
     ServedApi(
         60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse,

@@ -10,21 +10,26 @@ import structlog
 from antiphon.errors import PortInUseError, ProtocolViolationError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.admin_api import AdminApi
 from antiphon.kafka.api import Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler
 from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.config_handler import ConfigHandler
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.fetch import FetchHandler
 from antiphon.kafka.framing import RequestHeader, finish_response, read_header, start_response
-from antiphon.kafka.group_api import GroupApi
+from antiphon.kafka.group_admin_handler import GroupAdminHandler
 from antiphon.kafka.group_coordinator import GroupCoordinator
+from antiphon.kafka.group_handler import GroupHandler
+from antiphon.kafka.group_offsets import GroupOffsets
+from antiphon.kafka.group_offsets_handler import GroupOffsetsHandler
 from antiphon.kafka.group_types import DEFAULT_GROUP_CONFIG, GroupConfig
-from antiphon.kafka.metadata_api import MetadataApi, served_versions
-from antiphon.kafka.offsets_api import OffsetsApi
+from antiphon.kafka.metadata_handler import MetadataHandler, served_versions
+from antiphon.kafka.offsets_handler import OffsetsHandler
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce import ProduceHandler
 from antiphon.kafka.schema import Message, codec, encode
+from antiphon.kafka.topic_config import TopicDefaults
+from antiphon.kafka.topic_handler import TopicHandler
 
 BACKLOG: Final = 256
 IDLE_CHECK_S: Final = 60.0
@@ -47,16 +52,18 @@ _DEFAULT_CONFIG: Final = KafkaDoorConfig()
 
 def _handlers(gateway: Gateway, config: KafkaDoorConfig, coordinator: GroupCoordinator) -> Handlers:
     view = ClusterView(gateway)
-    auto_create, shards_default = config.auto_create_topics, config.shards_default
+    offsets = GroupOffsets(gateway)
+    defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
     return Handlers(
         produce=ProduceHandler(gateway, view),
         fetch=FetchHandler(gateway, view),
-        metadata=MetadataApi(
-            gateway, view, APIS.values(), auto_create=auto_create, shards_default=shards_default
-        ),
-        offsets=OffsetsApi(gateway, view),
-        groups=GroupApi(gateway, view, coordinator),
-        admin=AdminApi(gateway, view, auto_create=auto_create, shards_default=shards_default),
+        metadata=MetadataHandler(gateway, view, APIS.values(), defaults),
+        offsets=OffsetsHandler(gateway, view),
+        groups=GroupHandler(view, coordinator),
+        group_offsets=GroupOffsetsHandler(gateway, coordinator, offsets),
+        group_admin=GroupAdminHandler(coordinator, offsets),
+        topics=TopicHandler(gateway, view, defaults),
+        configs=ConfigHandler(gateway, view, defaults),
     )
 
 

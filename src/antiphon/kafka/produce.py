@@ -26,6 +26,7 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
+from antiphon.kafka.refusals import RefusedError
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
@@ -66,7 +67,7 @@ class ProduceHandler:
                     work.wait_for(batch, self._append(header, request, name, batch, answer))
                 except AntiphonError as error:
                     work.refused(batch, self.refused(name, batch.partition, error))
-                except _RefusedBatchError as refused:
+                except RefusedError as refused:
                     work.refused(batch, _produced(batch.partition, refused.error_code, refused.reason))
         work.all_begun()
 
@@ -76,9 +77,7 @@ class ProduceHandler:
         topic = self._gateway.topic(name)
         shard = self._view.shard_at(topic, batch.partition)
         if shard is None:
-            raise _RefusedBatchError(
-                code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {batch.partition}"
-            )
+            raise RefusedError(code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {batch.partition}")
         _refuse_topic(topic)
         expected = _check_batch(header.version, request.acks, batch.records)
         refused = answer.connection.refused_sequences
@@ -164,15 +163,6 @@ class _Work:
             self._answer.connection.close()
 
 
-class _RefusedBatchError(Exception):
-    """A batch that no log would take, with the code that tells its client to give up on it."""
-
-    def __init__(self, error_code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.error_code = error_code
-        self.reason = reason
-
-
 def _produced(
     partition: int, error_code: int, message: str, leader: tuple[int, int] | None = None
 ) -> PartitionProduced:
@@ -193,9 +183,9 @@ def _refuse_request(header: RequestHeader, request: ProduceRequest) -> tuple[int
 
 def _refuse_topic(topic: TopicMeta) -> None:
     if is_internal(topic):
-        raise _RefusedBatchError(code.INVALID_TOPIC_EXCEPTION, f"{topic.name} belongs to the cluster")
+        raise RefusedError(code.INVALID_TOPIC_EXCEPTION, f"{topic.name} belongs to the cluster")
     if topic.kind is Kind.TABLE:
-        raise _RefusedBatchError(
+        raise RefusedError(
             code.POLICY_VIOLATION,
             f"{topic.name} is a table: its log is written by the table's own operations, and can be read here",
         )
@@ -204,33 +194,33 @@ def _refuse_topic(topic: TopicMeta) -> None:
 def _check_batch(version: int, acks: int, records: memoryview | None) -> int | None:
     """Check what Kafka checks of a batch before its content; returns the expected offset of a conditional append."""
     if records is None or len(records) < HEADER_BYTES:
-        raise _RefusedBatchError(code.INVALID_RECORD, "a partition's records must be one whole record batch")
+        raise RefusedError(code.INVALID_RECORD, "a partition's records must be one whole record batch")
     header = read_header(records)
     if header.magic != MAGIC:
-        raise _RefusedBatchError(
+        raise RefusedError(
             code.INVALID_RECORD, f"record batch has magic {header.magic}, only {MAGIC} is stored"
         )
     if HEADER_BYTES <= header.size_bytes < len(records):
-        raise _RefusedBatchError(code.INVALID_RECORD, "more than one record batch for one partition")
+        raise RefusedError(code.INVALID_RECORD, "more than one record batch for one partition")
     if header.is_control:
-        raise _RefusedBatchError(code.INVALID_RECORD, "clients cannot write control batches")
+        raise RefusedError(code.INVALID_RECORD, "clients cannot write control batches")
     if header.is_transactional:
-        raise _RefusedBatchError(code.INVALID_TXN_STATE, "transactions are not served")
+        raise RefusedError(code.INVALID_TXN_STATE, "transactions are not served")
     if header.codec == ZSTD and version < FIRST_ZSTD:
-        raise _RefusedBatchError(
+        raise RefusedError(
             code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {FIRST_ZSTD} or newer"
         )
     if header.producer_id >= OWN_PRODUCER_IDS:
-        raise _RefusedBatchError(
+        raise RefusedError(
             code.INVALID_RECORD, f"producer id {header.producer_id} was not given out to clients"
         )
     if header.base_offset == 0:
         return None
     if header.base_offset > 0:
-        raise _RefusedBatchError(
+        raise RefusedError(
             code.INVALID_RECORD,
             f"base offset {header.base_offset} must be 0, or ~expected (-1 - expected) for a conditional append",
         )
     if acks != ALL_REPLICAS:
-        raise _RefusedBatchError(code.INVALID_RECORD, "a conditional append needs acks=all")
+        raise RefusedError(code.INVALID_RECORD, "a conditional append needs acks=all")
     return ~header.base_offset

@@ -16,8 +16,18 @@ STRING: Final = 2
 INT: Final = 3
 LONG: Final = 5
 LIST: Final = 7
+SOURCE_TOPIC: Final = 1
+SOURCE_BROKER: Final = 4
+SOURCE_DEFAULT: Final = 5
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicDefaults(NamedTuple):
+    """Are topics made that a client asks for the metadata of, and with how many partitions where nobody says?"""
+
+    auto_create: bool
+    shards: int
 
 
 class TopicSetting(NamedTuple):

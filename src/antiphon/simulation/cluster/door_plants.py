@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from antiphon.http.door import HttpDoor
 from antiphon.kafka import fetch, groups, produce
-from antiphon.kafka.admin_api import AdminApi
 from antiphon.kafka.group_offsets import GroupOffsets, OffsetAt
-from antiphon.kafka.metadata_api import MetadataApi
+from antiphon.kafka.metadata_handler import MetadataHandler
+from antiphon.kafka.topic_handler import TopicHandler
 from antiphon.log import producer_state
 from antiphon.node.peers import PeerLink
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -43,7 +43,7 @@ DOOR_PLANTS: Final = (
     ClusterPlant(
         "door-one-id-for-all",
         "all producers are given the same id",
-        (Edit(MetadataApi, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
+        (Edit(MetadataHandler, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
         options={**CALM, **_DOORS, "kafka_producers": 2},
     ),
     ClusterPlant(
@@ -107,13 +107,13 @@ DOOR_PLANTS: Final = (
     ClusterPlant(
         "door-delete-does-nothing",
         "a deletion of a topic is answered and not passed on to the coordinator",
-        (Edit(AdminApi, "_delete", "await self._gateway.delete_topic(name, timeout_s)", "pass"),),
+        (Edit(TopicHandler, "_delete", "await self._gateway.delete_topic(name, timeout_s)", "pass"),),
         options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
     ),
     ClusterPlant(
         "door-forgets-settings",
         "a topic is made without the settings that came along",
-        (Edit(AdminApi, "_checked", "for s in topic.configs if s.value is not None", "for s in ()"),),
+        (Edit(TopicHandler, "_checked", "for s in topic.configs if s.value is not None", "for s in ()"),),
         options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
     ),
 )

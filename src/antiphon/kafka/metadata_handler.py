@@ -18,7 +18,7 @@ from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
-from antiphon.kafka.topic_config import is_name, name_problem
+from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import CreateTopic
 
@@ -50,7 +50,7 @@ def served_versions(apis: Collection[Api], error_code: int = 0) -> m.ApiVersions
     return m.ApiVersionsResponse(error_code=error_code, api_keys=ranges, supported_features=[feature])
 
 
-class MetadataApi:
+class MetadataHandler:
     """Answers from the gateway's metadata. `apis` are those that ApiVersions tells of."""
 
     def __init__(
@@ -58,15 +58,12 @@ class MetadataApi:
         gateway: Gateway,
         view: ClusterView,
         apis: Collection[Api],
-        *,
-        auto_create: bool,
-        shards_default: int,
+        defaults: TopicDefaults,
     ) -> None:
         self._apis = apis
         self._gateway = gateway
         self._view = view
-        self._auto_create = auto_create
-        self._shards_default = shards_default
+        self._defaults = defaults
         self._cached_for: ClusterMeta | None = None
         self._cached: dict[tuple[int, _Wanted], bytes] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -80,7 +77,7 @@ class MetadataApi:
         if self._gateway.metadata.version < 0:
             # Just started: a client that hears that its topics do not exist would give them up.
             await self._gateway.wait_metadata(-1, TOLD_WAIT_S)
-        if wanted is not None and self._auto_create and request.allow_auto_topic_creation:
+        if wanted is not None and self._defaults.auto_create and request.allow_auto_topic_creation:
             await self._create_missing([name for name, _ in wanted if name is not None])
         await self._elections_over(wanted)
         meta = self._gateway.metadata
@@ -183,7 +180,7 @@ class MetadataApi:
 
     async def _create(self, name: str) -> None:
         try:
-            request = CreateTopic(name=name, shards=self._shards_default, profile="")
+            request = CreateTopic(name=name, shards=self._defaults.shards, profile="")
             await self._gateway.create_topic(request, AUTO_CREATE_TIMEOUT_S)
         except TopicExistsError:
             return

@@ -21,7 +21,7 @@ EPOCH_MAX: Final = (1 << 31) - 1
 FIRST_OFFSET_NOT_AVAILABLE: Final = 5
 
 
-class OffsetsApi:
+class OffsetsHandler:
     """Answers about positions in shards that this node leads."""
 
     def __init__(self, gateway: Gateway, view: ClusterView) -> None:

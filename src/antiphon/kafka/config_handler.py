@@ -1,0 +1,141 @@
+"""DescribeConfigs and IncrementalAlterConfigs."""
+
+from typing import Final
+
+from antiphon.errors import InvalidRequestError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.messages import admin as m
+from antiphon.kafka.refusals import RefusedError, check_setting, config_errors, outcome, refuse_internal
+from antiphon.kafka.topic_config import (
+    SOURCE_BROKER,
+    SOURCE_DEFAULT,
+    SOURCE_TOPIC,
+    STRING,
+    TOPIC_SETTINGS,
+    TopicDefaults,
+    TopicSetting,
+)
+from antiphon.model.metadata import TopicMeta
+from antiphon.model.requests import AlterTopic
+
+TOPIC: Final = 2
+BROKER: Final = 4
+SET: Final = 0
+RESET: Final = 1
+
+
+class ConfigHandler:
+    """Settings of topics; of nodes those that tools look for."""
+
+    def __init__(self, gateway: Gateway, view: ClusterView, defaults: TopicDefaults) -> None:
+        self._gateway = gateway
+        self._view = view
+        self._defaults = defaults
+
+    async def describe(
+        self, request: m.DescribeConfigsRequest, _: RequestContext
+    ) -> m.DescribeConfigsResponse:
+        """Settings of topics, and of nodes those that tools look for; the others are in the node's file."""
+        return m.DescribeConfigsResponse(
+            results=[self._describe(resource, request) for resource in request.resources]
+        )
+
+    def _describe(
+        self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest
+    ) -> m.DescribedResource:
+        described = m.DescribedResource(
+            resource_type=wanted.resource_type, resource_name=wanted.resource_name
+        )
+        if wanted.resource_type == BROKER:
+            described.configs = [
+                m.DescribedSetting(
+                    name=name, value=value, read_only=True, config_source=SOURCE_BROKER, config_type=STRING
+                )
+                for name, value in self._broker_settings(wanted.resource_name).items()
+                if wanted.configuration_keys is None or name in wanted.configuration_keys
+            ]
+            return described
+        if wanted.resource_type != TOPIC:
+            described.error_code = code.INVALID_REQUEST
+            described.error_message = f"resources of type {wanted.resource_type} have no settings here"
+            return described
+        try:
+            topic = self._gateway.topic(wanted.resource_name)
+        except UnknownTopicError as error:
+            described.error_code, described.error_message = code.code_of(error), error.message
+            return described
+        described.configs = [
+            _described_setting(setting, topic, request)
+            for setting in TOPIC_SETTINGS.values()
+            if wanted.configuration_keys is None or setting.name in wanted.configuration_keys
+        ]
+        return described
+
+    def _broker_settings(self, name: str) -> dict[str, str]:
+        node = self._view.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
+        if node is None:
+            return {}
+        return {
+            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
+            "auto.create.topics.enable": str(self._defaults.auto_create).lower(),
+            "node.id": str(node.node_id),
+            "num.partitions": str(self._defaults.shards),
+        }
+
+    async def alter(
+        self, request: m.IncrementalAlterConfigsRequest, _: RequestContext
+    ) -> m.IncrementalAlterConfigsResponse:
+        """Change topics' settings."""
+        responses = []
+        for resource in request.resources:
+            error, message = await outcome(self._alter(resource, request.validate_only))
+            responses.append(
+                m.AlteredResource(
+                    error_code=error,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+            )
+        return m.IncrementalAlterConfigsResponse(responses=responses)
+
+    async def _alter(self, resource: m.AlterableResource, validate_only: bool) -> None:
+        if resource.resource_type != TOPIC:
+            raise InvalidRequestError(
+                "only topics have settings that can be altered here; a node's are in its file"
+            )
+        refuse_internal(self._gateway.topic(resource.resource_name))
+        changes: dict[str, str | None] = {}
+        for setting in resource.configs:
+            if setting.config_operation not in {SET, RESET}:
+                raise RefusedError(code.INVALID_CONFIG, f"{setting.name} is not a list: set it or reset it")
+            value = setting.value if setting.config_operation == SET else None
+            if setting.config_operation == SET and value is None:
+                raise RefusedError(code.INVALID_CONFIG, f"{setting.name} is set to nothing")
+            check_setting(setting.name, value)
+            changes[setting.name] = value
+        if changes and not validate_only:
+            with config_errors(True):
+                await self._gateway.alter_topic(AlterTopic(name=resource.resource_name, config=changes))
+
+
+def _described_setting(
+    setting: TopicSetting, topic: TopicMeta, request: m.DescribeConfigsRequest
+) -> m.DescribedSetting:
+    own = topic.config.get(setting.name)
+    synonyms = []
+    if request.include_synonyms:
+        if own is not None:
+            synonyms.append(m.SettingSynonym(name=setting.name, value=own, source=SOURCE_TOPIC))
+        synonyms.append(m.SettingSynonym(name=setting.name, value=setting.default, source=SOURCE_DEFAULT))
+    return m.DescribedSetting(
+        name=setting.name,
+        value=setting.default if own is None else own,
+        config_source=SOURCE_DEFAULT if own is None else SOURCE_TOPIC,
+        synonyms=synonyms,
+        config_type=setting.kafka_type,
+        documentation=setting.documentation if request.include_documentation else None,
+    )

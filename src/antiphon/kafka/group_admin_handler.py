@@ -1,0 +1,126 @@
+"""DescribeGroups, ListGroups and DeleteGroups."""
+
+from typing import Final
+
+from antiphon.errors import AntiphonError, UnknownTopicError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.group_coordinator import GroupCoordinator
+from antiphon.kafka.group_offsets import GroupOffsets
+from antiphon.kafka.group_types import GroupState
+from antiphon.kafka.groups import Group
+from antiphon.kafka.messages import groups as m
+
+FIRST_ID_NOT_FOUND: Final = 6  # DescribeGroups version that says GROUP_ID_NOT_FOUND instead of Dead alone
+CONSUMER: Final = "consumer"
+CLASSIC: Final = "classic"
+
+
+class GroupAdminHandler:
+    """A group is known by its members, or by offsets that it left."""
+
+    def __init__(self, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
+        self._coordinator = coordinator
+        self._offsets = offsets
+
+    async def describe(
+        self, request: m.DescribeGroupsRequest, context: RequestContext
+    ) -> m.DescribeGroupsResponse:
+        """DescribeGroups."""
+        return m.DescribeGroupsResponse(
+            groups=[await self._describe(group_id, context.version) for group_id in request.groups]
+        )
+
+    async def _describe(self, group_id: str, version: int) -> m.DescribedGroup:
+        try:
+            group = self._coordinator.find(group_id)
+            if group is not None:
+                return _described(group)
+            if await self._offsets.fetch_all(group_id):
+                state = str(GroupState.EMPTY)
+                return m.DescribedGroup(
+                    error_code=code.NONE, group_id=group_id, group_state=state, protocol_type=CONSUMER
+                )
+        except UnknownTopicError:
+            pass  # no group ever committed an offset
+        except AntiphonError as refused:
+            return m.DescribedGroup(error_code=code.coordinator_code_of(refused), group_id=group_id)
+        told = version >= FIRST_ID_NOT_FOUND
+        return m.DescribedGroup(
+            error_code=code.GROUP_ID_NOT_FOUND if told else code.NONE,
+            error_message=f"no group {group_id!r}" if told else None,
+            group_id=group_id,
+            group_state=str(GroupState.DEAD),
+        )
+
+    async def list_groups(self, request: m.ListGroupsRequest, _: RequestContext) -> m.ListGroupsResponse:
+        """ListGroups: groups with members here, and those that have left offsets in shards that this node leads."""
+        states = {
+            group.group_id: (str(group.state), group.protocol_type or "")
+            for group in self._coordinator.hosted()
+        }
+        error = code.NONE
+        try:
+            for shard in self._coordinator.led_shards():
+                for group_id in await self._offsets.groups_of(shard.shard_id):
+                    states.setdefault(group_id, (str(GroupState.EMPTY), CONSUMER))
+        except AntiphonError as refused:
+            error = code.coordinator_code_of(refused)
+        wanted_states = {state.lower() for state in request.states_filter}
+        wanted_types = {kind.lower() for kind in request.types_filter}
+        return m.ListGroupsResponse(
+            error_code=error,
+            groups=[
+                m.ListedGroup(
+                    group_id=group_id, protocol_type=protocol, group_state=state, group_type=CLASSIC
+                )
+                for group_id, (state, protocol) in sorted(states.items())
+                if (not wanted_states or state.lower() in wanted_states)
+                and (not wanted_types or CLASSIC in wanted_types)
+            ],
+        )
+
+    async def delete(self, request: m.DeleteGroupsRequest, _: RequestContext) -> m.DeleteGroupsResponse:
+        """DeleteGroups."""
+        return m.DeleteGroupsResponse(
+            results=[
+                m.DeletedGroup(group_id=group_id, error_code=await self._delete(group_id))
+                for group_id in request.groups_names
+            ]
+        )
+
+    async def _delete(self, group_id: str) -> int:
+        try:
+            if self._coordinator.find(group_id) is not None:
+                return code.NON_EMPTY_GROUP
+            if not await self._offsets.fetch_all(group_id):
+                return code.GROUP_ID_NOT_FOUND
+            await self._offsets.delete(group_id)
+        except UnknownTopicError:
+            return code.GROUP_ID_NOT_FOUND
+        except AntiphonError as refused:
+            return code.coordinator_code_of(refused)
+        return code.NONE
+
+
+def _described(group: Group) -> m.DescribedGroup:
+    stable = group.state is GroupState.STABLE
+    protocol = group.protocol_name if stable else None
+    return m.DescribedGroup(
+        error_code=code.NONE,
+        group_id=group.group_id,
+        group_state=str(group.state),
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol or "",
+        members=[
+            m.DescribedMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )

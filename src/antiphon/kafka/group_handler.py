@@ -1,0 +1,164 @@
+"""FindCoordinator, and membership: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+
+from typing import Final
+
+from antiphon import system
+from antiphon.errors import AntiphonError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.group_coordinator import GroupCoordinator
+from antiphon.kafka.group_types import Join, Sync
+from antiphon.kafka.messages import cluster as cm
+from antiphon.kafka.messages import groups as m
+
+GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
+GROUP_ID_BYTES_MAX: Final = 1024
+FIRST_ID_FIRST: Final = 4  # JoinGroup version from which a member is told its id before it joins
+FIRST_SKIP_ASSIGNMENT: Final = 9
+FIRST_PROTOCOL_TYPE: Final = 7
+
+
+class GroupHandler:
+    """Takes requests to the coordinator's calls, and their answers back."""
+
+    def __init__(self, view: ClusterView, coordinator: GroupCoordinator) -> None:
+        self._view = view
+        self._coordinator = coordinator
+
+    # -- FindCoordinator ------------------------------------------------------------------------------------------
+
+    async def find_coordinator(
+        self, request: cm.FindCoordinatorRequest, context: RequestContext
+    ) -> cm.FindCoordinatorResponse:
+        """The node that leads a group's shard."""
+        if context.version >= 4:
+            found = [await self._locate(key, request.key_type) for key in request.coordinator_keys]
+            return cm.FindCoordinatorResponse(coordinators=found)
+        one = await self._locate(request.key, request.key_type)
+        return cm.FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    async def _locate(self, key: str, key_type: int) -> cm.FoundCoordinator:
+        def failed(error: int, message: str) -> cm.FoundCoordinator:
+            return cm.FoundCoordinator(
+                key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
+            )
+
+        if key_type == TRANSACTION_KEY:
+            return failed(code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+        if key_type != GROUP_KEY:
+            return failed(code.INVALID_REQUEST, f"coordinators of type {key_type} do not exist here")
+        if not _is_group_id(key):
+            return failed(code.INVALID_GROUP_ID, "not a name for a group")
+        try:
+            shard = await self._coordinator.locate(key)
+        except AntiphonError as error:
+            return failed(code.COORDINATOR_NOT_AVAILABLE, error.message)
+        node = self._view.endpoints.get(self._view.leader_of(shard))
+        if node is None:
+            return failed(code.COORDINATOR_NOT_AVAILABLE, "the group's shard has no leader now")
+        return cm.FoundCoordinator(
+            key=key, node_id=node.node_id, host=node.host, port=node.port, error_code=code.NONE
+        )
+
+    # -- membership -----------------------------------------------------------------------------------------------
+
+    async def join(self, request: m.JoinGroupRequest, context: RequestContext) -> m.JoinGroupResponse:
+        """JoinGroup."""
+        version, client_id = context.version, context.client_id
+        if not _is_group_id(request.group_id):
+            return m.JoinGroupResponse(error_code=code.INVALID_GROUP_ID, member_id=request.member_id)
+        rebalance_ms = request.rebalance_timeout_ms
+        join = Join(
+            request.member_id,
+            request.group_instance_id,
+            client_id,
+            context.client_host,
+            request.session_timeout_ms,
+            rebalance_ms if rebalance_ms >= 0 else request.session_timeout_ms,
+            request.protocol_type,
+            tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+            f"{request.group_instance_id or client_id}-{system.new_uuid()}",
+            id_first=version >= FIRST_ID_FIRST,
+            can_skip_assignment=version >= FIRST_SKIP_ASSIGNMENT,
+        )
+        try:
+            joined = await self._coordinator.join(request.group_id, join)
+        except AntiphonError as error:
+            return m.JoinGroupResponse(
+                error_code=code.coordinator_code_of(error), member_id=request.member_id
+            )
+        return m.JoinGroupResponse(
+            error_code=joined.error_code,
+            generation_id=joined.generation,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name
+            if joined.protocol_name is not None or version >= FIRST_PROTOCOL_TYPE
+            else "",
+            leader=joined.leader,
+            skip_assignment=joined.skip_assignment,
+            member_id=joined.member_id,
+            members=[
+                m.JoinedMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+                for member_id, instance_id, metadata in joined.members
+            ],
+        )
+
+    async def sync(self, request: m.SyncGroupRequest, _: RequestContext) -> m.SyncGroupResponse:
+        """SyncGroup."""
+        sync = Sync(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            tuple((each.member_id, each.assignment) for each in request.assignments),
+        )
+        try:
+            synced = await self._coordinator.sync(request.group_id, sync)
+        except AntiphonError as error:
+            return m.SyncGroupResponse(error_code=code.coordinator_code_of(error))
+        return m.SyncGroupResponse(
+            error_code=synced.error_code,
+            protocol_type=synced.protocol_type,
+            protocol_name=synced.protocol_name,
+            assignment=synced.assignment,
+        )
+
+    async def heartbeat(self, request: m.HeartbeatRequest, _: RequestContext) -> m.HeartbeatResponse:
+        """Heartbeat."""
+        try:
+            error = self._coordinator.heartbeat(
+                request.group_id, request.member_id, request.group_instance_id, request.generation_id
+            )
+        except AntiphonError as refused:
+            error = code.coordinator_code_of(refused)
+        return m.HeartbeatResponse(error_code=error)
+
+    async def leave(self, request: m.LeaveGroupRequest, context: RequestContext) -> m.LeaveGroupResponse:
+        """LeaveGroup."""
+        many = context.version >= 3
+        leaving = request.members if many else [m.LeavingMember(member_id=request.member_id)]
+        left = []
+        try:
+            for each in leaving:
+                error = self._coordinator.leave(request.group_id, each.member_id, each.group_instance_id)
+                left.append(
+                    m.LeftMember(
+                        member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error
+                    )
+                )
+        except AntiphonError as refused:
+            return m.LeaveGroupResponse(error_code=code.coordinator_code_of(refused))
+        return m.LeaveGroupResponse(error_code=code.NONE if many else left[0].error_code, members=left)
+
+
+def _is_group_id(group_id: str) -> bool:
+    return 0 < len(group_id.encode()) <= GROUP_ID_BYTES_MAX

@@ -1,0 +1,57 @@
+"""What handlers refuse by themselves, with a code of Kafka's, and how that becomes part of a response."""
+
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+
+from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.topic_config import TOPIC_SETTINGS
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import TopicMeta
+
+
+class RefusedError(Exception):
+    """A part of a request that is refused with a code of Kafka's."""
+
+    def __init__(self, error_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.error_code = error_code
+        self.reason = reason
+
+
+async def outcome(work: Awaitable[None]) -> tuple[int, str | None]:
+    """Code and message of what `work` comes to."""
+    try:
+        await work
+    except RefusedError as refused:
+        return refused.error_code, refused.reason
+    except AntiphonError as error:
+        return code.code_of(error), error.message
+    return code.NONE, None
+
+
+@contextmanager
+def config_errors(has_config: bool) -> Iterator[None]:
+    """What else could be wrong was checked before: where settings came along, the coordinator refuses one of them."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise RefusedError(
+            code.INVALID_CONFIG if has_config else code.INVALID_REQUEST, error.message
+        ) from error
+
+
+def refuse_internal(topic: TopicMeta) -> None:
+    """Clients do not change what belongs to the cluster."""
+    if is_internal(topic):
+        raise RefusedError(code.INVALID_TOPIC_EXCEPTION, f"{topic.name!r} belongs to the cluster")
+
+
+def check_setting(name: str, value: str | None) -> None:
+    """Refuse what is no setting of topics, and a value that can be nobody's; None: the default."""
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise RefusedError(code.INVALID_CONFIG, f"{name!r} is not a setting of topics")
+    problem = None if value is None else setting.problem(value)
+    if problem:
+        raise RefusedError(code.INVALID_CONFIG, problem)
