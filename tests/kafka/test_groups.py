@@ -436,7 +436,7 @@ class Histories(RuleBasedStateMachine):
         assert not waiting or group.deadline_ms() is not None, (
             "somebody waits, and nothing would wake the group"
         )
-        for instance, member_id in group._static.items():
+        for instance, member_id in group._members._static.items():
             assert group.members[member_id].instance_id == instance
 
     def teardown(self) -> None:

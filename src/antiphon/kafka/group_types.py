@@ -113,6 +113,11 @@ class Member:
     sync_token: Token | None = None
     owes_sync: bool = False
 
+    @property
+    def is_waiting(self) -> bool:
+        """Is an answer to it held back?"""
+        return self.join_token is not None or self.sync_token is not None
+
     def metadata(self, protocol: str | None) -> bytes:
         """What the member said about itself for `protocol`."""
         return next((data for name, data in self.protocols if name == protocol), b"")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from antiphon.invariants import invariant
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.group_members import GroupMembers, common_protocols
 from antiphon.kafka.group_types import (
     DEFAULT_GROUP_CONFIG,
     TRANSITIONS,
@@ -40,14 +41,17 @@ class Group:
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    _static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    _promised: dict[str, int] = field(default_factory=dict)  # ids given out, not yet used -> when they lapse
+    _members: GroupMembers = field(default_factory=GroupMembers)
     _join_deadline_ms: int = 0
     _sync_deadline_ms: int = 0
     _first_round: bool = False  # the first member waits for company, whoever has joined
     _round_began_ms: int = 0
     _answers: list[GroupAnswer] = field(default_factory=list)
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """Members by id, in the order in which they came."""
+        return self._members.by_id
 
     # -- what comes out -------------------------------------------------------------------------------------------
 
@@ -59,12 +63,12 @@ class Group:
     @property
     def is_forgettable(self) -> bool:
         """Nobody is in the group or about to join it."""
-        return not self.members and not self._promised
+        return self._members.count == 0
 
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest, if nothing else happens."""
-        times = [m.expires_ms for m in self.members.values() if m.join_token is None and m.sync_token is None]
-        times.extend(self._promised.values())
+        times = [m.expires_ms for m in self.members.values() if not m.is_waiting]
+        times.extend(self._members.promised.values())
         if self.state is GroupState.PREPARING:
             times.append(self._join_deadline_ms)
         elif any(m.owes_sync for m in self.members.values()):
@@ -80,8 +84,8 @@ class Group:
             self._answer_join(token, Joined(error, request.member_id))
         elif not request.member_id:
             self._join_unknown(now_ms, request, token)
-        elif request.member_id in self._promised:
-            del self._promised[request.member_id]
+        elif request.member_id in self._members.promised:
+            del self._members.promised[request.member_id]
             self._add(now_ms, request, request.member_id, token)
         else:
             self._join_known(now_ms, request, token)
@@ -118,12 +122,12 @@ class Group:
 
     def leave(self, now_ms: int, member_id: str, instance_id: str | None) -> int:
         """LeaveGroup of one member, by its id or, where that is empty, its instance id; the error code."""
-        if member_id in self._promised:
-            del self._promised[member_id]
+        if member_id in self._members.promised:
+            del self._members.promised[member_id]
             self._complete_if_all_joined(now_ms)
             return code.NONE
         if instance_id is not None:
-            known = self._static.get(instance_id)
+            known = self._members.id_of(instance_id)
             if known is None:
                 return code.UNKNOWN_MEMBER_ID
             if member_id and member_id != known:
@@ -149,12 +153,8 @@ class Group:
 
     def tick(self, now_ms: int) -> None:
         """Time passed: drop the silent, end a round whose time is up."""
-        for member_id in [known for known, lapses_ms in self._promised.items() if lapses_ms <= now_ms]:
-            del self._promised[member_id]
-        silent = [
-            m for m in self.members.values()
-            if m.join_token is None and m.sync_token is None and m.expires_ms <= now_ms
-        ]  # fmt: skip
+        self._members.lapse(now_ms)
+        silent = self._members.silent(now_ms)
         if self.state is not GroupState.PREPARING and now_ms >= self._sync_deadline_ms:
             silent.extend(m for m in self.members.values() if m.owes_sync and m not in silent)
         if silent:
@@ -182,25 +182,25 @@ class Group:
         config = self.config
         if not config.session_ms_min <= request.session_ms <= config.session_ms_max:
             return code.INVALID_SESSION_TIMEOUT
-        known = request.member_id in self.members or request.member_id in self._promised
-        if not known and len(self.members) + len(self._promised) >= config.members_max:
+        if not self._members.knows(request.member_id) and self._members.count >= config.members_max:
             return code.GROUP_MAX_SIZE_REACHED
         if not request.protocol_type or not request.protocols:
             return code.INCONSISTENT_GROUP_PROTOCOL
         others = [m for m in self.members.values() if m.member_id != request.member_id]
         if others and (
             request.protocol_type != self.protocol_type
-            or not _common_protocols([m.protocols for m in others] + [request.protocols])
+            or not common_protocols([m.protocols for m in others] + [request.protocols])
         ):
             return code.INCONSISTENT_GROUP_PROTOCOL
         return code.NONE
 
     def _join_unknown(self, now_ms: int, request: Join, token: Token) -> None:
         new_id = request.new_member_id
-        if request.instance_id is not None and request.instance_id in self._static:
-            self._replace_static(now_ms, request, token)
+        old_id = self._members.id_of(request.instance_id)
+        if old_id is not None:
+            self._replace_static(now_ms, self.members[old_id], request, token)
         elif request.instance_id is None and request.id_first:
-            self._promised[new_id] = now_ms + request.session_ms
+            self._members.promised[new_id] = now_ms + request.session_ms
             self._answer_join(token, Joined(code.MEMBER_ID_REQUIRED, new_id))
         else:
             self._add(now_ms, request, new_id, token)
@@ -234,24 +234,19 @@ class Group:
             request.protocols,
             now_ms + request.session_ms,
         )
-        self.members[member_id] = member
+        self._members.add(member)
         self.protocol_type = request.protocol_type
-        if request.instance_id is not None:
-            self._static[request.instance_id] = member_id
         self._wait_to_join(now_ms, member, token)
 
-    def _replace_static(self, now_ms: int, request: Join, token: Token) -> None:
+    def _replace_static(self, now_ms: int, old: Member, request: Join, token: Token) -> None:
         """A static member came back under a new id. The old id is fenced; a stable group need not rebalance for it."""
-        invariant(request.instance_id is not None, "only a static member is replaced")
-        old = self.members.pop(self._static[str(request.instance_id)])
         self._release_join(old, code.FENCED_INSTANCE_ID)
         self._release_sync(now_ms, old, code.FENCED_INSTANCE_ID)
         unchanged = old.protocols == request.protocols
-        old_id, old.member_id = old.member_id, request.new_member_id
+        old_id = old.member_id
+        self._members.rename(old, request.new_member_id)
         self._update(old, request)
         old.expires_ms = now_ms + request.session_ms
-        self.members[old.member_id] = old
-        self._static[str(request.instance_id)] = old.member_id
         was_leader = self.leader == old_id
         if was_leader:
             self.leader = old.member_id
@@ -287,8 +282,7 @@ class Group:
         self.state = state
 
     def _rebalance_ms(self) -> int:
-        longest = max((m.rebalance_ms for m in self.members.values()), default=0)
-        return min(max(longest, 0), self.config.rebalance_ms_max)
+        return min(max(self._members.rebalance_ms(), 0), self.config.rebalance_ms_max)
 
     def _prepare(self, now_ms: int) -> None:
         """Begin a rebalance, unless one has begun."""
@@ -303,7 +297,7 @@ class Group:
         self._go(GroupState.PREPARING)
 
     def _complete_if_all_joined(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING or self._first_round or self._promised:
+        if self.state is not GroupState.PREPARING or self._first_round or self._members.promised:
             return
         if all(m.join_token is not None for m in self.members.values()):
             self._form_generation(now_ms)
@@ -324,7 +318,7 @@ class Group:
             self.protocol_name = self.leader = None
             self._go(GroupState.EMPTY)
             return
-        self.protocol_name = self._choose_protocol()
+        self.protocol_name = self._members.choose_protocol()
         leader = self.members.get(self.leader or "")
         if leader is None or leader.join_token is None:
             self.leader = waiting[0].member_id
@@ -335,16 +329,6 @@ class Group:
             member.owes_sync, member.assignment = True, b""
             member.expires_ms = now_ms + member.session_ms
             self._answer_join(token, self._joined(member))
-
-    def _choose_protocol(self) -> str:
-        """Each member votes for its first protocol that all can follow; most votes win, ties go to the earliest."""
-        offers = [m.protocols for m in self.members.values()]
-        common = _common_protocols(offers)
-        invariant(common, "members without a common protocol are not let in")
-        votes = dict.fromkeys(common, 0)
-        for protocols in offers:
-            votes[next(name for name, _ in protocols if name in votes)] += 1
-        return max(votes, key=lambda name: votes[name])
 
     def _joined(self, member: Member) -> Joined:
         members: tuple[tuple[str, str | None, bytes], ...] = ()
@@ -383,18 +367,15 @@ class Group:
         self._release_join(member, code.UNKNOWN_MEMBER_ID)
         if member.sync_token is not None:
             self._answers.append(GroupAnswer(member.sync_token, Synced(code.UNKNOWN_MEMBER_ID)))
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            del self._static[member.instance_id]
+        self._members.remove(member)
 
     # -- small parts ----------------------------------------------------------------------------------------------
 
     def _refuse(self, member_id: str, instance_id: str | None, generation: int) -> int:
         """Is this a member of this generation?"""
-        if instance_id is not None and instance_id in self._static and self._static[instance_id] != member_id:
-            return code.FENCED_INSTANCE_ID
-        if member_id not in self.members:
-            return code.UNKNOWN_MEMBER_ID
+        error = self._members.check(member_id, instance_id)
+        if error:
+            return error
         return code.NONE if generation == self.generation else code.ILLEGAL_GENERATION
 
     def _same_protocol(self, protocol_type: str | None, protocol_name: str | None) -> bool:
@@ -417,8 +398,3 @@ class Group:
             token, member.sync_token = member.sync_token, None
             member.expires_ms = now_ms + member.session_ms
             self._answers.append(GroupAnswer(token, Synced(error_code)))
-
-
-def _common_protocols(offers: Sequence[tuple[tuple[str, bytes], ...]]) -> list[str]:
-    """Names that every offer has, in the order of the first."""
-    return [name for name, _ in offers[0] if all(any(name == n for n, _ in offer) for offer in offers)]
