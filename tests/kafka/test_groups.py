@@ -202,6 +202,18 @@ def test_an_id_is_promised_before_a_member_joins() -> None:
     assert driver.joined("b").error_code == code.UNKNOWN_MEMBER_ID  # the promise lapsed
 
 
+def test_a_promised_id_does_not_take_the_place_of_a_static_member() -> None:
+    driver = Driver()
+    driver.join("a", instance_id="i1")
+    driver.join("b", id_first=True)
+    driver.join("b", "b-id", instance_id="i1")  # was promised to a member that is not static
+    assert driver.joined("b").error_code == code.FENCED_INSTANCE_ID
+    driver.join("b", "b-id", instance_id="i2")
+    assert driver.joined("b").error_code == code.UNKNOWN_MEMBER_ID
+    driver.wait(70_000)
+    assert driver.group.is_forgettable
+
+
 def test_a_promised_member_holds_up_a_rebalance_until_it_joins_or_leaves() -> None:
     driver = stable("a")
     driver.join("b", id_first=True)

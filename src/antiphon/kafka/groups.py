@@ -84,7 +84,7 @@ class Group:
             self._answer_join(token, Joined(error, request.member_id))
         elif not request.member_id:
             self._join_unknown(now_ms, request, token)
-        elif request.member_id in self._members.promised:
+        elif request.instance_id is None and request.member_id in self._members.promised:
             del self._members.promised[request.member_id]
             self._add(now_ms, request, request.member_id, token)
         else:
