@@ -15,7 +15,7 @@ from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, Hello, MetadataReply
 from antiphon.node.native_door import NativeSession
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
 from tests.node.in_process import Nodes, cluster_of, eventually
 
@@ -122,7 +122,7 @@ class FailingNodes(FailingDoors):
         """What the node with the newest metadata knows of a topic or table."""
         return max(self.nodes.nodes.values(), key=lambda node: node.metadata.version).topic(name)
 
-    def host(self, name: str, index: int = 0) -> ShardHost:
+    def host(self, name: str, index: int = 0) -> Partition:
         """The replica that serves a shard."""
         shard_id = self.topic(name).shards[index].shard_id
         hosts = [node.hosts.get(shard_id) for node in self.nodes.nodes.values()]

@@ -131,7 +131,7 @@ class TableModel(ModelShard):
 
 
 class TopicModel(ModelShard):
-    """A shard of a topic, whose appends are judged in the order of `ShardClients.append`."""
+    """A shard of a topic, whose appends are judged in the order of `PartitionClients.append`."""
 
     def forget(self) -> None:
         self.refused = RefusedAppends()

@@ -13,7 +13,7 @@ from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
 from tests.node import real_nodes
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, Nodes, cluster_of, eventually
@@ -82,7 +82,7 @@ class Doors:
         await eventually(lambda: all(_knows(node, name) for node in self.nodes.nodes.values()))
         return made
 
-    def host(self, name: str, index: int = 0) -> ShardHost:
+    def host(self, name: str, index: int = 0) -> Partition:
         """The replica that serves a shard."""
         shard_id = self.first.topic(name).shards[index].shard_id
         hosts = [node.hosts.get(shard_id) for node in self.nodes.nodes.values()]

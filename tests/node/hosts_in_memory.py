@@ -14,7 +14,7 @@ from antiphon.log.wal import Wal
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.raft_shards import members_entry
 from antiphon.node.shards import commit_marker, term_start
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import TermIndex
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
@@ -91,7 +91,7 @@ class StepServices:
         """No time passes."""
         return 0.0
 
-    def send(self, _host: ShardHost, to: int, message: AnyMessage) -> None:
+    def send(self, _host: SingleWriterPartition, to: int, message: AnyMessage) -> None:
         """Into the network."""
         self._shard.network.append((self.node_id, to, message))
 
@@ -122,7 +122,7 @@ class Shard:
             self.leader.tick()
             self.settle()
 
-    def _host(self, node: int, nodes: tuple[int, ...], config: ReplicaConfig) -> ShardHost:
+    def _host(self, node: int, nodes: tuple[int, ...], config: ReplicaConfig) -> SingleWriterPartition:
         services = StepServices(node, self)
         log = ShardLog.open(services.disk, f"/shards/{SHARD}", clock_ms=lambda: 0)
         replica = RaftReplica(
@@ -135,7 +135,7 @@ class Shard:
             election_timeout_ticks=lambda: 10,
             election=ElectionConfig(),
         )
-        return ShardHost(cast(Any, services), SHARD, log, replica, None, 1_000_000)
+        return SingleWriterPartition(cast(Any, services), SHARD, log, replica, None, 1_000_000)
 
     def services(self, node: int) -> StepServices:
         """Of one host."""

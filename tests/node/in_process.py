@@ -21,7 +21,7 @@ from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.runtime.loop import VirtualLoop
@@ -132,7 +132,7 @@ class Nodes:
         """Where a node keeps a shard's log."""
         return self.disks[node_id], f"{DIRECTORY}/shards/{shard_id}"
 
-    async def leader(self, shard_id: int) -> ShardHost:
+    async def leader(self, shard_id: int) -> Partition:
         """The replica that serves the shard."""
         return await leader_of(self, shard_id)
 
@@ -141,9 +141,9 @@ class Nodes:
         return await append_to(self, shard_id, value)
 
 
-async def leader_of(nodes: SomeNodes, shard_id: int) -> ShardHost:
+async def leader_of(nodes: SomeNodes, shard_id: int) -> Partition:
     """The replica that serves the shard."""
-    found: list[ShardHost] = []
+    found: list[Partition] = []
 
     def serves() -> bool:
         hosts = (node.hosts.get(shard_id) for node in nodes.nodes.values())

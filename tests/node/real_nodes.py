@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.log.disk import Disk
 from antiphon.node.config import Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from tests.node.in_process import append_to, eventually, leader_of
 from tests.node.processes import bind, port_of
 
@@ -72,7 +72,7 @@ class Nodes:
         for listener in self._sockets:
             listener.close()
 
-    async def leader(self, shard_id: int) -> ShardHost:
+    async def leader(self, shard_id: int) -> Partition:
         """The replica that serves the shard."""
         return await leader_of(self, shard_id)
 

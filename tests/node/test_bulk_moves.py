@@ -7,7 +7,7 @@ from typing import Any
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 WRITERS = 8
@@ -53,12 +53,12 @@ def _settle(answer: "asyncio.Future[Any]", result: Any) -> None:
         answer.set_result(result)
 
 
-def _log_of(host: ShardHost) -> list[bytes]:
+def _log_of(host: Partition) -> list[bytes]:
     log = host.log
     return [bytes(log.read(header.base_offset, 1, log.log_end)[0]) for header in log.headers_from(0)]
 
 
-def _rows_of(host: ShardHost) -> Any:
+def _rows_of(host: Partition) -> Any:
     rows, more = host.require_table().state.scan(b"", b"", 100_000)
     assert not more
     return rows

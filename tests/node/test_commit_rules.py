@@ -10,7 +10,7 @@ from antiphon.log.operations import OpQueue
 from antiphon.model.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
 from antiphon.model.requests import AlterTopic, CreateTopic, Put, TableWrite
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch, committed_of
 from antiphon.records.decode import decode_records
@@ -35,21 +35,21 @@ def meta(node: Node, shard_id: int) -> ShardMeta:
     return node.shard(shard_id)[1]
 
 
-def deafen(host: ShardHost) -> None:
+def deafen(host: Partition) -> None:
     """The replica hears nothing any more; its node goes on."""
     host.receive = lambda *_: None  # type: ignore[method-assign]
 
 
-def listen(host: ShardHost) -> None:
+def listen(host: Partition) -> None:
     """And hears again."""
     del host.receive
 
 
-def node_of(nodes: Nodes, host: ShardHost) -> Node:
+def node_of(nodes: Nodes, host: Partition) -> Node:
     return nodes.nodes[host.services.node_id]
 
 
-def followers(nodes: Nodes, host: ShardHost) -> list[ShardHost]:
+def followers(nodes: Nodes, host: Partition) -> list[Partition]:
     own = host.services.node_id
     found = (node.hosts.get(host.shard_id) for node in nodes.nodes.values() if node.node_id != own)
     return [one for one in found if one is not None]
@@ -85,7 +85,9 @@ def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches
             told = node.agent._live_changes
             monkeypatch.setattr(node.agent, "_live_changes", lambda: ())  # the coordinator hears of nothing
             waiting = asyncio.ensure_future(node.append(shard_id, batch(b"two have it")))
-            await eventually(lambda: host.proposed_live is not None)
+            leading = host.single_writer
+            assert leading is not None
+            await eventually(lambda: leading.proposed_live is not None)
             await asyncio.sleep(0.2)
             assert not waiting.done(), "removed in the leader's eyes only: an election could still choose it"
             assert host.high_watermark == 1
@@ -176,7 +178,7 @@ async def _shard_led_elsewhere(nodes: Nodes, config: dict[str, str], kind: Kind 
 # -- local and at_least -------------------------------------------------------------------------------------------
 
 
-def cut_off(host: ShardHost) -> None:
+def cut_off(host: Partition) -> None:
     """Nothing about the shard leaves its leader any more, and nothing reaches it."""
     deafen(host)
     host.services.send = lambda *_: None  # type: ignore[method-assign]
@@ -200,7 +202,7 @@ def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_re
             await nodes.nodes[0].elect_leader(shard_id, followers(nodes, host)[0].services.node_id)
             elected = next(one for one in followers(nodes, host) if one.is_serving)
             with pytest.raises(OffsetOutOfRangeError) as caught:
-                elected.clients.fetch(8, 1000, "", at_least_one=True)
+                elected.reads.fetch(8, 1000, "", at_least_one=True)
             assert caught.value.details["asked"] == 8, (
                 "who had read on is told, not given other records in their place"
             )

@@ -23,7 +23,7 @@ from antiphon.model.requests import (
     TableWrite,
 )
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.table.rocks_store import RocksEngine, RocksStore
 from antiphon.table.state import CEILING
 from tests.node.real_nodes import Nodes, cluster_of, eventually, run
@@ -147,7 +147,7 @@ def test_damage_that_a_read_of_a_table_finds_ends_the_replica_and_another_one_le
     run(test())
 
 
-async def restart_evaluator(host: ShardHost) -> None:
+async def restart_evaluator(host: Partition) -> None:
     """Let the leader forget which versions it knows without its store."""
     shard = host.require_table()
     shard.stop_leading()

@@ -97,7 +97,7 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
             with pytest.raises(OverloadedError):
                 host.read(host.log.log_start, 1000, host.log.log_end)
             with pytest.raises(OverloadedError):
-                host.clients.list_offset(1)
+                host.reads.list_offset(1)
             with pytest.raises(OverloadedError):
                 await trim_replica(nodes.nodes[0], shard_id, host.log.log_end - 1)
             work = asyncio.ensure_future(nodes.nodes[0].append(shard_id, build_batch([(None, b"x", [], 1)])))

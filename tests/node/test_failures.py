@@ -135,13 +135,13 @@ def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads() -> No
             flip_a_bit(nodes.disks[old.services.node_id], old.log.path)
             old.log.release_memory()
             with pytest.raises(NotLeaderError, match="damaged"):
-                old.clients.fetch(0, 100_000, "committed", at_least_one=True)
+                old.reads.fetch(0, 100_000, "committed", at_least_one=True)
             assert old.status().state == "failed"
             await eventually(lambda: not old.is_serving)
             await nodes.append(shard_id, b"with another leader")
             again = await nodes.leader(shard_id)
             assert again is not old
-            assert again.clients.fetch(0, 100_000, "committed", at_least_one=True).size_bytes > 1000
+            assert again.reads.fetch(0, 100_000, "committed", at_least_one=True).size_bytes > 1000
 
     run(test())
 

@@ -21,7 +21,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
 from tests.node.in_process import Nodes, cluster_of, connected, run
 
@@ -38,7 +38,7 @@ async def new_shard(nodes: Nodes, name: str, config: dict[str, str], kind: Kind 
     return topic.shards[0].shard_id
 
 
-def watch_heads(host: ShardHost) -> list[int]:
+def watch_heads(host: Partition) -> list[int]:
     """How far beyond the commit the log's end stands whenever something is appended."""
     seen: list[int] = []
     stage = host.stage

@@ -109,10 +109,10 @@ def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same() -> Non
             for number in range(50):
                 await nodes.append(shard_id, b"<%d>" % number)
             warm = await node.fetch(shard_id, 10, 2000)
-            clients = node.hosts[shard_id].clients
-            assert not clients.is_cold(10, "committed")
+            reads = node.hosts[shard_id].reads
+            assert not reads.is_cold(10, "committed")
             node.hosts[shard_id].log.release_memory()
-            assert clients.is_cold(10, "committed")
+            assert reads.is_cold(10, "committed")
             cold = await node.fetch(shard_id, 10, 2000)
             assert b"".join(cold.batches) == b"".join(warm.batches)
             assert len(cold.batches) > 5

@@ -13,11 +13,14 @@ def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile="oxia", replicas=3))
             shard_id = topic.shards[0].shard_id
             await nodes.append(shard_id, b"one")
-            leader = await nodes.leader(shard_id)
+            leader = (await nodes.leader(shard_id)).single_writer
+            assert leader is not None
             other = min(set(nodes.nodes) - {leader.services.node_id})
             await eventually(lambda: set(live_set(leader, None).live) == set(nodes.nodes))
             before = live_set(leader, None)
-            replica = nodes.nodes[other].hosts[shard_id].replica
+            follower = nodes.nodes[other].hosts[shard_id].single_writer
+            assert follower is not None
+            replica = follower.replica
             replica.damaged, replica._repair_floor = True, replica.term  # as it is opened with a damaged log
             await nodes.append(shard_id, b"two")
             await eventually(lambda: live_set(leader, before).lagging == (other,))
@@ -32,7 +35,8 @@ def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None
             topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile="oxia", replicas=3))
             shard_id = topic.shards[0].shard_id
             await nodes.append(shard_id, b"one")
-            leader = await nodes.leader(shard_id)
+            leader = (await nodes.leader(shard_id)).single_writer
+            assert leader is not None
             others = sorted(set(nodes.nodes) - {leader.services.node_id})
             await eventually(lambda: set(live_set(leader, None).live) == set(nodes.nodes))
             leader.call(leader.replica.peer_lost, others[0])

@@ -50,7 +50,7 @@ def test_readers_and_observers_may_append_when_they_hear_of_a_commit() -> None:
     host = shard.leader
     answers: list[Any] = []
     start = host.log.log_end
-    host.clients.follow(1, start, "committed", lambda: shard.append(b"reader", answers.append))
+    host.reads.follow(1, start, "committed", lambda: shard.append(b"reader", answers.append))
 
     class Observer:
         heard = 0

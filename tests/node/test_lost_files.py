@@ -9,7 +9,7 @@ from antiphon.errors import AntiphonError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
-from antiphon.partition.multi_writer import MultiHost
+from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.records.decode import decode_records
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
@@ -184,7 +184,7 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
             await eventually(
                 lambda: all(node.hosts[shard_id].log.log_end == 20 for node in nodes.nodes.values())
             )
-            clock = writer.multi.vclock
+            clock = writer.replica.vclock
             await nodes.stop(EMPTIED)
             await nodes.stop(FULL)
             lose(nodes.disks[EMPTIED], shard_id)
@@ -197,12 +197,12 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
             assert host[shard_id].status().state == "damaged"
             await nodes.start(FULL)
             writer = await _writable(nodes, EMPTIED, shard_id)
-            assert writer.multi.vclock == clock
+            assert writer.replica.vclock == clock
 
     run(test())
 
 
-async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiHost:
+async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:
     def writable() -> bool:
         try:
             nodes.nodes[node_id].host(shard_id).check_writable()
@@ -212,5 +212,5 @@ async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiHost:
 
     await eventually(writable)
     host = nodes.nodes[node_id].hosts[shard_id]
-    assert isinstance(host, MultiHost)
+    assert isinstance(host, MultiWriterPartition)
     return host

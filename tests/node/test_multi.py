@@ -26,7 +26,7 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.partition.multi_files import ORIGINS_FILE
-from antiphon.partition.multi_writer import MultiHost
+from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
@@ -64,8 +64,8 @@ async def new_shard(
     return shard_id
 
 
-def host(nodes: Nodes, node_id: int, shard_id: int) -> MultiHost:
-    return cast(MultiHost, nodes.nodes[node_id].hosts[shard_id])
+def host(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:
+    return cast(MultiWriterPartition, nodes.nodes[node_id].hosts[shard_id])
 
 
 async def append(nodes: Nodes, node_id: int, shard_id: int, *values: bytes, **producer: int) -> int:
@@ -74,8 +74,8 @@ async def append(nodes: Nodes, node_id: int, shard_id: int, *values: bytes, **pr
 
 
 def values(nodes: Nodes, node_id: int, shard_id: int) -> list[bytes | None]:
-    clients, found, at = host(nodes, node_id, shard_id).clients, list[bytes | None](), 0
-    while batches := clients.fetch(at, 1 << 24, "committed", at_least_one=True).batches:
+    reads, found, at = host(nodes, node_id, shard_id).reads, list[bytes | None](), 0
+    while batches := reads.fetch(at, 1 << 24, "committed", at_least_one=True).batches:
         for batch in batches:
             found += [record.value for record in decode_records(batch)]
             at = read_header(batch).next_offset
@@ -87,7 +87,7 @@ async def write(nodes: Nodes, node_id: int, shard_id: int, *ops: TableOp) -> Tab
 
 
 def table(nodes: Nodes, node_id: int, shard_id: int) -> list[Row]:
-    store = host(nodes, node_id, shard_id).merged
+    store = host(nodes, node_id, shard_id).table
     assert store is not None
     return store.state.scan(b"", b"", 10_000)[0]
 
@@ -97,8 +97,8 @@ async def converged(nodes: Nodes, shard_id: int) -> None:
 
     def same() -> bool:
         hosts = [host(nodes, node_id, shard_id) for node_id in nodes.nodes]
-        return len({one.multi.vclock for one in hosts}) == 1 and not any(
-            one.multi.needs_tick for one in hosts
+        return len({one.replica.vclock for one in hosts}) == 1 and not any(
+            one.replica.needs_tick for one in hosts
         )
 
     await eventually(same)
@@ -150,10 +150,10 @@ def test_c11_three_writers_of_a_table_end_with_the_same_rows() -> None:
             ids = {one.results[0].version.id for one in done if one.results[0].version is not None}
             assert len(ids) == 120
             for node_id in range(3):
-                store = host(nodes, node_id, shard_id).merged
+                store = host(nodes, node_id, shard_id).table
                 assert store is not None
                 assert store.merged.tombstones() == 1
-                host(nodes, node_id, shard_id).keep_house(0)  # everybody has the removal
+                host(nodes, node_id, shard_id).apply_retention(0)  # everybody has the removal
                 assert store.merged.tombstones() == 0
 
     run(test())
@@ -164,7 +164,7 @@ def test_s4_23_duplicates_of_redundant_links_are_filtered() -> None:
         async with cluster_of(3) as nodes:
             shard_id = await new_shard(nodes, "log")
             for node_id in range(3):  # everybody passes everything on
-                one = host(nodes, node_id, shard_id).multi
+                one = host(nodes, node_id, shard_id).replica
                 one._intake._config = MultiWriterConfig(first_hand=False)
                 for subscription in one._intake.subscriptions.values():
                     subscription.due = True
@@ -231,18 +231,18 @@ def test_s4_22_an_emptied_directory_writes_as_a_new_origin() -> None:
                 lambda: all(
                     node in nodes.nodes
                     and shard.shard_id in nodes.nodes[node].hosts
-                    and host(nodes, node, shard.shard_id).multi.origin
+                    and host(nodes, node, shard.shard_id).replica.origin
                     for node in shard.ensemble
                 )
             )
             await append(nodes, victim, shard.shard_id, b"before")
-            old = host(nodes, victim, shard.shard_id).multi.origin
+            old = host(nodes, victim, shard.shard_id).replica.origin
             await eventually(lambda: values(nodes, other, shard.shard_id) == [b"before"])
             await nodes.stop(victim)
             nodes.lose_directory(victim)
             await nodes.start(victim)
             await eventually(lambda: shard.shard_id in nodes.nodes[victim].hosts)
-            await eventually(lambda: host(nodes, victim, shard.shard_id).multi.origin not in {0, old})
+            await eventually(lambda: host(nodes, victim, shard.shard_id).replica.origin not in {0, old})
             await append(nodes, victim, shard.shard_id, b"after")
             await eventually(lambda: values(nodes, other, shard.shard_id) == [b"before", b"after"])
             await eventually(lambda: len(values(nodes, victim, shard.shard_id)) == 2)
@@ -283,7 +283,7 @@ def test_logs_are_trimmed_when_everybody_has_them_and_the_clocks_stay() -> None:
 
 def is_trimmed(nodes: Nodes, node_id: int, shard_id: int) -> bool:
     """Is it, after a look at what everybody is known to have?"""
-    host(nodes, node_id, shard_id).keep_house(0)
+    host(nodes, node_id, shard_id).apply_retention(0)
     return status_of(nodes, node_id, shard_id).log_start > 0
 
 
@@ -304,7 +304,7 @@ def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused() -
                 )
             shard_id = topic.shards[0].shard_id
             await eventually(lambda: shard_id in nodes.nodes[0].hosts)
-            await eventually(lambda: host(nodes, 0, shard_id).multi.origin == 1)
+            await eventually(lambda: host(nodes, 0, shard_id).replica.origin == 1)
             await write(nodes, 0, shard_id, Put(b"a", b"first"))
             await write(nodes, 0, shard_id, Put(b"a", b"second"))
             assert [row.value for row in table(nodes, 0, shard_id)] == [b"first"]
@@ -335,7 +335,7 @@ def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further() -> None:
             shard_id, (sound, copied) = shard.shard_id, sorted(shard.ensemble)
             await eventually(
                 lambda: all(
-                    shard_id in nodes.nodes[n].hosts and host(nodes, n, shard_id).multi.origin
+                    shard_id in nodes.nodes[n].hosts and host(nodes, n, shard_id).replica.origin
                     for n in shard.ensemble
                 )
             )
@@ -376,7 +376,7 @@ def test_a_replica_moves_while_everybody_writes() -> None:
             new = next(node for node in nodes.nodes if node not in shard.ensemble)
             await eventually(
                 lambda: all(
-                    shard_id in nodes.nodes[n].hosts and host(nodes, n, shard_id).multi.origin
+                    shard_id in nodes.nodes[n].hosts and host(nodes, n, shard_id).replica.origin
                     for n in shard.ensemble
                 )
             )
@@ -388,9 +388,11 @@ def test_a_replica_moves_while_everybody_writes() -> None:
                 await append(nodes, stays[number % 2], shard_id, b"meanwhile-%d" % number)
             await eventually(lambda: nodes.nodes[0].shard(shard_id)[1].ensemble == (*stays, new))
             await eventually(lambda: shard_id not in nodes.nodes[old].hosts)
-            await eventually(lambda: host(nodes, new, shard_id).multi.origin == 4)
+            await eventually(lambda: host(nodes, new, shard_id).replica.origin == 4)
             await append(nodes, new, shard_id, b"after")
-            await eventually(lambda: len({host(nodes, n, shard_id).multi.vclock for n in (*stays, new)}) == 1)
+            await eventually(
+                lambda: len({host(nodes, n, shard_id).replica.vclock for n in (*stays, new)}) == 1
+            )
             found = [sorted(map(str, values(nodes, n, shard_id))) for n in (*stays, new)]
             assert found[0] == found[1] == found[2]
             assert len(found[0]) == 41

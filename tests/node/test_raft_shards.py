@@ -6,7 +6,7 @@ import antiphon.aio
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.model.requests import CreateTopic, ElectLeader, MoveReplica
 from antiphon.node.config import NodeConfig, Timings
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.builder import committed_of
 from antiphon.records.members import Members
 from antiphon.replication.raft import RaftReplica
@@ -19,7 +19,7 @@ async def raft_shard(nodes: Nodes, replicas: int = 3, profile: str = "raft") -> 
     return topic.shards[0].shard_id
 
 
-def replica_of(host: ShardHost) -> RaftReplica:
+def replica_of(host: Partition) -> RaftReplica:
     assert isinstance(host.replica, RaftReplica)
     return host.replica
 

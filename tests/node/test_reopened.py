@@ -12,7 +12,7 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Put, TableWrite
 from antiphon.node.reopening import REOPEN_EVERY_S
 from antiphon.node.trimming import trim_replica
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.actions import Action
@@ -45,7 +45,7 @@ def want(count: int) -> list[bytes]:
     return [b"%d" % i for i in range(count)]
 
 
-def keys(host: ShardHost) -> list[bytes]:
+def keys(host: Partition) -> list[bytes]:
     found: list[bytes] = []
     at = host.log.log_start
     while at < host.log.durable_end:
@@ -57,7 +57,7 @@ def keys(host: ShardHost) -> list[bytes]:
     return found
 
 
-def rot(nodes: Nodes, host: ShardHost) -> None:
+def rot(nodes: Nodes, host: Partition) -> None:
     """Flip a bit in the first segment, which nobody has in memory any more."""
     host.log.release_memory()
     disk = nodes.disks[host.services.node_id]
@@ -106,7 +106,7 @@ def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPa
             shard_id = await filled(nodes, "oxia", {})
             node = nodes.nodes[1]
 
-            async def break_it(opened: Callable[[], bool]) -> ShardHost:
+            async def break_it(opened: Callable[[], bool]) -> Partition:
                 await eventually(
                     lambda: (
                         opened()
@@ -171,7 +171,7 @@ def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what
     run(test())
 
 
-def read_first(host: ShardHost) -> list[Action]:
+def read_first(host: Partition) -> list[Action]:
     """What applying does where a batch is no longer in memory."""
     host.log.read(0, 1000, host.log.log_end)
     return []

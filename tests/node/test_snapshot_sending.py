@@ -18,7 +18,7 @@ from antiphon.model.requests import Done
 from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgress
 from antiphon.node.snapshots import Snapshots
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.entry_id import EntryId, TermIndex
 from tests.node.in_process import eventually
 from tests.node.in_process import run as run_in_virtual_time
@@ -94,7 +94,7 @@ async def send(leader: Leader, around: Around) -> None:
     snapshots = Snapshots(cast(Node, around), "/node/snapshots")
     for _ in range(2):  # the second one shows that nothing of the first stands in its way
         leader.told.clear()
-        snapshots.send(cast(ShardHost, leader), FOLLOWER)
+        snapshots.send(cast(SingleWriterPartition, leader), FOLLOWER)
         await eventually(lambda: bool(leader.told))
 
 
@@ -146,7 +146,7 @@ def test_a_leader_that_is_deposed_during_the_checkpoint_offers_nothing_in_the_ne
 
         leader.during_checkpoint = depose
         snapshots = Snapshots(cast(Node, around), "/node/snapshots")
-        snapshots.send(cast(ShardHost, leader), FOLLOWER)
+        snapshots.send(cast(SingleWriterPartition, leader), FOLLOWER)
         await eventually(lambda: bool(leader.told))
         assert leader.told == [("failed", FOLLOWER)]
         assert around.begun == []
@@ -233,7 +233,7 @@ def test_a_copy_that_cannot_be_sent_is_made_anew(error: Exception) -> None:
         snapshots = Snapshots(cast(Node, around), "/node/snapshots")
         for wanted in (("failed", FOLLOWER), ("sent", FOLLOWER, EntryId(3, 40))):
             leader.told.clear()
-            snapshots.send(cast(ShardHost, leader), FOLLOWER)
+            snapshots.send(cast(SingleWriterPartition, leader), FOLLOWER)
             await eventually(lambda: bool(leader.told))
             assert leader.told == [wanted]
         assert len(set(asked)) == 2

@@ -24,7 +24,7 @@ from antiphon.model.cluster import SplitStep
 from antiphon.model.metadata import ShardMeta, Split, SplitPhase, key_hash
 from antiphon.model.requests import Put, TableGet, TableScan, TableWrite, Version
 from antiphon.node.splits import next_entry
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
 from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw
@@ -117,7 +117,7 @@ async def under_load(
     return load
 
 
-def whole_log(host: ShardHost) -> list[memoryview]:
+def whole_log(host: Partition) -> list[memoryview]:
     """All committed batches."""
     batches: list[memoryview] = []
     at = host.log.log_start

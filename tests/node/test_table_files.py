@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.log.simulated_faults import Fault
 from antiphon.node import received_snapshots
 from antiphon.node.received_snapshots import MANIFEST_FILE, PRODUCERS_FILE, install_snapshot
-from antiphon.partition.single_writer import InstallingSnapshot, ShardHost
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     INSTALL_SUFFIX,
     destroy_state,
@@ -29,6 +29,9 @@ from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import LostTail, ResetLog
 from tests.log.helpers import Runner, batch_at
+
+if TYPE_CHECKING:
+    from antiphon.partition.partition import InstallingSnapshot
 
 TABLES, LOG, COPY = "/node/tables", "/node/shards/7", "/node/snapshots/receive-7"
 STORE = store_path(TABLES, 7)
@@ -72,7 +75,7 @@ class Follower:
                 self.runner.run(self.log.reset(action.at, producers, None, then))
 
     def install(self) -> None:
-        install_snapshot(cast(ShardHost, self), AT, COPY)
+        install_snapshot(cast(SingleWriterPartition, self), AT, COPY)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from antiphon.log.disk import read_whole
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.replication.messages import AnyMessage, RequestVote
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
@@ -23,7 +23,7 @@ async def wipe(nodes: Nodes, node_id: int) -> None:
     nodes.lose_directory(node_id)
 
 
-def voter(node: Node) -> ShardHost:
+def voter(node: Node) -> Partition:
     return node.hosts[CLUSTER_SHARD_ID]
 
 

@@ -11,7 +11,7 @@ import antiphon.aio
 from antiphon.errors import NotLeaderError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Delete, Put, TableGet, TableWrite
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster
@@ -81,7 +81,7 @@ def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before() -> None:
 
 
 @asynccontextmanager
-async def slow_table() -> AsyncIterator[tuple[Nodes, ShardHost]]:
+async def slow_table() -> AsyncIterator[tuple[Nodes, Partition]]:
     """A node that leads a table with one row, `k` = `old`; from now on its disk takes half a second for a write."""
     async with cluster_of(1) as nodes:
         topic = await nodes.nodes[0].create_topic(CreateTopic("t", kind=Kind.TABLE))
@@ -91,7 +91,7 @@ async def slow_table() -> AsyncIterator[tuple[Nodes, ShardHost]]:
         yield nodes, host
 
 
-def stored(host: ShardHost, key: bytes = b"k") -> bytes | None:
+def stored(host: Partition, key: bytes = b"k") -> bytes | None:
     """What the table's store has by now."""
     row = host.require_table().state.get(key)
     return None if row is None else row.value
@@ -124,8 +124,8 @@ def test_s0_20_s0_32_a_commit_is_applied_then_answered_then_notified() -> None:
         async with slow_table() as (_, host):
             told: list[tuple[str, bytes | None]] = []
             end = host.log.log_end
-            assert host.clients.follow(1, end, "committed", lambda: told.append(("notified", stored(host))))
-            host.clients.table_write(
+            assert host.reads.follow(1, end, "committed", lambda: told.append(("notified", stored(host))))
+            host.table_write(
                 TableWrite(host.shard_id, (Put(b"k", b"new"),)),
                 lambda result: told.append((f"answered {getattr(result, 'offset', result)}", stored(host))),
             )
@@ -147,7 +147,7 @@ def test_s1_20_what_is_committed_is_applied_in_order_then_requests_are_completed
             end = host.log.log_end
 
             def put(number: int) -> None:
-                host.clients.table_write(
+                host.table_write(
                     TableWrite(host.shard_id, (Put(b"k", b"%d" % number),)),
                     lambda result: answers.append((number, result, stored(host))),
                 )

@@ -19,7 +19,8 @@ from antiphon.errors import AntiphonError, TimedOutError
 from antiphon.model.metadata import ShardMeta, ShardStatus
 from antiphon.model.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
 from antiphon.node.node import Node
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import Record, decode_records
@@ -172,7 +173,7 @@ def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_unc
     run(test())
 
 
-def log_of(host: ShardHost) -> list[Record]:
+def log_of(host: Partition) -> list[Record]:
     """All records of a replica's log."""
     found: list[Record] = []
     while (at := found[-1].offset + 1 if found else 0) < host.log.log_end:
@@ -316,9 +317,9 @@ def intercept(
 ) -> list[int]:
     """Messages to replicas of the shard for which `is_lost(node, message)` do not arrive. Returns who is asked to lead."""
     asked: list[int] = []
-    receive = ShardHost.receive
+    receive = SingleWriterPartition.receive
 
-    def receiving(host: ShardHost, sender: int, message: AnyMessage) -> None:
+    def receiving(host: SingleWriterPartition, sender: int, message: AnyMessage) -> None:
         if host.shard_id == shard_id:
             if isinstance(message, BecomeLeader):
                 asked.append(host.services.node_id)
@@ -326,7 +327,7 @@ def intercept(
                 return
         receive(host, sender, message)
 
-    monkeypatch.setattr(ShardHost, "receive", receiving)
+    monkeypatch.setattr(SingleWriterPartition, "receive", receiving)
     return asked
 
 

@@ -148,7 +148,7 @@ def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows() ->
             for number in range(20, 60):
                 await nodes.append(shard_id, b"%d" % number + bytes(300))
             host.log.release_memory(0)
-            assert host.clients.is_cold(20, "committed"), "what the replica asks for is on the disk only"
+            assert host.reads.is_cold(20, "committed"), "what the replica asks for is on the disk only"
             for at in (0, 7, 20, 41):  # a client may ask for everything from any point, too
                 found = await leader.fetch(shard_id, at, 300)
                 assert decode_records(found.batches[0])[0].offset == at

@@ -10,7 +10,7 @@ import pytest
 
 import antiphon.aio
 from antiphon.errors import InvalidRequestError, KeyNotFoundError, VersionMismatchError
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.replication.messages import Append
@@ -19,7 +19,7 @@ from tests.node.in_process import Nodes, cluster_of, eventually, run
 pytestmark = pytest.mark.cluster
 
 
-def entries(host: ShardHost) -> list[tuple[int, int, int]]:
+def entries(host: Partition) -> list[tuple[int, int, int]]:
     """(offset, term, records) of each entry of the log."""
     headers = [read_header(batch) for batch in host.log.read(0, 1 << 30, host.log.log_end)]
     return [(header.base_offset, header.leader_epoch, header.record_count) for header in headers]
@@ -29,7 +29,7 @@ def batch_of(*values: bytes) -> bytearray:
     return build_batch([(None, value, [], 1) for value in values])
 
 
-async def topic_of(nodes: Nodes, db: antiphon.aio.AsyncClient) -> ShardHost:
+async def topic_of(nodes: Nodes, db: antiphon.aio.AsyncClient) -> Partition:
     await db.create_topic("t", shards=1, replicas=3)
     return await nodes.leader(nodes.nodes[0].topic("t").shards[0].shard_id)
 
@@ -42,7 +42,7 @@ def test_s4_6_one_call_carries_a_bundle_of_transactions(monkeypatch: pytest.Monk
             carried: list[int] = []
             send = host.services.send
 
-            def spy(shard_host: ShardHost, to: int, message: object) -> None:
+            def spy(shard_host: Partition, to: int, message: object) -> None:
                 if isinstance(message, Append) and message.entries:
                     carried.append(len(message.entries))
                 send(shard_host, to, message)  # type: ignore[arg-type]

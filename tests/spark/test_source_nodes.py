@@ -136,20 +136,20 @@ def test_a_follower_that_lags_is_not_waited_for(
     sources: list[ReplicaReads],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from antiphon.partition.reads import ShardReads
+    from antiphon.partition.reads import PartitionReads
 
     db.create_topic(name, shards=1)
     append(db, name, 0, 100)
-    real = ShardReads._end_for
+    real = PartitionReads._end_for
 
-    def lagging(self: ShardReads, offset: int, isolation: str) -> int:
+    def lagging(self: PartitionReads, offset: int, isolation: str) -> int:
         return (
             min(31, real(self, offset, isolation))
             if isolation == "replica"
             else real(self, offset, isolation)
         )
 
-    monkeypatch.setattr(ShardReads, "_end_for", lagging)
+    monkeypatch.setattr(PartitionReads, "_end_for", lagging)
     found = rows_of(reader(live, topic=name, readFrom="follower", fetchBytes=1024))
     assert [row["value"] for row in found] == [b"v%d" % n for n in range(100)]
     (source,) = sources

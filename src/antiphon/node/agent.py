@@ -34,11 +34,10 @@ from antiphon.model.cluster import (
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
 from antiphon.model.requests import AdminRequest
 from antiphon.node.local_view import LocalView
-from antiphon.partition.live_reports import live_set
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.3
@@ -160,20 +159,16 @@ class ClusterAgent:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""
         changes = []
         for host in self._node.hosts.values():
-            if host.shard_id == CLUSTER_SHARD_ID or host.every_replica_writes or not host.is_leader:
+            if host.shard_id == CLUSTER_SHARD_ID:
                 continue
-            # By the live set, a leader may need the coordinator's record before it can commit anything, and be ready.
-            if host.is_serving or host.replica.live:
-                told = self._live_told.get(host.shard_id)
-                live = live_set(host, told)
-                if told != live or self._is_news(host, live):
-                    changes.append(live)
-                    host.proposed_live = (
-                        None  # said once; the replica proposes again what is not recorded in time
-                    )
+            told = self._live_told.get(host.shard_id)
+            live = host.live_set(told)
+            if live is not None and (told != live or self._is_news(host, live)):
+                changes.append(live)
+                host.live_set_told()
         return tuple(changes[:LIVE_SETS_MAX])
 
-    def _is_news(self, host: "ShardHost", live: LiveSet) -> bool:
+    def _is_news(self, host: "Partition", live: LiveSet) -> bool:
         """Does the metadata say otherwise? A restarted member counts again when its leader says so.
 
         And where replicas vote, a leader is not recorded whose report came before the record that made it a member.

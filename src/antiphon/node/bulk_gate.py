@@ -255,7 +255,7 @@ def gate_of(node: "Node") -> BulkGate:
     """The gate of a node."""
 
     def write(request: TableWrite, done: Done) -> None:
-        node.host(request.shard_id).clients.table_write(request, done)
+        node.host(request.shard_id).table_write(request, done)
 
     def limit_of(shard_id: int) -> int | None:
         found = node.view.shard(shard_id)

@@ -52,7 +52,7 @@ from antiphon.node.config import NodeConfig
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.peers import PeerLink
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
@@ -100,7 +100,7 @@ class _Waiting(NamedTuple):
 class CoordinatorShell:
     """See the module's text. Made by the node for its replica of `__cluster`; follows it as its `CommitObserver`."""
 
-    def __init__(self, node: Surroundings, host: ShardHost) -> None:
+    def __init__(self, node: Surroundings, host: Partition) -> None:
         self._node = node
         self._host = host
         self._config = CoordinatorConfig(

@@ -32,7 +32,7 @@ from antiphon.model.requests import (
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.local_view import LocalView
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 from antiphon.records.batch import Buffer
 
 
@@ -42,7 +42,7 @@ class GatewayCalls:
     node_id: int
     cluster_id: str
     agent: ClusterAgent
-    hosts: dict[int, ShardHost]
+    hosts: dict[int, Partition]
     default_profile: str
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class GatewayCalls:
         host = self.hosts.get(shard_id)
         return host.term if host is not None and host.is_serving else None
 
-    def host(self, shard_id: int) -> ShardHost:
+    def host(self, shard_id: int) -> Partition:
         """This node's replica of the shard; NotLeaderError with the leader where it has none, or UnknownShardError."""
         host = self.hosts.get(shard_id)
         if host is not None:
@@ -181,10 +181,10 @@ class GatewayCalls:
         at_least_one: bool = True,
     ) -> FetchResult:
         """See Gateway."""
-        clients = self.host(shard_id).clients
-        if clients.is_cold(offset, isolation):
-            return await clients.fetch_cold(offset, max_bytes, isolation, at_least_one=at_least_one)
-        return clients.fetch(offset, max_bytes, isolation, at_least_one=at_least_one)
+        reads = self.host(shard_id).reads
+        if reads.is_cold(offset, isolation):
+            return await reads.fetch_cold(offset, max_bytes, isolation, at_least_one=at_least_one)
+        return reads.fetch(offset, max_bytes, isolation, at_least_one=at_least_one)
 
     async def wait_for_data(
         self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1
@@ -198,7 +198,7 @@ class GatewayCalls:
             for shard_id, offset in positions:
                 key = next(self._follow_keys)
                 host = self.hosts.get(shard_id)
-                if host is None or not host.clients.follow(key, offset, isolation, arrived.set):
+                if host is None or not host.reads.follow(key, offset, isolation, arrived.set):
                     return
                 waiting.append((shard_id, key))
             await asyncio.wait_for(arrived.wait(), timeout_s)
@@ -209,18 +209,18 @@ class GatewayCalls:
                 self.unfollow(shard_id, key)
 
     def next_follow_key(self) -> int:
-        """A key for `ShardClients.follow`."""
+        """A key for `PartitionReads.follow`."""
         return next(self._follow_keys)
 
     def unfollow(self, shard_id: int, key: int) -> None:
         """Nobody waits for data under this key any more."""
         host = self.hosts.get(shard_id)
         if host is not None:
-            host.clients.unfollow(key)
+            host.reads.unfollow(key)
 
     async def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
         """See Gateway."""
-        return self.host(shard_id).clients.list_offset(timestamp_ms)
+        return self.host(shard_id).reads.list_offset(timestamp_ms)
 
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
         """See Gateway."""
@@ -234,21 +234,21 @@ class GatewayCalls:
     async def table_write(self, request: TableWrite) -> TableWritten:
         """See Gateway."""
         future, done = _future()
-        self.host(request.shard_id).clients.table_write(request, done)
+        self.host(request.shard_id).table_write(request, done)
         written: TableWritten = await future
         return written
 
     async def table_get(self, request: TableGet) -> TableRows:
         """See Gateway."""
         future, done = _future()
-        self.host(request.shard_id).clients.table_get(request, done)
+        self.host(request.shard_id).table_get(request, done)
         rows: TableRows = await future
         return rows
 
     async def table_scan(self, request: TableScan) -> TableRows:
         """See Gateway."""
         future, done = _future()
-        self.host(request.shard_id).clients.table_scan(request, done)
+        self.host(request.shard_id).table_scan(request, done)
         rows: TableRows = await future
         return rows
 

@@ -72,14 +72,14 @@ from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
 from antiphon.node.peers import send_on
 from antiphon.node.transport import Connection, plain_details
 from antiphon.node.trimming import trim_replica
-from antiphon.partition.clients import ShardClients
+from antiphon.partition.reads import PartitionReads
 from antiphon.replication.messages import Message
 from antiphon.wire.frames import Buffer, Frame, decode_request, encode_message, request_id_of
 
 if TYPE_CHECKING:
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
@@ -432,17 +432,17 @@ class NativeSession:
             raise
 
     def _fetch(self, request_id: int, body: Fetch, _payload: memoryview) -> None:
-        clients = self._node.host(body.shard_id).clients
-        if clients.is_cold(body.offset, body.isolation):
+        reads = self._node.host(body.shard_id).reads
+        if reads.is_cold(body.offset, body.isolation):
             self._begin(request_id)
-            self._node.spawn(self._fetch_cold(request_id, clients, body))
+            self._node.spawn(self._fetch_cold(request_id, reads, body))
         elif not self._try_fetch(request_id, body, last=body.wait_ms <= 0):
             self._follow(request_id, body)
 
     def _try_fetch(self, request_id: int, body: Fetch, *, last: bool) -> bool:
         """Answer a fetch if there is data, or if it is the `last` try."""
-        clients = self._node.host(body.shard_id).clients
-        found = clients.fetch(body.offset, _fetch_bytes(body), body.isolation, at_least_one=True)
+        reads = self._node.host(body.shard_id).reads
+        found = reads.fetch(body.offset, _fetch_bytes(body), body.isolation, at_least_one=True)
         if not found.batches and not last:
             return False
         self._reply_fetched(request_id, found)
@@ -452,12 +452,10 @@ class NativeSession:
         reply = Fetched(found.high_watermark, found.log_start, found.log_end, found.term)
         self._reply(request_id, reply, found.batches)
 
-    async def _fetch_cold(self, request_id: int, clients: ShardClients, body: Fetch) -> None:
+    async def _fetch_cold(self, request_id: int, reads: PartitionReads, body: Fetch) -> None:
         """A fetch from the disk: answered when it was read, and empty where there is nothing to be read yet."""
         try:
-            found = await clients.fetch_cold(
-                body.offset, _fetch_bytes(body), body.isolation, at_least_one=True
-            )
+            found = await reads.fetch_cold(body.offset, _fetch_bytes(body), body.isolation, at_least_one=True)
             self._reply_fetched(request_id, found)
         except AntiphonError as error:
             is_passed_on = isinstance(error, NotLeaderError) and self._forward(
@@ -490,14 +488,14 @@ class NativeSession:
                 self._fail(request_id, error)
 
         timer = asyncio.get_running_loop().call_later(min(body.wait_ms, WAIT_MS_MAX) / 1000, finish)
-        waits = node.host(body.shard_id).clients.follow(key, body.offset, body.isolation, finish)
+        waits = node.host(body.shard_id).reads.follow(key, body.offset, body.isolation, finish)
         if waits:
             self._following[key] = body.shard_id
         else:
             finish()
 
     def _list_offset(self, request_id: int, body: ListOffset, _payload: memoryview) -> None:
-        found = self._node.host(body.shard_id).clients.list_offset(body.timestamp_ms)
+        found = self._node.host(body.shard_id).reads.list_offset(body.timestamp_ms)
         self._reply(request_id, OffsetReply(*found))
 
     def _trim_shard(self, request_id: int, body: TrimShard, _payload: memoryview) -> None:
@@ -519,7 +517,7 @@ class NativeSession:
                 host.check_writable()
                 self._node.bulk.take(body, done)
             else:
-                host.clients.table_write(body, done)
+                host.table_write(body, done)
         except BaseException:
             self._end()
             raise
@@ -527,7 +525,7 @@ class NativeSession:
     def _table_get(self, request_id: int, body: TableGet, _payload: memoryview) -> None:
         done = self._begin(request_id)
         try:
-            self._node.host(body.shard_id).clients.table_get(body, done)
+            self._node.host(body.shard_id).table_get(body, done)
         except BaseException:
             self._end()
             raise
@@ -535,7 +533,7 @@ class NativeSession:
     def _table_scan(self, request_id: int, body: TableScan, _payload: memoryview) -> None:
         done = self._begin(request_id)
         try:
-            self._node.host(body.shard_id).clients.table_scan(body, done)
+            self._node.host(body.shard_id).table_scan(body, done)
         except BaseException:
             self._end()
             raise
@@ -561,7 +559,7 @@ class NativeSession:
         return True
 
 
-def _check_owner(host: "ShardHost", internal: bool) -> None:
+def _check_owner(host: "Partition", internal: bool) -> None:
     """Raise InvalidRequestError for a client's write to what belongs to the cluster."""
     settings = host.settings
     if settings is not None and settings.internal:

@@ -43,7 +43,8 @@ from antiphon.node.splits import Splits
 from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.trimming import trim_everywhere
 from antiphon.node.turn import Turn
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.messages import (
     AnyMessage,
     Append,
@@ -52,7 +53,6 @@ from antiphon.replication.messages import (
     NewTermReply,
     StaleTerm,
 )
-from antiphon.replication.raft import RaftReplica
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.store import StoreEngine
 
@@ -86,7 +86,7 @@ class Node(GatewayCalls):
         self.loop = asyncio.get_running_loop()
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
-        self.hosts: dict[int, ShardHost] = {}
+        self.hosts: dict[int, Partition] = {}
         self.sessions: dict[int, NativeSession] = {}
         self.stopping = False
         self._sockets = dict(sockets or {})
@@ -270,20 +270,16 @@ class Node(GatewayCalls):
         gauges["antiphon_connections"] = ("Native connections", lambda: len(self.sessions))
 
     def _live_sets(self) -> list[tuple[int, ...]]:
-        return [
-            host.replica.live
-            for host in self.hosts.values()
-            if host.is_leader and not host.every_replica_writes
-        ]
+        return [host.live for host in self.hosts.values()]
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     def now_s(self) -> float:
-        """See HostServices."""
+        """See PartitionServices."""
         return self.loop.time()
 
-    def needs_ticks(self, host: ShardHost) -> None:
-        """See HostServices."""
+    def needs_ticks(self, host: Partition) -> None:
+        """See PartitionServices."""
         self.shards.needs_ticks(host)
         self._arm_tick()
 
@@ -291,8 +287,8 @@ class Node(GatewayCalls):
         if self.shards.ticking and self._tick_timer is None and not self.stopping:
             self._tick_timer = self.loop.call_later(self.config.timings.tick / 1000, self._tick)
 
-    def someone_waits(self, host: ShardHost) -> None:
-        """See HostServices."""
+    def someone_waits(self, host: Partition) -> None:
+        """See PartitionServices."""
         self.shards.someone_waits(host)
 
     def _tick(self) -> None:
@@ -409,8 +405,8 @@ class Node(GatewayCalls):
         for host in self.hosts.values():
             host.peer_drained(node_id)
 
-    def send(self, _host: ShardHost, to: int, message: AnyMessage) -> None:
-        """See HostServices."""
+    def send(self, _host: Partition, to: int, message: AnyMessage) -> None:
+        """See PartitionServices."""
         self.send_message(to, message)
 
     def send_message(self, to: int, message: AnyMessage) -> None:
@@ -429,7 +425,7 @@ class Node(GatewayCalls):
             link.send_replica_message(message)
 
     def is_congested(self, to: int) -> bool:
-        """See HostServices."""
+        """See PartitionServices."""
         if Append in self._on_accepted:
             session = self._peer_sessions.get(to)
             return session is not None and session.congested
@@ -462,8 +458,8 @@ class Node(GatewayCalls):
                 for link in self._links.values():
                     link.hold_disk()
 
-    def send_snapshot(self, host: ShardHost, to: int) -> None:
-        """See HostServices."""
+    def send_snapshot(self, host: SingleWriterPartition, to: int) -> None:
+        """See PartitionServices."""
         self.snapshots.send(host, to)
 
     # -- coordinator --------------------------------------------------------------------------------------------
@@ -524,7 +520,7 @@ class Node(GatewayCalls):
     # -- budgets and failures -----------------------------------------------------------------------------------
 
     def in_flight(self, change_bytes: int) -> None:
-        """See HostServices."""
+        """See PartitionServices."""
         self._in_flight_bytes += change_bytes
         limit = self.limits.append_in_flight
         if not self._holding and self._in_flight_bytes > limit:
@@ -537,7 +533,7 @@ class Node(GatewayCalls):
                 session.release()
 
     def disk_progressed(self) -> None:
-        """See HostServices."""
+        """See PartitionServices."""
         if self._holding_peers and self.wal.backlog_bytes < self.limits.wal_backlog // 2:
             self._holding_peers = False
             for session in self.sessions.values():
@@ -547,14 +543,14 @@ class Node(GatewayCalls):
 
     @property
     def is_overloaded(self) -> bool:
-        """See HostServices. Doors stop reading long before this."""
+        """See PartitionServices. Doors stop reading long before this."""
         return self._in_flight_bytes > 2 * self.limits.append_in_flight
 
-    def host_changed(self, host: ShardHost) -> None:
-        """See HostServices."""
+    def host_changed(self, host: Partition) -> None:
+        """See PartitionServices."""
         if host.shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.beat)
-        elif not host.every_replica_writes and host.is_leader and host.replica.live:
+        elif host.live:
             self.turn.for_shard(partial(self._tell_record, host))
         elif host.elects_itself and (leader := host.replica.leader) is not None:
             self.view.led_by(host.shard_id, host.term, leader)
@@ -563,23 +559,23 @@ class Node(GatewayCalls):
         elif self.view.joining:
             self.turn.for_shard(self.splits.look)
 
-    def _tell_record(self, host: ShardHost) -> None:
+    def _tell_record(self, host: Partition) -> None:
         """A live replica set may have been recorded while its leader was still to be told to lead."""
         found = self.view.recorded(host.shard_id)
         if found is not None:
-            host.recorded(found)
+            host.recorded(found, self.view.nodes)
 
     def live_changed(self) -> None:
-        """See HostServices."""
+        """See PartitionServices."""
         self.turn.for_shard(self.agent.beat_now)
 
     def is_joining(self, shard_id: int) -> bool:
-        """See HostServices."""
+        """See PartitionServices."""
         return shard_id in self.view.joining
 
-    def host_failed(self, host: ShardHost, *, was_leader: bool) -> None:
-        """See HostServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""
-        if was_leader and not isinstance(host.replica, RaftReplica) and not self.stopping:
+    def host_failed(self, host: Partition, *, needs_leader: bool) -> None:
+        """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""
+        if needs_leader and not self.stopping:
             self.spawn(self._give_up_leadership(host.shard_id))
 
     async def _give_up_leadership(self, shard_id: int) -> None:

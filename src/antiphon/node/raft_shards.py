@@ -125,12 +125,7 @@ def known_placement(disk: Disk, path: str) -> Placement | None:
 
 async def hand_over(node: "Node") -> None:
     """Before a clean stop: let others lead at once what votes and is led here, `__cluster` too."""
-    handed = []
-    for host in list(node.hosts.values()):
-        replica = host.replica
-        if isinstance(replica, RaftReplica) and host.is_serving and replica.successor is not None:
-            host.call(replica.transfer_leadership, replica.successor)
-            handed.append(host)
+    handed = [host for host in list(node.hosts.values()) if host.hand_over()]
     patience_s = node.config.timings.election_min / 1000  # after which a replica gives it up itself
     for _ in range(int(patience_s / HAND_OVER_LOOK_S)):
         if not any(host.is_leader for host in handed):

@@ -20,7 +20,7 @@ from antiphon.log.disk import Disk, discard_tree, read_whole, write_whole
 from antiphon.log.operations import LogOp
 from antiphon.log.producer_state import ProducerState
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotEnd
-from antiphon.partition.single_writer import InstallingSnapshot, ShardHost
+from antiphon.partition.partition import InstallingSnapshot, Partition
 from antiphon.partition.table_files import (
     Installation,
     begin_install,
@@ -73,7 +73,7 @@ class ReceivedSnapshots:
     def _path(self, shard: int) -> str:
         return os.path.join(self._directory, f"{_PREFIX}{shard}")
 
-    def begin(self, host: ShardHost | None, sender: int, request: SnapshotBegin) -> tuple[int, ...]:
+    def begin(self, host: Partition | None, sender: int, request: SnapshotBegin) -> tuple[int, ...]:
         """Bytes that are there of each file, all 0 for another snapshot than the last; raises what is wrong with it."""
         if host is None:
             raise UnknownShardError(f"this node has no replica of shard {request.shard}")
@@ -117,7 +117,7 @@ class ReceivedSnapshots:
             )
         target.pwritev([data], have)
 
-    async def install(self, host: ShardHost | None, request: SnapshotEnd) -> None:
+    async def install(self, host: Partition | None, request: SnapshotEnd) -> None:
         """Check the whole of it, bring it to disk and give it to the replica. One that is damaged is thrown away."""
         begun = self._parts.get(request.shard)
         if host is None or begun is None or begun.snapshot_id != request.snapshot_id:
@@ -145,7 +145,7 @@ class ReceivedSnapshots:
             self._installing.discard(request.shard)
 
 
-def install_snapshot(host: ShardHost, at: EntryId, copy: str, members: Members | None = None) -> None:
+def install_snapshot(host: Partition, at: EntryId, copy: str, members: Members | None = None) -> None:
     """Put a whole snapshot in the place of the replica's log and store, if the replica takes it.
 
     Raises CorruptBatchError or InvalidRequestError when it does not say what is known of the producers, and OSError where
@@ -180,7 +180,7 @@ def install_snapshot(host: ShardHost, at: EntryId, copy: str, members: Members |
     discard_tree(disk, copy)
 
 
-async def _promises_kept(host: ShardHost) -> None:
+async def _promises_kept(host: Partition) -> None:
     """Wait until the term that the replica is in is durable: a log must not come back with entries of a later one."""
     written: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
 
@@ -205,7 +205,7 @@ def _check_names(request: SnapshotBegin) -> None:
             raise InvalidRequestError(f"{file.name} cannot have {file.size_bytes} bytes")
 
 
-def _check_term(host: ShardHost, shard: int, term: int) -> None:
+def _check_term(host: Partition, shard: int, term: int) -> None:
     if host.term != term:
         raise InvalidRequestError(f"the snapshot is of term {term}, shard {shard} is in {host.term}")
 

@@ -16,7 +16,6 @@ import structlog
 
 from antiphon.errors import DamagedLogError, ResourceExhaustedError
 from antiphon.model.metadata import CLUSTER_SHARD_ID
-from antiphon.replication.replica import Replica
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -63,4 +62,4 @@ class Reopening:
         if host is None:
             return False  # not open yet
         self._to_mend.discard(shard_id)
-        return host.failed is None and isinstance(host.replica, Replica)
+        return host.failed is None and host.is_appointed

@@ -35,10 +35,10 @@ from antiphon.node.raft_shards import (
 from antiphon.node.reopening import Reopening
 from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
 from antiphon.partition.failures import as_failure
-from antiphon.partition.multi_writer import MultiHost, Place, open_multi_host
+from antiphon.partition.multi_opening import Place, open_multi_writer
+from antiphon.partition.partition import Partition
 from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
-from antiphon.partition.single_writer import ShardHost
-from antiphon.partition.status import look_at_leader
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     destroy_state,
     open_or_rebuild,
@@ -52,7 +52,6 @@ from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.messages import AnyMessage, Entry
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
-from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
 CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
-IDLE_TAIL_BYTES = 0
 
 
 class Shards:
@@ -90,9 +88,9 @@ class Shards:
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
-        self._ticking: dict[int, ShardHost] = {}
+        self._ticking: dict[int, Partition] = {}
         self._mending: asyncio.Task[None] | None = None
-        self._waited_for: dict[int, ShardHost] = {}
+        self._waited_for: dict[int, Partition] = {}
 
     # -- following the metadata ---------------------------------------------------------------------------------
 
@@ -116,9 +114,7 @@ class Shards:
             if host is not None:
                 self._configure(host, topic)
                 self._note_placement(host, topic, shard)
-                host.recorded(shard)
-                if isinstance(host, MultiHost):
-                    host.follow(shard, view.nodes)
+                host.recorded(shard, view.nodes)
             elif shard_id not in self._to_open and shard_id not in self.broken:
                 self._to_open.append(shard_id)
         self.settings.forget({topic.topic_id for topic in view.topics.values()})
@@ -140,8 +136,8 @@ class Shards:
         """May metadata that does not place the replica here be older than the record that did?"""
         return shard_id in self._remembered and not self._node.agent.registered.is_set()
 
-    def _note_placement(self, host: ShardHost, topic: TopicMeta, shard: ShardMeta) -> None:
-        if isinstance(host.replica, RaftReplica):
+    def _note_placement(self, host: Partition, topic: TopicMeta, shard: ShardMeta) -> None:
+        if host.elects_itself:
             placement = placement_of(topic, shard)
             if self._placements.get(shard.shard_id) != placement:
                 try:
@@ -151,7 +147,7 @@ class Shards:
                 else:
                     self._placements[shard.shard_id] = placement
 
-    def _configure(self, host: ShardHost, topic: TopicMeta) -> None:
+    def _configure(self, host: Partition, topic: TopicMeta) -> None:
         """Take over settings that were changed; those that mean nothing to this version leave the old ones in force."""
         try:
             settings = self.settings.of(topic)
@@ -228,7 +224,7 @@ class Shards:
 
     # -- opening ------------------------------------------------------------------------------------------------
 
-    def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> ShardHost:
+    def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> Partition:
         node = self._node
         settings = self.settings.of(topic)
         is_multi = settings.replication.is_multi
@@ -240,7 +236,7 @@ class Shards:
         config = settings.log._replace(flush="always") if is_multi else settings.log
         log = self._open_log(shard.shard_id, config, promises=not is_multi)
         if is_multi:
-            return open_multi_host(node, self._disk, log, topic, shard, settings, self._place())
+            return open_multi_writer(node, self._disk, log, topic, shard, settings, self._place())
         table = None
         high_watermark = log.hard_state.high_watermark
         if is_table:
@@ -263,14 +259,14 @@ class Shards:
         log: ShardLog,
         table: "TableShard | None",
         high_watermark: int,
-    ) -> ShardHost:
+    ) -> SingleWriterPartition:
         node = self._node
         replica = self._make_replica(settings, shard, log, high_watermark)
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
             table.catch_up(replica.high_watermark)
-        host = ShardHost(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
+        host = SingleWriterPartition(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
         host.configure(settings)
         if replica.needs_tick:  # it votes, and has patience of its own
             host.ticking = True
@@ -325,7 +321,7 @@ class Shards:
         self._node.metrics.commit_markers += 1
         return commit_marker(term, base_offset, high_watermark)
 
-    def open_cluster_shard(self) -> ShardHost:
+    def open_cluster_shard(self) -> SingleWriterPartition:
         """Open this voter's replica of `__cluster`."""
         node = self._node
         timings = node.config.timings
@@ -349,7 +345,7 @@ class Shards:
             election_timeout_ticks=lambda: node.random.randint(low, high),
             election=election_config(timings),
         )
-        host = ShardHost(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
+        host = SingleWriterPartition(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
         node.hosts[CLUSTER_SHARD_ID] = host
         host.ticking = True
         node.needs_ticks(host)
@@ -391,12 +387,12 @@ class Shards:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def needs_ticks(self, host: ShardHost) -> None:
-        """See HostServices."""
+    def needs_ticks(self, host: Partition) -> None:
+        """See PartitionServices."""
         self._ticking[host.shard_id] = host
 
-    def someone_waits(self, host: ShardHost) -> None:
-        """See HostServices."""
+    def someone_waits(self, host: Partition) -> None:
+        """See PartitionServices."""
         self._waited_for[host.shard_id] = host
 
     @property
@@ -423,12 +419,7 @@ class Shards:
         for host in self._node.hosts.values():
             if host.failed is not None or host.closed:
                 continue
-            if host.noted_watermark != host.settled:
-                host.note_watermark()
-            else:
-                host.log.release_memory(IDLE_TAIL_BYTES)
-            host.log.note_held()
-            look_at_leader(host)
+            host.checkpoint()
         if self._directory.inventory.has_news:
             self._node.wal.submit(self._directory.inventory.stage_save())
 
@@ -452,15 +443,7 @@ class Shards:
             self._mending = self._node.spawn(self._mend(opened))
             return
         for host in self._node.hosts.values():
-            replica = host.replica
-            if (
-                host.failed is None
-                and isinstance(replica, Replica)  # those that vote see to it themselves
-                and replica.damaged
-                and replica.role is Role.FOLLOWER
-                and replica.log_end > 0  # an empty one may be waiting for a snapshot
-                and replica.high_watermark >= replica.log_start  # equal where a snapshot brought all of it
-            ):
+            if host.needs_new_term:
                 self._mending = self._node.spawn(self._mend(host.shard_id))
                 return
 
@@ -477,17 +460,7 @@ class Shards:
         for host in self._node.hosts.values():
             if host.failed is not None or host.closed or host.shard_id == CLUSTER_SHARD_ID:
                 continue
-            if isinstance(host, MultiHost):
-                host.keep_house(now_ms)
-                continue
-            limit = host.settled
-            if host.table is not None:
-                limit = min(limit, host.table.state.durable_offset)
-            op = host.log.apply_retention(now_ms, limit)
-            if op is not None:
-                self._log.info("log_trimmed", shard=host.shard_id, log_start=host.log.log_start)
-                host.submit(op)
-                host.call(host.replica.trimmed, host.log.log_start)
+            host.apply_retention(now_ms)
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -505,11 +478,11 @@ class Shards:
             self._to_open.append(shard_id)
             self._continue_opening()
 
-    def reopen(self, shard_id: int, host: ShardHost) -> None:
+    def reopen(self, shard_id: int, host: Partition) -> None:
         """Close a replica and open it again from what is in its files."""
         self._end(shard_id, host, self._removed)
 
-    def _end(self, shard_id: int, host: ShardHost, then: Callable[[int], None]) -> None:
+    def _end(self, shard_id: int, host: Partition, then: Callable[[int], None]) -> None:
         for hosts in (self._node.hosts, self._ticking, self._waited_for):
             hosts.pop(shard_id, None)
         host.close()

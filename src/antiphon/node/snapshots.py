@@ -33,7 +33,7 @@ from antiphon.node.peer_wire import (
     SnapshotRequest,
 )
 from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots, crc_of_file
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.entry_id import EntryId
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ class Snapshots:
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    def send(self, host: ShardHost, to: int) -> None:
+    def send(self, host: SingleWriterPartition, to: int) -> None:
         """Begin to send a snapshot to a follower, or go on with one; tells the replica how it ended."""
         key = (host.shard_id, to)
         if key not in self._sending:
             self._sending[key] = self._node.spawn(self._send(host, to, host.term))
 
-    async def _send(self, host: ShardHost, to: int, term: int) -> None:
+    async def _send(self, host: SingleWriterPartition, to: int, term: int) -> None:
         try:
             at = await self._stream(host, to, term)
         except Exception as error:  # noqa: BLE001 - whatever it is, the replica must hear of it, or it would wait for ever
@@ -108,7 +108,7 @@ class Snapshots:
             self._drop_copy(host.shard_id, to)
             host.call(host.replica.snapshot_sent, to, at)
 
-    async def _stream(self, host: ShardHost, to: int, term: int) -> EntryId:
+    async def _stream(self, host: SingleWriterPartition, to: int, term: int) -> EntryId:
         """Send it as the leader of `term`: of a later one, which may have begun meanwhile, another node may be."""
         copy = await self._copy_for(host, to)
         if host.term != term:
@@ -128,7 +128,9 @@ class Snapshots:
         await link.ask(SnapshotEnd(host.shard_id, term, copy.snapshot_id), CHUNK_TIMEOUT_S)
         return copy.at
 
-    async def _send_chunks(self, host: ShardHost, to: int, copy: Copy, have: tuple[int, ...]) -> None:
+    async def _send_chunks(
+        self, host: SingleWriterPartition, to: int, copy: Copy, have: tuple[int, ...]
+    ) -> None:
         """A few chunks are underway at any time; the first that fails ends it."""
         link = self._node.link(to)
         underway: list[asyncio.Task[Any]] = []
@@ -147,7 +149,7 @@ class Snapshots:
                 task.cancel()
             await asyncio.gather(*underway, return_exceptions=True)
 
-    async def _copy_for(self, host: ShardHost, to: int) -> Copy:
+    async def _copy_for(self, host: SingleWriterPartition, to: int) -> Copy:
         """The copy that was being sent, where it still joins the log, or a new one."""
         self._drop_old()
         key = (host.shard_id, to)
@@ -162,7 +164,7 @@ class Snapshots:
         copy = self._copies[key] = await self._made_copy(host, os.path.join(self._directory, name))
         return copy
 
-    async def _made_copy(self, host: ShardHost, path: str) -> Copy:
+    async def _made_copy(self, host: SingleWriterPartition, path: str) -> Copy:
         disk = self._disk
         try:
             at = await self._take_state(host, path)
@@ -173,7 +175,7 @@ class Snapshots:
             raise
         return Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
 
-    async def _take_state(self, host: ShardHost, path: str) -> EntryId:
+    async def _take_state(self, host: SingleWriterPartition, path: str) -> EntryId:
         """Copy the state into the new directory `path`; returns of which prefix of the log it is."""
         for _ in range(CHECKPOINT_TRIES):
             self._disk.remove_tree(path)

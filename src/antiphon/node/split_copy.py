@@ -38,7 +38,7 @@ from antiphon.table.evaluator import TableEvaluator
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 PAGE_ROWS: Final = 500  # looked at without letting others have a turn: about 2 ms
 PAGE_BYTES: Final = 256 * 1024
@@ -57,7 +57,7 @@ Build = Callable[[TableEvaluator], tuple[bytearray, int, Callable[[], None]]]
 class SplitCopy:
     """One leadership's work on one split; `run` returns when there is nothing left to do here."""
 
-    def __init__(self, node: "Node", host: "ShardHost", report: Report) -> None:
+    def __init__(self, node: "Node", host: "Partition", report: Report) -> None:
         self._node = node
         self._host = host
         self._term = host.term
@@ -118,7 +118,7 @@ class SplitCopy:
         elif state.owned.child == meta.shard_id and self._position > state.owned.frozen_at:
             await self._finish(meta, split, parent, table)
 
-    def _parent(self, split: Split) -> "tuple[ShardHost, TableShard]":
+    def _parent(self, split: Split) -> "tuple[Partition, TableShard]":
         parent = self._node.hosts.get(split.parent)
         if parent is None or parent.failed is not None or parent.closed or parent.table is None:
             raise NotReadyError(f"node {self._node.node_id} has no working replica of shard {split.parent}")
@@ -126,7 +126,7 @@ class SplitCopy:
 
     # -- copying --------------------------------------------------------------------------------------------------
 
-    async def _scan(self, meta: ShardMeta, parent: "ShardHost", table: TableShard) -> None:
+    async def _scan(self, meta: ShardMeta, parent: "Partition", table: TableShard) -> None:
         state = table.state
         began_at, began_s = state.applied_offset, system.monotonic_s()
         low, high = meta.hashes
@@ -164,7 +164,7 @@ class SplitCopy:
             took_s=system.monotonic_s() - began_s,
         )
 
-    async def _follow(self, meta: ShardMeta, parent: "ShardHost", end: int) -> None:
+    async def _follow(self, meta: ShardMeta, parent: "Partition", end: int) -> None:
         """Take over what the parent's log says from the position on, a piece of it."""
         batches = await parent.read_in_thread(self._position, PAGE_BYTES, end, at_least_one=True)
         low, high = meta.hashes
@@ -188,7 +188,7 @@ class SplitCopy:
             await committed(self._host, self._stage(rows))
         self._position = position
 
-    async def _finish(self, meta: ShardMeta, split: Split, parent: "ShardHost", table: TableShard) -> None:
+    async def _finish(self, meta: ShardMeta, split: Split, parent: "Partition", table: TableShard) -> None:
         """Everything up to the freeze is here: end the copy, once for each freeze, and say so."""
         state = table.state
         frozen_at = state.owned.frozen_at
@@ -231,7 +231,7 @@ class SplitCopy:
 
 
 @contextlib.contextmanager
-def _reading(host: "ShardHost") -> Iterator[None]:
+def _reading(host: "Partition") -> Iterator[None]:
     """A store that fails ends the replica that it belongs to, not only this try."""
     try:
         yield
@@ -239,7 +239,7 @@ def _reading(host: "ShardHost") -> Iterator[None]:
         raise host.stopped_by(error) from error
 
 
-async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
+async def append_entry(host: "Partition", entry: SplitEntry) -> int:
     """Append an entry of a split to a table's log that is led here; returns the offset after it, when it is committed."""
     base = -1
 
@@ -253,7 +253,7 @@ async def append_entry(host: "ShardHost", entry: SplitEntry) -> int:
     return base + 1
 
 
-def stage(host: "ShardHost", build: Build) -> "asyncio.Future[Any]":
+def stage(host: "Partition", build: Build) -> "asyncio.Future[Any]":
     """Append what `build` makes for the log's end, in its turn. The future ends with the commit; see `committed`."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -274,7 +274,7 @@ def stage(host: "ShardHost", build: Build) -> "asyncio.Future[Any]":
     return future
 
 
-async def committed(host: "ShardHost", staged: "asyncio.Future[Any]") -> None:
+async def committed(host: "Partition", staged: "asyncio.Future[Any]") -> None:
     """Wait for the commit of what was staged. Raises what took its place."""
     result = await staged
     if isinstance(result, AntiphonError):

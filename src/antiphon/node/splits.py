@@ -19,7 +19,7 @@ from antiphon.table.ranges import OwnedRange
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 REPEAT_S: Final = 0.1
 PURGE_ROWS: Final = 500
@@ -88,7 +88,7 @@ class Splits:
 
     # -- the parent -----------------------------------------------------------------------------------------------
 
-    def _as_parent(self, host: "ShardHost", child: ShardMeta | None) -> None:
+    def _as_parent(self, host: "Partition", child: ShardMeta | None) -> None:
         table = host.table
         if (
             not host.is_serving
@@ -108,7 +108,7 @@ class Splits:
             self._appending.add(host.shard_id)
             self._node.spawn(self._append(host, step))
 
-    async def _append(self, host: "ShardHost", entry: SplitEntry) -> None:
+    async def _append(self, host: "Partition", entry: SplitEntry) -> None:
         try:
             end = await append_entry(host, entry)
             self._log.info("split_entry", shard=host.shard_id, entry=type(entry).__name__, at=end - 1)
@@ -121,7 +121,7 @@ class Splits:
 
     # -- the child ------------------------------------------------------------------------------------------------
 
-    async def _copy(self, host: "ShardHost") -> None:
+    async def _copy(self, host: "Partition") -> None:
         try:
             await SplitCopy(self._node, host, self.report).run()
         except Exception as error:  # noqa: BLE001 - a bug in copying ends this try, not the node
@@ -143,7 +143,7 @@ class Splits:
 
     # -- keys that are elsewhere now ------------------------------------------------------------------------------
 
-    async def _purge(self, host: "ShardHost") -> None:
+    async def _purge(self, host: "Partition") -> None:
         """Remove the keys that were released from this replica's store, a few at a time."""
         more = True
         try:

@@ -20,10 +20,9 @@ from antiphon.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
-from antiphon.log.operations import TRIM, LogOp
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import Trimmed, TrimShard
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.partition import Partition
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -57,14 +56,14 @@ async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
     return host.log.log_start
 
 
-def _batch_start(host: ShardHost, offset: int) -> int:
+def _batch_start(host: Partition, offset: int) -> int:
     try:
         return host.log.batch_start(offset)
     except (DamagedLogError, OSError) as error:
         raise host.stopped_by(error) from error
 
 
-async def _fed(host: ShardHost, wanted: int) -> int:
+async def _fed(host: Partition, wanted: int) -> int:
     """As far as the followers that are connected to this leader have it, which is waited for a moment; else `wanted`."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + FOLLOWERS_WAIT_S
@@ -76,19 +75,15 @@ async def _fed(host: ShardHost, wanted: int) -> int:
         await asyncio.sleep(RETRY_S / 5)
 
 
-def _check(host: ShardHost, before: int) -> None:
+def _check(host: Partition, before: int) -> None:
     if host.shard_id == CLUSTER_SHARD_ID:
         raise InvalidRequestError("the cluster's own log is not trimmed on request")
-    if host.every_replica_writes:
-        raise InvalidRequestError(
-            f"shard {host.shard_id} is written by every replica, and what one still has to give to the others only it can "
-            "say: use retention.ms or retention.bytes"
-        )
+    host.check_trimmable()
     if before < 0:
         raise InvalidRequestError(f"a log begins at an offset, not at {before}")
 
 
-async def _trim(host: ShardHost, log_start: int) -> None:
+async def _trim(host: Partition, log_start: int) -> None:
     """Done when the disk has it, also where the log begins there by an earlier request: what went must not come back."""
     trimmed: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
 
@@ -96,11 +91,7 @@ async def _trim(host: ShardHost, log_start: int) -> None:
         if not trimmed.done():
             trimmed.set_result(error)
 
-    op = host.log.trim(log_start)
-    host.submit(op or LogOp(host.log.queue, [], kind=TRIM), finished)
-    if op is not None:
-        structlog.get_logger().info("log_trimmed", shard=host.shard_id, log_start=log_start, asked=True)
-        host.call(host.replica.trimmed, log_start)
+    host.trim(log_start, finished)
     error = await trimmed
     if error is not None:
         raise error

@@ -31,17 +31,13 @@ from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.results import AppendResult
 from antiphon.partition.append_queue import AppendQueue, Waiting
 from antiphon.partition.expired_records import ExpiredRecords
-from antiphon.partition.reads import ShardReads
 from antiphon.partition.write_order import RefusedAppends
 from antiphon.records.batch import BatchHeader, Buffer, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
+    from antiphon.partition.partition import Done, Partition
     from antiphon.partition.settings import PartitionSettings
-    from antiphon.partition.single_writer import ShardHost
-
-Done = Callable[[Any], None]
-"""Called with a result or an AntiphonError."""
 
 WAITERS_MAX: Final = 100_000
 
@@ -50,7 +46,7 @@ class Pending(NamedTuple):
     """An append that waits for its commit. Times are of the event loop's clock, in seconds."""
 
     next_offset: int
-    done: Done
+    done: "Done"
     result: Any
     size_bytes: int
     since_s: float
@@ -64,14 +60,14 @@ class Waiter(NamedTuple):
     order: int
     deadline_s: float
     ready: Callable[[], None]
-    failed: Done
+    failed: "Done"
 
 
-class ShardClients(ShardReads):
+class PartitionClients:
     """Requests of clients to one shard, on this node."""
 
-    def __init__(self, host: "ShardHost", max_message_bytes: int) -> None:
-        super().__init__(host)
+    def __init__(self, host: "Partition", max_message_bytes: int) -> None:
+        self._host = host
         self.max_message_bytes = max_message_bytes
         self._pending: deque[Pending] = deque()
         self._queue = AppendQueue(host.shard_id)
@@ -88,7 +84,7 @@ class ShardClients(ShardReads):
     def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic."""
         self.max_message_bytes = settings.max_message_bytes
-        self.default_isolation = settings.isolation
+        self._host.reads.default_isolation = settings.isolation
         self._queue.set_limit(settings.max_in_flight, [item.next_offset for item in self._pending])
         self._queue_moved()
 
@@ -99,7 +95,7 @@ class ShardClients(ShardReads):
 
     # -- appends ------------------------------------------------------------------------------------------------
 
-    def append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+    def append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: "Done") -> None:
         """Append one batch; `done` gets an AppendResult or an error. Raises what is known at once.
 
         The order of the checks is the one that makes retries of successful conditional appends succeed: leadership, producer
@@ -123,7 +119,7 @@ class ShardClients(ShardReads):
             return
         self._append(batch, expected_offset, timeout_s, done)
 
-    def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+    def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: "Done") -> None:
         host = self._host
         header = validate_batch(batch)
         if header.is_control or header.is_transactional:
@@ -151,7 +147,7 @@ class ShardClients(ShardReads):
         self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
 
     def stage(
-        self, owned: bytearray, records: int, next_offset: int, result: Any, timeout_s: float, done: Done
+        self, owned: bytearray, records: int, next_offset: int, result: Any, timeout_s: float, done: "Done"
     ) -> None:
         """Append a stamped batch that ends at `next_offset`; `done(result)` when it is committed."""
         host = self._host
@@ -169,20 +165,23 @@ class ShardClients(ShardReads):
         metrics.append_bytes += size
         metrics.append_records += records
 
-    def appended(self) -> None:
-        """All that was appended in this turn is on its way: wake those who follow the log beyond what is committed."""
-        if self._followers:
-            self._wake(committed=False)
+    @property
+    def is_busy(self) -> bool:
+        """Must the next append wait for its turn?"""
+        return self._queue.is_busy
 
-    def in_turn(self, run: Callable[[], None], timeout_s: float, done: Done) -> None:
-        """Call `run`, which appends, as soon as the topic allows one more append in flight; or `done` with an error."""
+    def in_turn(self, run: Callable[[], None], timeout_s: float, done: "Done", size_bytes: int = 0) -> None:
+        """Call `run`, which appends, as soon as the topic allows one more append in flight; or `done` with an error.
+
+        `size_bytes`: about what is kept while it waits.
+        """
         if self._queue.is_busy:
-            self._wait_for_turn(lambda _left_s: run(), 0, timeout_s, done)
+            self._wait_for_turn(lambda _left_s: run(), size_bytes, timeout_s, done)
         else:
             run()
 
     def _wait_for_turn(
-        self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: Done
+        self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: "Done"
     ) -> None:
         """Too many appends are in flight for this topic: come back when some are committed (C8)."""
         services = self._host.services
@@ -219,7 +218,7 @@ class ShardClients(ShardReads):
                 limit_bytes=self.max_message_bytes,
             )
 
-    def _mismatch(self, expected: int, actual: int, timeout_s: float, done: Done) -> None:
+    def _mismatch(self, expected: int, actual: int, timeout_s: float, done: "Done") -> None:
         """Refuse, once everything that the refusal was judged against is committed (S2.12, S2.15)."""
         self._host.services.metrics.refusals += 1
         error = OffsetMismatchError(
@@ -229,46 +228,11 @@ class ShardClients(ShardReads):
         )
         self.when_confirmed(actual, timeout_s, lambda: done(error), done)
 
-    # -- tables -------------------------------------------------------------------------------------------------
-
-    def table_write(self, request: Any, done: Done) -> None:
-        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
-        from antiphon.partition.table_shard import size_of_write, write_table
-
-        if self._queue.is_busy:
-            self._host.check_writable()
-
-            def go_on(_left_s: float) -> None:
-                write_table(self._host, self, request, done)
-
-            self._wait_for_turn(go_on, size_of_write(request), request.timeout_ms / 1000, done)
-            return
-        try:
-            write_table(self._host, self, request, done)
-        except StorageFailedError as error:
-            raise self._host.stopped_by(error) from error
-
-    def table_get(self, request: Any, done: Done) -> None:
-        """Carry out a TableGet; `done` gets TableRows or an error. Raises what is known at once."""
-        from antiphon.partition.table_shard import get_rows
-
-        try:
-            get_rows(self._host, self, request, done)
-        except StorageFailedError as error:
-            raise self._host.stopped_by(error) from error
-
-    def table_scan(self, request: Any, done: Done) -> None:
-        """Carry out a TableScan; `done` gets TableRows or an error. Raises what is known at once."""
-        from antiphon.partition.table_shard import scan_rows
-
-        try:
-            scan_rows(self._host, self, request, done)
-        except StorageFailedError as error:
-            raise self._host.stopped_by(error) from error
-
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def when_committed(self, offset: int, timeout_s: float, ready: Callable[[], None], failed: Done) -> None:
+    def when_committed(
+        self, offset: int, timeout_s: float, ready: Callable[[], None], failed: "Done"
+    ) -> None:
         """Call `ready` when the log is committed (and applied) up to `offset`, at once if it is."""
         host = self._host
         if host.high_watermark >= offset:
@@ -280,7 +244,9 @@ class ShardClients(ShardReads):
         heapq.heappush(self._waiters, Waiter(offset, next(self._order), deadline, ready, failed))
         host.services.someone_waits(host)
 
-    def when_confirmed(self, offset: int, timeout_s: float, ready: Callable[[], None], failed: Done) -> None:
+    def when_confirmed(
+        self, offset: int, timeout_s: float, ready: Callable[[], None], failed: "Done"
+    ) -> None:
         """Call `ready` when leadership was confirmed after now, and everything up to `offset` and up to the high watermark
         of now is applied: the moment at which a linearizable answer may be given.
         """
@@ -354,8 +320,7 @@ class ShardClients(ShardReads):
             self._queue_moved()
         while self._waiters and self._waiters[0].offset <= high_watermark:
             self._settle(heapq.heappop(self._waiters))
-        if self._followers:
-            self._wake(committed=True)
+        self._host.reads.wake(committed=True)
 
     def _answer_appends(self, high_watermark: int) -> None:
         services, pending = self._host.services, self._pending
@@ -372,7 +337,7 @@ class ShardClients(ShardReads):
             self._answer(item.done, item.result)
         services.in_flight(-freed)
 
-    def _answer(self, done: Done, result: Any) -> None:
+    def _answer(self, done: "Done", result: Any) -> None:
         """Answer one client, whose trouble is not the others'."""
         try:
             done(result)
@@ -396,9 +361,7 @@ class ShardClients(ShardReads):
             *(waiter.failed for waiter in sorted(waiters) + reads),
         ):
             self._answer(done, error)
-        followers, self._followers = self._followers, {}
-        for _, _, wake in followers.values():
-            wake()
+        self._host.reads.wake_all()
 
     def expire(self, now_s: float) -> None:
         """Answer what waited too long; whether an append was made is not known then."""

@@ -12,7 +12,7 @@ from antiphon import system
 from antiphon.records.batch import BatchHeader
 
 if TYPE_CHECKING:
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 QUIET_S: Final = 60.0  # between two warnings of one shard
 
@@ -22,7 +22,7 @@ class ExpiredRecords:
 
     __slots__ = ("_host", "_quiet_until_s", "_unsaid")
 
-    def __init__(self, host: "ShardHost") -> None:
+    def __init__(self, host: "Partition") -> None:
         self._host = host
         self._quiet_until_s = 0.0
         self._unsaid = 0  # such batches since the last warning

@@ -14,7 +14,7 @@ from antiphon.replication.messages import Entry
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.services import HostServices
+    from antiphon.partition.services import PartitionServices
 
 Found = tuple[list[Entry], int]
 """Entries and their bytes."""
@@ -23,7 +23,7 @@ Found = tuple[list[Entry], int]
 class Feeding:
     """See the module's text; of one replica."""
 
-    def __init__(self, services: "HostServices", log: "ShardLog") -> None:
+    def __init__(self, services: "PartitionServices", log: "ShardLog") -> None:
         self._services = services
         self._log = log
         self._deferred: dict[int, Feed] = {}

@@ -6,33 +6,36 @@ set it is the set that is recorded, or a proposal to record another one in its p
 also names the members that the log has settled on, and the sender is thereby known as the leader.
 """
 
+from typing import TYPE_CHECKING
+
 from antiphon.model.cluster import LiveSet
-from antiphon.partition.single_writer import ShardHost
 from antiphon.replication.follower_cursor import CursorState, FollowerStatus
 from antiphon.replication.members import Members
-from antiphon.replication.raft import RaftReplica
+
+if TYPE_CHECKING:
+    from antiphon.partition.single_writer import SingleWriterPartition
 
 NOBODY = Members(())
 
 
-def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
+def live_set(host: "SingleWriterPartition", before: LiveSet | None) -> LiveSet:
     """What is to be told of the shard that `host` leads; `before` was told last."""
     recorded = host.replica.live
     if recorded:
         return _by_live_set(host, recorded)
     kept = set(before.live) if before is not None and before.term == host.term else set()
-    votes = isinstance(host.replica, RaftReplica)
+    voter = host.voter
     live, lagging = [host.services.node_id], []
     for follower in host.replica.followers():
         # Once caught up in this term, a follower counts until its connection breaks, and again when it answers on the next.
-        is_sound = votes or not follower.damaged
+        is_sound = voter is not None or not follower.damaged
         if is_sound and _is_heard(follower) and (_caught_up(host, follower) or follower.node in kept):
             live.append(follower.node)
         elif _is_fed(follower):
             lagging.append(follower.node)
     members = NOBODY
-    if isinstance(host.replica, RaftReplica):
-        members = host.replica.settled_members or NOBODY
+    if voter is not None:
+        members = voter.settled_members or NOBODY
     return LiveSet(
         host.shard_id,
         host.term,
@@ -44,7 +47,7 @@ def live_set(host: ShardHost, before: LiveSet | None) -> LiveSet:
     )
 
 
-def _by_live_set(host: ShardHost, recorded: tuple[int, ...]) -> LiveSet:
+def _by_live_set(host: "SingleWriterPartition", recorded: tuple[int, ...]) -> LiveSet:
     """The recorded live replica set, or the one that is proposed in its place; and learners that have caught up."""
     proposal = host.proposed_live
     live = set(recorded if proposal is None else proposal.live)
@@ -76,5 +79,5 @@ def _is_fed(follower: FollowerStatus) -> bool:
     return follower.answers or not follower.connected
 
 
-def _caught_up(host: ShardHost, follower: FollowerStatus) -> bool:
+def _caught_up(host: "SingleWriterPartition", follower: FollowerStatus) -> bool:
     return follower.state is CursorState.REPLICATE and follower.ack_offset >= host.high_watermark

@@ -17,7 +17,7 @@ from antiphon.records.batch import BatchHeader, Buffer
 if TYPE_CHECKING:
     from antiphon.log.operations import Callback, LogOp
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.services import HostServices
+    from antiphon.partition.services import PartitionServices
 
 
 class LogWriter:
@@ -25,7 +25,7 @@ class LogWriter:
 
     def __init__(
         self,
-        services: "HostServices",
+        services: "PartitionServices",
         log: "ShardLog",
         written: Callable[[int], None],
         failed: Callable[[Exception], None],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon import system
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import TableWrite, TableWritten
-from antiphon.partition.clients import ShardClients, producer_header
+from antiphon.partition.clients import producer_header
 from antiphon.partition.table_shard import TableShard, append_effects
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
@@ -19,7 +19,7 @@ from antiphon.table.merge_state import MergedState
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.multi_writer import MultiHost
+    from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.table.store import StoreEngine
 
 FORGET_AT_ONCE = 10_000  # tombstones looked at in one go
@@ -52,14 +52,9 @@ class MergedShard(TableShard):
         self._forget_from = following or b""
 
 
-def write_merged(
-    host: "MultiHost",
-    table: MergedShard,
-    clients: ShardClients,
-    request: TableWrite,
-    done: Callable[[Any], None],
-) -> None:
+def write_merged(host: "MultiWriterPartition", request: TableWrite, done: Callable[[Any], None]) -> None:
     """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
+    table, clients = host.merged, host.clients
     timeout_s = request.timeout_ms / 1000
     now_ms = system.wall_ms()
     host.services.metrics.table_ops += len(request.ops)
@@ -92,4 +87,4 @@ def write_merged(
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
         return
-    append_effects(host, clients, request, evaluation, judge.appended, timeout_s, done)
+    append_effects(host, request, evaluation, judge.appended, timeout_s, done)

@@ -1,6 +1,6 @@
 """One replica of a shard that every replica writes (`writers=multi`), tied together on the event loop.
 
-It is a `ShardHost` to everybody: doors append, fetch and read here as they do at a leader, on every member. Its state
+It is a `Partition` to everybody: listeners append, fetch and read here as they do at a leader, on every member. Its state
 machine is a `MultiWriterReplica`, whose actions are other ones: entries of all origins go to the one log, relays read it,
 and what is durable here is committed here. The log is synced at every append whatever `flush` says: an entry that was
 relayed and then lost would be numbered a second time.
@@ -8,24 +8,29 @@ relayed and then lost would be numbered a second time.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
-import structlog
+import msgspec
 
-from antiphon import system
-from antiphon.errors import AntiphonError, NotLeaderError, OverloadedError, StorageFailedError
-from antiphon.log.disk import make_directory
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    NotLeaderError,
+    OverloadedError,
+    StorageFailedError,
+)
 from antiphon.log.shard_log import ShardLog
-from antiphon.model.metadata import ABSENT_NODE, Kind, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.cluster import LiveSet
+from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta
 from antiphon.model.requests import ReplicaStatus, TableWrite
-from antiphon.partition.clients import Done, ShardClients
+from antiphon.partition.base import PartitionBase
 from antiphon.partition.log_writer import not_as_said
 from antiphon.partition.multi_batches import entries_of, number_batch
-from antiphon.partition.multi_files import pass_over, recover_origins, save_marks
+from antiphon.partition.multi_files import pass_over, save_marks
 from antiphon.partition.multi_table import MergedShard, write_merged
-from antiphon.partition.single_writer import ShardHost
-from antiphon.partition.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
+from antiphon.partition.partition import Done
 from antiphon.records.batch import BatchHeader, read_header, stamp
+from antiphon.replication.members import Members
 from antiphon.replication.messages import ChangeMembers, MembersSettled
 from antiphon.replication.multi_messages import Relay
 from antiphon.replication.multi_writer import MultiWriterReplica
@@ -37,54 +42,32 @@ from antiphon.replication.multi_writer_actions import (
     Tell,
     TrimmedAway,
 )
-from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM
-from antiphon.replication.origin_history import History, Mark, OriginEntry
-from antiphon.replication.origin_index import OriginIndex
+from antiphon.replication.origin_history import History, OriginEntry
 from antiphon.replication.origins import OriginTable, origin_of, origins_of
 from antiphon.replication.replica_state import Role
-from antiphon.table.merge import ConflictRule, rule_named
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
-    from antiphon.partition.services import HostServices
+    from antiphon.log.operations import Callback
+    from antiphon.partition.services import PartitionServices
     from antiphon.partition.settings import PartitionSettings
+    from antiphon.partition.single_writer import SingleWriterPartition
+    from antiphon.records.entry_id import EntryId
     from antiphon.replication.messages import AnyMessage
-    from antiphon.table.store import StoreEngine
 
 SAVE_EVERY_ENTRIES: Final = 16_384
-RESEND_MS: Final = 200
 FEED_AGAIN_S: Final = 0.2
-STALL_MS: Final = 500
-LIFE_UNIT_NS: Final = 10_000_000
 
 
-class MultiClients(ShardClients):
-    """Clients of such a shard: tables are judged and merged by rules of their own."""
-
-    def __init__(self, host: "MultiHost", max_message_bytes: int) -> None:
-        super().__init__(host, max_message_bytes)
-        self._multi = host
-
-    def table_write(self, request: TableWrite, done: Done) -> None:
-        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
-        host = self._multi
-        host.check_writable()
-        host.require_table()
-        try:
-            write_merged(host, cast(MergedShard, host.table), self, request, done)
-        except StorageFailedError as error:
-            raise host.stopped_by(error) from error
-
-
-class MultiHost(ShardHost):
+class MultiWriterPartition(PartitionBase[MultiWriterReplica]):
     """See the module's text."""
 
-    every_replica_writes = True
+    table: MergedShard | None
 
     def __init__(
         self,
-        services: "HostServices",
+        services: "PartitionServices",
         disk: "Disk",
         log: ShardLog,
         replica: MultiWriterReplica,
@@ -92,10 +75,7 @@ class MultiHost(ShardHost):
         disk_id: str,
         max_message_bytes: int,
     ) -> None:
-        super().__init__(services, replica.shard, log, cast(Any, replica), table, max_message_bytes)
-        self.multi = replica
-        self.merged = table
-        self.clients = MultiClients(self, max_message_bytes)
+        super().__init__(services, replica.shard, log, replica, table, max_message_bytes)
         self._disk = disk
         self._disk_id = disk_id
         self._home = ABSENT_NODE  # where clients go that do not care
@@ -120,21 +100,21 @@ class MultiHost(ShardHost):
 
     def start(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
         """The first event."""
-        self.follow(shard, nodes)
-        self._event(self.multi.start)
+        self.recorded(shard, nodes)
+        self.call(self.replica.start)
 
-    def follow(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
+    def recorded(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
         """Take over the members and origins that the metadata names."""
         self._home = shard.leader
         self._leaves = self.services.node_id not in shard.ensemble
         found = member_origins(shard, nodes, self.services.node_id, self._disk_id)
-        if found != self.multi.members:
+        if found != self.replica.members:
             self._log.info("origins", origins=found)
-            self._event(self.multi.set_members, found)
+            self.call(self.replica.set_members, found)
 
     def next_identity(self) -> tuple[int, int]:
         """(origin, LSN) that the next batch written here gets."""
-        return self.multi.origin, self.multi.next_lsn
+        return self.replica.origin, self.replica.next_lsn
 
     def check_writable(self) -> None:
         """As for any shard, and this replica must have an origin and know its own entries: NotReadyError."""
@@ -144,19 +124,19 @@ class MultiHost(ShardHost):
                 f"node {self.services.node_id} is about to give up its replica of shard {self.shard_id}",
                 leader=self._home if self._home >= 0 else None,
             )
-        self.multi.check_writable()
+        self.replica.check_writable()
 
     def not_leader(self) -> NotLeaderError:
         """Why this replica does not serve, and another one that may."""
         error = super().not_leader()
-        others = [one.node for one in self.multi.followers() if one.connected]
+        others = [one.node for one in self.replica.followers() if one.connected]
         return NotLeaderError(error.message, leader=min(others, default=None), shard_id=self.shard_id)
 
     def _say_if_held_by_others(self, sender: int, message: ChangeMembers) -> None:
         """A coordinator asks whether this replica may go: yes, once those that stay have all that is here (S0.2)."""
         stay = [node for node in message.members.voters if node != self.services.node_id]
-        lags = self.multi.lags()
-        is_held = self.multi.durable_end == self.multi.log_end and not any(lags.get(n, 1) for n in stay)
+        lags = self.replica.lags()
+        is_held = self.replica.durable_end == self.replica.log_end and not any(lags.get(n, 1) for n in stay)
         if self._leaves and is_held:
             self.services.send(self, sender, MembersSettled(self.shard_id, message.term, message.version))
 
@@ -168,11 +148,22 @@ class MultiHost(ShardHost):
             self.log.config = config
         self.clients.configure(settings)
 
-    # -- events and actions -------------------------------------------------------------------------------------
+    @property
+    def merged(self) -> MergedShard:
+        """The table's store; WrongKindError for a plain topic's shard."""
+        if self.table is None:
+            raise self.not_a_table()
+        return self.table
 
-    def _event(self, event: Callable[..., Any], *arguments: Any) -> None:
-        """`call`, for events whose actions are those of multi-writer replicas."""
-        self.call(event, *arguments)
+    def table_write(self, request: TableWrite, done: Done) -> None:
+        """See Partition. Each write is judged against this replica's own rows."""
+        self.check_writable()
+        try:
+            write_merged(self, request, done)
+        except StorageFailedError as error:
+            raise self.stopped_by(error) from error
+
+    # -- events and actions -------------------------------------------------------------------------------------
 
     def receive(self, sender: int, message: "AnyMessage") -> None:
         """A message of another replica; entries wait, at their sender, while there is no room for them."""
@@ -181,10 +172,10 @@ class MultiHost(ShardHost):
             return
         if isinstance(message, Relay) and message.entries and self.services.wal.disk_full:
             return
-        self._event(self.multi.receive, sender, message)
-        duplicates = self.multi.duplicates - self._duplicates
+        self.call(self.replica.receive, sender, message)
+        duplicates = self.replica.duplicates - self._duplicates
         if duplicates:
-            self._duplicates = self.multi.duplicates
+            self._duplicates = self.replica.duplicates
             self.services.metrics.relay_duplicates += duplicates
 
     def stage(self, batch: bytearray, records: int) -> None:
@@ -195,7 +186,7 @@ class MultiHost(ShardHost):
     def _take_batch(self, batch: bytearray, records: int) -> None:
         header = read_header(batch)  # with the client's producer id, by which repeats are told
         number_batch(batch, *self.next_identity())
-        for action in self.multi.propose([(records, read_header(batch).crc, len(batch), batch)]):
+        for action in self.replica.propose([(records, read_header(batch).crc, len(batch), batch)]):
             self._write_entries(cast(AppendEntries, action), [header])
 
     def _append_entries(self, action: AppendEntries) -> None:
@@ -225,7 +216,7 @@ class MultiHost(ShardHost):
     def save_marks(self, saved: Callable[[AntiphonError | None], None] | None = None) -> None:
         """Write the marks down."""
         self._unsaved = 0
-        self.submit(save_marks(self._disk, self.log, self.multi.marks()), saved)
+        self.submit(save_marks(self._disk, self.log, self.replica.marks()), saved)
 
     def _adopt_base(self, action: AdoptBase) -> None:
         self._log.warning("log_begins_with", vclock=action.mark.clock)
@@ -254,13 +245,13 @@ class MultiHost(ShardHost):
                 return ()
             self._feeds = (key, entries_of(batches))
             self.services.turn.for_shard(self._forget_feed)
-        return self.multi.fed(action.to, action.from_offset, self._feeds[1])
+        return self.replica.fed(action.to, action.from_offset, self._feeds[1])
 
     def peer_drained(self, node_id: int) -> None:
         """The connection to a peer has room again."""
         feed = self._waiting_relays.pop(node_id, None)
         if feed is not None:
-            self._event(self._fed_relay, feed)
+            self.call(self._fed_relay, feed)
 
     def _forget_feed(self) -> None:
         self._feeds = None
@@ -270,28 +261,28 @@ class MultiHost(ShardHost):
         self._log.error("split_brain", peer=action.peer, origin=action.origin, lsn=action.lsn)
 
     def _trimmed_away(self, action: TrimmedAway) -> None:
-        self._log.error("entries_trimmed_at_peer", peer=action.peer, vclock=self.multi.vclock)
+        self._log.error("entries_trimmed_at_peer", peer=action.peer, vclock=self.replica.vclock)
 
     # -- time and end -------------------------------------------------------------------------------------------
 
-    def keep_house(self, now_ms: int) -> None:
+    def apply_retention(self, now_ms: int) -> None:
         """Trim what the settings no longer keep and every member has; forget removals that every member has."""
         if self.failed is not None or self.closed:
             return
-        if self.merged is not None:
+        if self.table is not None:
             try:
-                self.merged.forget_tombstones(self.multi.settled_clock())
+                self.table.forget_tombstones(self.replica.settled_clock())
             except AntiphonError as error:
                 self.fail(error)
             return  # its log is what a new member is filled from
-        start = self.log.retention_start(now_ms, self.multi.common_offset())
-        if start <= self.multi.log_start:
+        start = self.log.retention_start(now_ms, self.replica.common_offset())
+        if start <= self.replica.log_start:
             return
-        history = History(self.multi.mark_before(start))
+        history = History(self.replica.mark_before(start))
         if not pass_over(self.log, history, start):
             return
         base = history.mark()
-        self._event(self.multi.trimmed, base)
+        self.call(self.replica.trimmed, base)
 
         def saved(error: AntiphonError | None) -> None:
             op = None if error is not None or self.closed else self.log.trim(base.offset)
@@ -304,7 +295,7 @@ class MultiHost(ShardHost):
     def fail(self, error: Exception) -> None:
         """Stop this replica for good. The others go on writing; nobody is to be elected."""
         if self.failed is None:
-            self.multi.role = Role.FENCED
+            self.replica.role = Role.FENCED
         super().fail(error)
 
     def close(self) -> None:
@@ -317,35 +308,92 @@ class MultiHost(ShardHost):
     def status(self) -> ReplicaStatus:
         """For status pages: the vector clock, and whether a split brain was found."""
         found = super().status()
-        state = "split_brain" if self.multi.splits and found.state == "ok" else found.state
-        return ReplicaStatus(
-            shard_id=found.shard_id,
+        return msgspec.structs.replace(
+            found,
             role="writer" if self.failed is None else found.role,
-            term=found.term,
-            log_start=found.log_start,
-            high_watermark=found.high_watermark,
-            log_end=found.log_end,
-            size_bytes=found.size_bytes,
-            followers=found.followers,
-            state=state,
-            applied=found.applied,
-            vclock=self.multi.vclock,
+            state="split_brain" if self.replica.splits and found.state == "ok" else found.state,
+            vclock=self.replica.vclock,
         )
 
+    def _silenced(self) -> None:
+        self._waiting_relays.clear()
 
-class Place(NamedTuple):
-    """What a replica needs to know of its node.
+    # -- where nobody leads -------------------------------------------------------------------------------------
 
-    `nodes`: of the metadata. `disk_id`: of the node's directory. `tables`: where stores go; `stores`: their engine.
-    `lost_peers`: nodes that are not reached now.
-    """
+    @property
+    def is_appointed(self) -> bool:
+        """See Partition."""
+        return False
 
-    nodes: Mapping[int, NodeMeta]
-    disk_id: str
-    tables: str
-    stores: "StoreEngine"
-    tick_ms: int
-    lost_peers: Sequence[int]
+    @property
+    def elects_itself(self) -> bool:
+        """See Partition."""
+        return False
+
+    @property
+    def needs_new_term(self) -> bool:
+        """See Partition."""
+        return False
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """See Partition."""
+        return ()
+
+    @property
+    def settled(self) -> int:
+        """See Partition."""
+        return self.high_watermark
+
+    @property
+    def acknowledges_early(self) -> bool:
+        """See Partition. What is acknowledged is on this disk, and no election takes it back."""
+        return False
+
+    @property
+    def waits_for(self) -> str:
+        """See Partition."""
+        return "is a majority of its replicas up"
+
+    def live_set(self, _told: LiveSet | None) -> LiveSet | None:
+        """See Partition."""
+        return None
+
+    def live_set_told(self) -> None:
+        """See Partition."""
+
+    def hand_over(self) -> bool:
+        """See Partition."""
+        return False
+
+    def members_at(self, _offset: int) -> None:
+        """See Partition."""
+        return
+
+    def snapshot_installed(self, _at: "EntryId", _members: Members | None) -> NoReturn:
+        """See Partition."""
+        raise InvalidRequestError(f"every replica writes shard {self.shard_id}: none takes a snapshot")
+
+    def check_trimmable(self) -> None:
+        """See Partition."""
+        raise InvalidRequestError(
+            f"shard {self.shard_id} is written by every replica, and what one still has to give to the others only it can "
+            "say: use retention.ms or retention.bytes"
+        )
+
+    def trim(self, _log_start: int, _done: "Callback") -> None:
+        """See Partition."""
+        self.check_trimmable()
+
+    @property
+    def single_writer(self) -> "SingleWriterPartition | None":
+        """See Partition."""
+        return None
+
+    @property
+    def multi_writer(self) -> "MultiWriterPartition":
+        """See Partition."""
+        return self
 
 
 def member_origins(
@@ -357,79 +405,3 @@ def member_origins(
     found = origins_of(table, shard.everybody, disks)
     found[node_id] = origin_of(table, node_id, disk_id)
     return found
-
-
-def open_multi_host(
-    services: "HostServices",
-    disk: "Disk",
-    log: ShardLog,
-    topic: TopicMeta,
-    shard: ShardMeta,
-    settings: "PartitionSettings",
-    place: Place,
-) -> MultiHost:
-    """Recover this node's replica and start it. Blocking.
-
-    Raises InvalidRequestError for a conflict rule that this node does not know, StorageFailedError.
-    """
-    rule = rule_named(settings.conflict)
-    found = recover_origins(disk, log)
-    if found is None:
-        found = _begin_anew(services, disk, log)
-    index, end = found
-    table = None
-    if topic.kind is Kind.TABLE:
-        make_directory(disk, place.tables)
-        path = store_path(place.tables, shard.shard_id)
-        table = _open_table(disk, path, log, place.stores, rule)
-        try:
-            table.catch_up(log.log_end)
-        except Exception as error:
-            table.let_go(error)
-            raise
-    replica = MultiWriterReplica(
-        node_id=services.node_id,
-        shard=shard.shard_id,
-        origins=member_origins(shard, place.nodes, services.node_id, place.disk_id),
-        index=index,
-        end=end,
-        life=system.wall_ns() // LIFE_UNIT_NS,
-        config=MultiWriterConfig(
-            resend_ticks=max(2, RESEND_MS // place.tick_ms), stall_ticks=max(4, STALL_MS // place.tick_ms)
-        ),
-        damaged=log.damaged is not None,
-    )
-    for peer in place.lost_peers:
-        replica.peer_lost(peer)
-    host = MultiHost(services, disk, log, replica, table, place.disk_id, settings.max_message_bytes)
-    host.configure(settings)
-    host.start(shard, place.nodes)
-    return host
-
-
-def _begin_anew(services: "HostServices", disk: "Disk", log: ShardLog) -> tuple[OriginIndex, Mark]:
-    """What is in the log stays there to be read, but nobody knows what of whom it is: the others send all they have anew.
-
-    Until everybody has answered nothing is written here, over restarts too.
-    """
-    structlog.get_logger().error(
-        "log_has_no_clock", path=log.path, log_start=log.log_start, log_end=log.log_end
-    )
-    if log.damaged is None:
-        log.mark_forgotten()
-    at = Mark(log.log_end, (), ())
-    services.wal.submit(save_marks(disk, log, [at]))
-    return OriginIndex([at]), at
-
-
-def _open_table(
-    disk: "Disk", path: str, log: ShardLog, stores: "StoreEngine", rule: ConflictRule
-) -> MergedShard:
-    """The store; one that is ahead of a log that lost its end is made anew from the log, which a table keeps whole."""
-    restore_aside(disk, path)
-    table = open_or_rebuild(disk, path, log, lambda: MergedShard(path, log, stores, rule))
-    if table.state.applied_offset > log.log_end:
-        table.state.close()
-        destroy_state(disk, path)
-        table = MergedShard(path, log, stores, rule)
-    return table

@@ -12,16 +12,16 @@ from antiphon.model.results import FetchResult, OffsetResult
 from antiphon.records.batch import Buffer
 
 if TYPE_CHECKING:
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 ISOLATIONS: Final = ("committed", "uncommitted", "replica")
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 
-class ShardReads:
-    """See the module's text; `ShardClients` is built on it."""
+class PartitionReads:
+    """See the module's text."""
 
-    def __init__(self, host: "ShardHost") -> None:
+    def __init__(self, host: "Partition") -> None:
         self._host = host
         self.default_isolation = "committed"  # of reads that name none (C7)
         self._followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
@@ -42,7 +42,10 @@ class ShardReads:
         """Forget about it."""
         self._followers.pop(key, None)
 
-    def _wake(self, *, committed: bool) -> None:
+    def wake(self, *, committed: bool) -> None:
+        """Wake who follows the log: beyond what is committed, or after a commit as far as that goes, too."""
+        if not self._followers:
+            return
         host = self._host
         log_end, high_watermark = host.log.log_end, host.high_watermark
         found = [
@@ -57,6 +60,12 @@ class ShardReads:
                     entry[2]()
                 except Exception as error:  # noqa: BLE001 - one reader's trouble is not the shard's
                     host.report(error)
+
+    def wake_all(self) -> None:
+        """This replica serves no more: whoever follows it is to ask elsewhere."""
+        followers, self._followers = self._followers, {}
+        for _, _, wake in followers.values():
+            wake()
 
     # -- reading ------------------------------------------------------------------------------------------------
 

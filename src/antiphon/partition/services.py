@@ -8,7 +8,8 @@ from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
     from antiphon.log.wal import Wal
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
+    from antiphon.partition.single_writer import SingleWriterPartition
 
 
 class EndOfTurn(Protocol):
@@ -58,7 +59,7 @@ class PartitionMetrics(Protocol):
         ...
 
 
-class HostServices(Protocol):
+class PartitionServices(Protocol):
     """What a partition needs of its node. All of it is called on the event loop."""
 
     node_id: int
@@ -82,7 +83,7 @@ class HostServices(Protocol):
         """The event loop's clock."""
         ...
 
-    def send(self, shard_host: "ShardHost", to: int, message: AnyMessage) -> None:
+    def send(self, shard_host: "Partition", to: int, message: AnyMessage) -> None:
         """Send to a node, this one included."""
         ...
 
@@ -103,15 +104,15 @@ class HostServices(Protocol):
         """Some writes are done: reading may go on where the disk was the bound."""
         ...
 
-    def needs_ticks(self, host: "ShardHost") -> None:
+    def needs_ticks(self, host: "Partition") -> None:
         """Call `host.tick()` at every tick until it says that it needs none."""
         ...
 
-    def someone_waits(self, host: "ShardHost") -> None:
+    def someone_waits(self, host: "Partition") -> None:
         """Call `host.clients.expire()` now and then while somebody waits."""
         ...
 
-    def send_snapshot(self, host: "ShardHost", to: int) -> None:
+    def send_snapshot(self, host: "SingleWriterPartition", to: int) -> None:
         """Stream a snapshot to a follower."""
         ...
 
@@ -123,12 +124,12 @@ class HostServices(Protocol):
         """The coordinator should hear of a shard that is led here, at once."""
         ...
 
-    def host_changed(self, host: "ShardHost") -> None:
+    def host_changed(self, host: "Partition") -> None:
         """Role, term or readiness changed."""
         ...
 
-    def host_failed(self, host: "ShardHost", *, was_leader: bool) -> None:
-        """The replica stopped for good."""
+    def host_failed(self, host: "Partition", *, needs_leader: bool) -> None:
+        """The replica stopped for good. `needs_leader`: it led, and the coordinator is to appoint another one."""
         ...
 
 

@@ -22,7 +22,7 @@ from antiphon.invariants import invariant
 from antiphon.log.producer_state import JOB_ID_MIN, ProducerState
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import Put, TableGet, TableRows, TableScan, TableWrite, TableWritten
-from antiphon.partition.clients import ShardClients, producer_header
+from antiphon.partition.clients import producer_header
 from antiphon.partition.table_files import note_damage
 from antiphon.partition.write_order import WriteOrder
 from antiphon.records.batch import BatchHeader
@@ -33,7 +33,7 @@ from antiphon.table.state import EQUAL, TableState, open_state
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
     from antiphon.table.store import StoreEngine
 
 APPLY_BYTES: Final = 1024 * 1024
@@ -110,12 +110,10 @@ class TableShard:
         self.evaluator = None
 
 
-def write_table(
-    host: "ShardHost", clients: ShardClients, request: TableWrite, done: Callable[[Any], None]
-) -> None:
+def write_table(host: "Partition", request: TableWrite, done: Callable[[Any], None]) -> None:
     """Carry out a TableWrite on the leader; see `table.evaluator` for the order of the steps."""
     host.check_writable()
-    table = host.require_table()
+    table, clients = host.require_table(), host.clients
     _check_open(host)
     evaluator = table.evaluator
     if evaluator is None:
@@ -163,12 +161,11 @@ def write_table(
         written = TableWritten(tuple(evaluation.results), -1)
         clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
         return
-    append_effects(host, clients, request, evaluation, evaluator.appended, timeout_s, done)
+    append_effects(host, request, evaluation, evaluator.appended, timeout_s, done)
 
 
 def append_effects(
-    host: "ShardHost",
-    clients: ShardClients,
+    host: "Partition",
     request: TableWrite,
     evaluation: Evaluation,
     appended: Callable[[Evaluation, int], None],
@@ -185,6 +182,7 @@ def append_effects(
         producer_epoch=request.producer_epoch,
         base_sequence=request.sequence,
     )
+    clients = host.clients
     clients.check_size(len(batch))
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
@@ -192,7 +190,7 @@ def append_effects(
     tell_judge(host, partial(appended, evaluation, base))
 
 
-def tell_judge(host: "ShardHost", appended: Callable[[], None]) -> None:
+def tell_judge(host: "Partition", appended: Callable[[], None]) -> None:
     """A batch is in the log: its judge hears of it, or else the replica stops, as the store would miss what it says."""
     try:
         appended()
@@ -200,7 +198,7 @@ def tell_judge(host: "ShardHost", appended: Callable[[], None]) -> None:
         host.fail(error)
 
 
-def _check_open(host: "ShardHost") -> None:
+def _check_open(host: "Partition") -> None:
     """Raise while the shard is being split off another one: it is not part of its table yet."""
     if host.services.is_joining(host.shard_id):
         raise NotReadyError(
@@ -231,9 +229,7 @@ def size_of_write(request: TableWrite) -> int:
     return sum(OP_BYTES + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops)
 
 
-def get_rows(
-    host: "ShardHost", clients: ShardClients, request: TableGet, done: Callable[[Any], None]
-) -> None:
+def get_rows(host: "Partition", request: TableGet, done: Callable[[Any], None]) -> None:
     """Carry out a TableGet; `done` gets TableRows or an error."""
     table = host.require_table()
 
@@ -251,12 +247,10 @@ def get_rows(
             ]
         done(TableRows(tuple(rows)))
 
-    _consistently(host, clients, request.consistency, read, done)
+    _consistently(host, request.consistency, read, done)
 
 
-def scan_rows(
-    host: "ShardHost", clients: ShardClients, request: TableScan, done: Callable[[Any], None]
-) -> None:
+def scan_rows(host: "Partition", request: TableScan, done: Callable[[Any], None]) -> None:
     """Carry out a TableScan; `done` gets TableRows or an error."""
     table = host.require_table()
 
@@ -272,12 +266,11 @@ def scan_rows(
         )
         done(TableRows(tuple(rows), more))
 
-    _consistently(host, clients, request.consistency, read, done)
+    _consistently(host, request.consistency, read, done)
 
 
 def _consistently(
-    host: "ShardHost",
-    clients: ShardClients,
+    host: "Partition",
     consistency: str,
     read: Callable[[], None],
     done: Callable[[Any], None],
@@ -286,7 +279,7 @@ def _consistently(
     _check_open(host)
     if consistency == "linearizable":
         host.check_serving()
-        clients.when_confirmed(0, READ_TIMEOUT_S, read, done)
+        host.clients.when_confirmed(0, READ_TIMEOUT_S, read, done)
     elif consistency == "leader":
         host.check_serving()
         read()

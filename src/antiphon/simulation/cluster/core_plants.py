@@ -5,7 +5,7 @@ from typing import Any, Final
 from antiphon.log.hard_state import HardState
 from antiphon.log.segment import SegmentScan
 from antiphon.log.shard_log import ShardLog
-from antiphon.partition.clients import ShardClients
+from antiphon.partition.clients import PartitionClients
 from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE
@@ -217,7 +217,7 @@ _CLIENTS: Final = (
         "a leader refuses a conditional append without asking whether it still leads",
         (
             Edit(
-                ShardClients,
+                PartitionClients,
                 "_mismatch",
                 "self.when_confirmed(actual, timeout_s",
                 "self.when_committed(actual, timeout_s",
@@ -231,7 +231,7 @@ _CLIENTS: Final = (
         "a conditional append is held against the high watermark, not against the log's end",
         (
             Edit(
-                ShardClients,
+                PartitionClients,
                 "_append",
                 "expected_offset != base:",
                 "expected_offset != host.high_watermark:",
@@ -243,7 +243,14 @@ _CLIENTS: Final = (
     ClusterPlant(
         "retry-appends-again",
         "a request that is sent again is appended again",
-        (Edit(ShardClients, "_append", "duplicate = host.log.producers.check(header)", "duplicate = None"),),
+        (
+            Edit(
+                PartitionClients,
+                "_append",
+                "duplicate = host.log.producers.check(header)",
+                "duplicate = None",
+            ),
+        ),
         options=RESETS,
     ),
 )

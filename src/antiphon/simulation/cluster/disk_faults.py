@@ -29,7 +29,6 @@ from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
 from antiphon.node import trimming
 from antiphon.partition.multi_files import ORIGINS_FILE
-from antiphon.partition.multi_writer import MultiHost
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.memory_store import MemoryStore
@@ -38,7 +37,7 @@ from antiphon.simulation.rocks_on_disk import RocksOnDisk
 if TYPE_CHECKING:
     from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 
@@ -200,7 +199,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
     return all(host.log.damaged is None for host in node.hosts.values())
 
 
-def _is_store_damaged(host: "ShardHost") -> bool:
+def _is_store_damaged(host: "Partition") -> bool:
     """Was a block of the table's store found to be rotten when it was opened?"""
     store = None if host.table is None else host.table.state._store  # noqa: SLF001 - what nobody is told yet
     return isinstance(store, MemoryStore | RocksOnDisk) and bool(store.damaged)
@@ -249,9 +248,9 @@ def _remove_closed_tables(cluster: "SimulatedCluster", machine: "Machine") -> No
     machine.start()
 
 
-def _is_whole(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost", end: int) -> bool:
-    if isinstance(host, MultiHost):
-        return cluster.watch.multi.is_whole(machine, host)
+def _is_whole(cluster: "SimulatedCluster", machine: "Machine", host: "Partition", end: int) -> bool:
+    if host.multi_writer is not None:
+        return cluster.watch.multi.is_whole(machine, host.multi_writer)
     return cluster.watch.holds_all(machine, host, end)
 
 
@@ -476,7 +475,7 @@ def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
         host = node.hosts.get(shard_id)
         if host is None or host.failed is not None:
             continue
-        if isinstance(host, MultiHost):
+        if host.multi_writer is not None:
             process.run(_keep_house(host))
         else:
             log = host.log
@@ -484,10 +483,10 @@ def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
             process.run(_trim_one(node, shard_id, before))
 
 
-async def _keep_house(host: MultiHost) -> None:
+async def _keep_house(host: "Partition") -> None:
     """What a node does now and then: what is too much by the shard's settings goes, where everybody has it."""
     if not host.closed:
-        host.keep_house(system.wall_ms())
+        host.apply_retention(system.wall_ms())
 
 
 async def _trim_one(node: "Node", shard_id: int, before: int) -> None:

@@ -110,7 +110,7 @@ class Faults:
                 and any(
                     host.replica.role is Role.LEADER
                     for host in machine.node.hosts.values()
-                    if not host.every_replica_writes
+                    if host.single_writer is not None
                 )
             ]
             if leading:

@@ -4,8 +4,9 @@ from typing import Final
 
 from antiphon.node.shards import Shards
 from antiphon.partition import table_shard
-from antiphon.partition.clients import ShardClients
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.base import PartitionBase
+from antiphon.partition.clients import PartitionClients
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.follower import FollowerSide
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, LONG_CUTS, MOVES, RESETS, TROUBLE
@@ -14,7 +15,7 @@ _ACTIONS: Final = (
     ClusterPlant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
-        (Edit(ShardHost, "_tell_written", "self._written_id)", "self.replica._log.write_id)"),),
+        (Edit(PartitionBase, "_tell_written", "self._written_id)", "self.replica._log.write_id)"),),
         options=CALM,
     ),
     ClusterPlant(
@@ -29,13 +30,13 @@ _ACTIONS: Final = (
         "clients are answered while the replica's actions are carried out, and append in between",
         (
             Edit(
-                ShardHost,
+                PartitionBase,
                 "_commit",
                 "self._steps.later(self.clients.committed, high_watermark)",
                 "self.clients.committed(high_watermark)",
             ),
             Edit(
-                ShardHost,
+                PartitionBase,
                 "stage",
                 "        if steps.is_acting:\n            unreachable(BUSY)\n",
                 "",
@@ -52,13 +53,13 @@ _ANSWERS: Final = (
         "clients are told that their writes are committed before the table has them",
         (
             Edit(
-                ShardHost,
+                PartitionBase,
                 "_commit",
                 "        self.table.committed(high_watermark)\n",
                 "        self._steps.later(self.table.committed, high_watermark)\n",
             ),
             Edit(
-                ShardHost,
+                PartitionBase,
                 "_commit",
                 "    self._steps.later(self.clients.committed, high_watermark)\n",
                 "    self._steps.news.appendleft((self.clients.committed, (high_watermark,)))\n",
@@ -69,14 +70,14 @@ _ANSWERS: Final = (
     ClusterPlant(
         "node-keeps-clients-when-deposed",
         "clients of a leader that is deposed wait on, and are answered by what the next leader commits",
-        (Edit(ShardHost, "_role_changed", "self._steps.later(self._send_clients_away)", "pass"),),
+        (Edit(SingleWriterPartition, "_role_changed", "self._steps.later(self._send_clients_away)", "pass"),),
         profile="raft",
         options={**TROUBLE, "appenders": 4, "transactions": True},
     ),
     ClusterPlant(
         "table-keeps-judged",
         "a deposed leader goes on applying what it has judged itself",
-        (Edit(ShardHost, "_role_changed", "self.table.stop_leading()", "pass"),),
+        (Edit(SingleWriterPartition, "_role_changed", "self.table.stop_leading()", "pass"),),
         options=CUTS,
     ),
     ClusterPlant(
@@ -84,7 +85,7 @@ _ANSWERS: Final = (
         "a repeated append is answered as soon as the first one is found in the log, committed or not",
         (
             Edit(
-                ShardClients,
+                PartitionClients,
                 "_append",
                 "self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)",
                 "done(result)",

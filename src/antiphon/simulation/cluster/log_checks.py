@@ -11,10 +11,10 @@ from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_disk import SimulatedDisk
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 
-def check_opened(disk: "SimulatedDisk", path: str, host: "ShardHost", node_id: int) -> None:
+def check_opened(disk: "SimulatedDisk", path: str, host: "Partition", node_id: int) -> None:
     """What a start has read of the log, and goes on from, is whole by its checksums."""
     log = host.log
     read_from = log.recovery.snapshot_offset or 0
@@ -43,7 +43,7 @@ def check_opened(disk: "SimulatedDisk", path: str, host: "ShardHost", node_id: i
             )
 
 
-def check_cut(truth: ShardTruth, host: "ShardHost", to_offset: int, node_id: int) -> None:
+def check_cut(truth: ShardTruth, host: "Partition", to_offset: int, node_id: int) -> None:
     """A log is about to be cut: nothing goes that is committed."""
     batch = truth.at(to_offset)
     if batch is None or host.log.log_end < batch.next_offset or host.log.log_start > to_offset:
@@ -57,7 +57,7 @@ def check_cut(truth: ShardTruth, host: "ShardHost", to_offset: int, node_id: int
     )
 
 
-def check_repaired(host: "ShardHost", held: int, node_id: int) -> None:
+def check_repaired(host: "Partition", held: int, node_id: int) -> None:
     """A log that had lost something is called whole again: what it held of what is committed is there, durably."""
     require(
         host.log.durable_end >= held,

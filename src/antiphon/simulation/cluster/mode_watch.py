@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.model.metadata import ShardMeta
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.records.batch import Buffer
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
@@ -123,7 +123,7 @@ class ModeWatch:
 
     # -- commits --------------------------------------------------------------------------------------------------------
 
-    def committed(self, host: "ShardHost", before: Members, batch: "Batch") -> None:
+    def committed(self, host: "SingleWriterPartition", before: Members, batch: "Batch") -> None:
         """A leader has committed this batch. `before`: its members as of the step before."""
         live = host.replica.live
         if live:
@@ -131,7 +131,7 @@ class ModeWatch:
         else:
             self._check_sets(host, before, batch)
 
-    def _check_live(self, host: "ShardHost", live: tuple[int, ...], batch: "Batch") -> None:
+    def _check_live(self, host: "SingleWriterPartition", live: tuple[int, ...], batch: "Batch") -> None:
         least = 1 if host.settings is None else host.settings.replica.min_live
         require(
             len(live) >= least,
@@ -156,7 +156,7 @@ class ModeWatch:
             f"and {lacking} do not hold it",
         )
 
-    def _check_sets(self, host: "ShardHost", before: Members, batch: "Batch") -> None:
+    def _check_sets(self, host: "SingleWriterPartition", before: Members, batch: "Batch") -> None:
         """Held by a majority of each set that the leader went by.
 
         Where its members changed in this step, what lies behind the entry of the older ones may have been counted by either.
@@ -182,7 +182,7 @@ class ModeWatch:
             f"{have}: {needed} are needed",
         )
 
-    def members_changed(self, machine: "Machine", host: "ShardHost") -> None:
+    def members_changed(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         """A replica goes by other members than a step ago."""
         replica = host.replica
         if replica.role is not Role.LEADER or not isinstance(replica, RaftReplica):
@@ -203,7 +203,7 @@ class ModeWatch:
 
     # -- what leaders write and say ---------------------------------------------------------------------------------------
 
-    def listen(self, machine: "Machine", host: "ShardHost") -> None:
+    def listen(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         """Look on when this replica writes markers, tells clients what is written, and says what is lost."""
         settings = host.settings
         if settings is not None and settings.replica.commit_marker:
@@ -211,7 +211,7 @@ class ModeWatch:
         if host.acknowledges_early:
             self._listen_to_losses(machine, host)
 
-    def _listen_to_markers(self, machine: "Machine", host: "ShardHost") -> None:
+    def _listen_to_markers(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         stage = host.log.stage_append
 
         def staged(batches: "Sequence[Buffer]", headers: Any = None) -> "LogOp":
@@ -238,7 +238,7 @@ class ModeWatch:
             f"node {node_id} writes down that {mark} is committed, and {committed} is",
         )
 
-    def _listen_to_losses(self, machine: "Machine", host: "ShardHost") -> None:
+    def _listen_to_losses(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         key = (machine.node_id, host.shard_id)
         self._told[key] = min(self._told.get(key, 0), host.log.log_end)
         tell, act = host.clients.committed, host._carry_out  # noqa: SLF001 - to look on
@@ -256,7 +256,7 @@ class ModeWatch:
         host.clients.committed = told  # type: ignore[method-assign]
         act[LostTail] = lost
 
-    def was_cut(self, machine: "Machine", host: "ShardHost", to_offset: int) -> None:
+    def was_cut(self, machine: "Machine", host: "SingleWriterPartition", to_offset: int) -> None:
         """A replica has cut its log."""
         told = self._told.get((machine.node_id, host.shard_id), 0)
         require(

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from antiphon.partition import multi_writer
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition import multi_opening, multi_writer
+from antiphon.partition.base import PartitionBase
 from antiphon.replication import origins
 from antiphon.replication.messages import NodeId
 from antiphon.replication.multi_messages import Relay
@@ -64,11 +64,11 @@ _SYNCS: Final = (
         "multi-ack-before-sync",
         "a write is committed when it is handed to the disk",
         Edit(
-            ShardHost,
+            PartitionBase,
             "_end_turn",
-            "    self.clients.appended()\n",
-            "    self.clients.appended()\n"
-            "    if self.every_replica_writes:\n"
+            "    self.reads.wake(committed=False)\n",
+            "    self.reads.wake(committed=False)\n"
+            "    if self.multi_writer is not None:\n"
             "        self.clients.committed(self.log.log_end)\n",
         ),
         options=_CALM,
@@ -129,7 +129,7 @@ _TABLES: Final = (
         "multi-tie-by-arrival",
         "of two changes at the same time, the one that arrives later wins",
         Edit(
-            multi_writer,
+            multi_opening,
             "rule_named",
             "    return _rules[name]\n",
             "    return ConflictRule(lambda old, new: old if old.version[3] > new.version[3] else new, forgets=True)\n",

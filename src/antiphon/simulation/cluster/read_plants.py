@@ -16,17 +16,14 @@ from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
 
 if TYPE_CHECKING:
-    from antiphon.partition.clients import ShardClients
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
 
 _SCAN: Final = table_shard.scan_rows
 _PAUSE_S: Final = 0.002
 _GROUPS: Final[dict[str, Any]] = {**CALM, "appenders": 0, "putters": 0, "transactions": True}
 
 
-def _scan_in_pieces(
-    host: "ShardHost", clients: "ShardClients", request: TableScan, done: Callable[[Any], None]
-) -> None:
+def _scan_in_pieces(host: "Partition", request: TableScan, done: Callable[[Any], None]) -> None:
     """`scan_rows` that lets others write between its first row and the rest."""
 
     def go_on(first: Any) -> None:
@@ -38,7 +35,7 @@ def _scan_in_pieces(
 
         def finish() -> None:
             try:
-                _SCAN(host, clients, rest, joined)
+                _SCAN(host, rest, joined)
             except AntiphonError as error:
                 done(error)
 
@@ -48,7 +45,7 @@ def _scan_in_pieces(
 
         asyncio.get_running_loop().call_later(_PAUSE_S, finish)
 
-    _SCAN(host, clients, msgspec.structs.replace(request, limit=1), go_on)
+    _SCAN(host, msgspec.structs.replace(request, limit=1), go_on)
 
 
 _IN_PIECES: Final = ((table_shard, "scan_rows", _scan_in_pieces),)

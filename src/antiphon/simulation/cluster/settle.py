@@ -1,7 +1,7 @@
 """After all faults have stopped: has everything come to rest, and is what lies on the disks what was committed?"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from antiphon.client.moves import is_on_its_way
 from antiphon.records.batch import iter_batches, read_header
@@ -10,8 +10,9 @@ from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_i
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from antiphon.partition.multi_writer import MultiHost
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.multi_writer import MultiWriterPartition
+    from antiphon.partition.partition import Partition
+    from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 
@@ -23,7 +24,7 @@ def is_settled(cluster: "SimulatedCluster") -> bool:
 
 def what_is_open(cluster: "SimulatedCluster") -> str:
     """The first thing that keeps the cluster from being settled; empty where there is none."""
-    replicas: dict[int, list[tuple[Machine, ShardHost]]] = {}
+    replicas: dict[int, list[tuple[Machine, Partition]]] = {}
     if cluster.watch.hurt:
         return f"the replicas on nodes {sorted(cluster.watch.hurt)} have not got back all that their disks had lost"
     for machine in cluster.machines:
@@ -38,7 +39,7 @@ def what_is_open(cluster: "SimulatedCluster") -> str:
     return next((problem for problem in problems if problem), "") or _what_moves(cluster, replicas)
 
 
-def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Machine, ShardHost]]]") -> str:
+def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Machine, Partition]]]") -> str:
     """Changes of members and splits that are not over, and replicas that should be elsewhere."""
     for machine in cluster.machines:
         node = machine.node
@@ -55,20 +56,21 @@ def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Mac
     return ""
 
 
-def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, ShardHost]]") -> str:
-    hosts = [host for _, host in found]
-    if any(host.every_replica_writes for host in hosts):
-        return what_is_open_in_multi(shard_id, cast("list[tuple[Machine, MultiHost]]", found))
-    for machine, host in found:
+def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, Partition]]") -> str:
+    multi = [(machine, host.multi_writer) for machine, host in found if host.multi_writer is not None]
+    if multi:
+        return what_is_open_in_multi(shard_id, multi)
+    single = [(machine, host.single_writer) for machine, host in found if host.single_writer is not None]
+    for machine, host in single:
         if host.failed is not None:
             return f"the replica of shard {shard_id} on node {machine.node_id} has stopped: {host.failed}"
         if host.log.damaged is not None:
             return f"the replica of shard {shard_id} on node {machine.node_id} is damaged: {host.log.damaged}"
-    leaders = [host for host in hosts if host.is_serving]
+    leaders = [host for _, host in single if host.is_serving]
     if len(leaders) != 1:
         return f"shard {shard_id} has {len(leaders)} leaders that serve"
     end = leaders[0].log.log_end
-    for machine, host in found:
+    for machine, host in single:
         if end == 0 and host.replica.settled == 0:
             continue  # a leader of an empty log writes nothing by itself, and so cuts nothing that others may hold of before
         if host.log.log_end != end or host.replica.settled != end or host.log.durable_end != end:
@@ -81,16 +83,16 @@ def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, ShardHost]]") ->
 
 def check_everything(cluster: "SimulatedCluster") -> None:
     """Raise ViolationError unless disks and stores hold what is committed."""
-    multi: dict[int, list[tuple[Machine, MultiHost]]] = {}
+    multi: dict[int, list[tuple[Machine, MultiWriterPartition]]] = {}
     for machine in cluster.machines:
         node = machine.node
         if node is None:
             continue
         for shard_id, host in sorted(node.hosts.items()):
-            if host.every_replica_writes:
-                multi.setdefault(shard_id, []).append((machine, cast("MultiHost", host)))
-            elif host.failed is None:
-                _check_log(cluster, machine, host)
+            if host.multi_writer is not None:
+                multi.setdefault(shard_id, []).append((machine, host.multi_writer))
+            elif host.single_writer is not None and host.failed is None:
+                _check_log(cluster, machine, host.single_writer)
                 _check_producers(cluster, machine, host)
                 if host.table is not None and shard_id in cluster.watch.truths:
                     _check_table(cluster, machine, host)
@@ -98,7 +100,7 @@ def check_everything(cluster: "SimulatedCluster") -> None:
         check_multi(cluster, shard_id, found)
 
 
-def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:
+def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "SingleWriterPartition") -> None:
     """What is on the disk is, byte for byte, what was committed."""
     truth = cluster.watch.truth(host.shard_id)
     if truth.end == 0 and host.replica.settled == 0:
@@ -114,7 +116,7 @@ def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost
     )
 
 
-def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:
+def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Partition") -> None:
     """The replica knows each producer's last batch in its log, so that a repeated one would be recognised."""
     last = {}
     for batch in cluster.watch.truth(host.shard_id).batches:
@@ -148,7 +150,7 @@ def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[byte
     return rows
 
 
-def _rows(host: "ShardHost") -> Iterator[Any]:
+def _rows(host: "Partition") -> Iterator[Any]:
     start = b""
     table = host.require_table()
     while True:
@@ -159,7 +161,7 @@ def _rows(host: "ShardHost") -> Iterator[Any]:
         start = rows[-1].key + b"\x00"
 
 
-def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "ShardHost") -> None:
+def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "Partition") -> None:
     """The store holds what the log comes to."""
     owned = host.require_table().state.owned
     wanted = {key: row for key, row in folded(cluster, host.shard_id).items() if owned.holds(key)}

@@ -1,9 +1,8 @@
 """`settle` for shards that every replica writes: all replicas have all entries of all origins, and equal tables."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from antiphon.partition.multi_batches import identity
-from antiphon.partition.multi_table import MergedShard
 from antiphon.records.batch import check_batch, read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.replication.vclock import component
@@ -11,7 +10,7 @@ from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell
 
 if TYPE_CHECKING:
-    from antiphon.partition.multi_writer import MultiHost
+    from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 
@@ -19,12 +18,12 @@ Identity = tuple[int, int]
 """Origin and LSN."""
 
 
-def what_is_open_in_multi(shard_id: int, found: "list[tuple[Machine, MultiHost]]") -> str:
+def what_is_open_in_multi(shard_id: int, found: "list[tuple[Machine, MultiWriterPartition]]") -> str:
     """The first thing that keeps the replicas of a shard from being the same; empty where there is none."""
     clocks = {}
     for machine, host in found:
         who = f"the replica of shard {shard_id} on node {machine.node_id}"
-        multi = host.multi
+        multi = host.replica
         if host.failed is not None:
             return f"{who} has stopped: {host.failed}"
         if multi.damaged or multi.splits:
@@ -39,7 +38,9 @@ def what_is_open_in_multi(shard_id: int, found: "list[tuple[Machine, MultiHost]]
     return ""
 
 
-def entries_of(cluster: "SimulatedCluster", machine: "Machine", host: "MultiHost") -> dict[Identity, bytes]:
+def entries_of(
+    cluster: "SimulatedCluster", machine: "Machine", host: "MultiWriterPartition"
+) -> dict[Identity, bytes]:
     """What is durable on a replica's disk, by origin and LSN."""
     found: dict[Identity, bytes] = {}
     last: dict[int, int] = {}
@@ -58,14 +59,16 @@ def entries_of(cluster: "SimulatedCluster", machine: "Machine", host: "MultiHost
     return found
 
 
-def check_multi(cluster: "SimulatedCluster", shard_id: int, found: "list[tuple[Machine, MultiHost]]") -> None:
+def check_multi(
+    cluster: "SimulatedCluster", shard_id: int, found: "list[tuple[Machine, MultiWriterPartition]]"
+) -> None:
     """Raise ViolationError unless all replicas have the same entries, and a table is what they come to."""
     truth = cluster.watch.multi.truth(shard_id)
     for machine, host in found:
         entries = entries_of(cluster, machine, host)
         for name, batch in entries.items():
             truth.take(name, batch, machine.node_id)
-        begins = host.multi.mark_before(host.multi.log_start).clock
+        begins = host.replica.mark_before(host.replica.log_start).clock
         missing = [
             name for name in truth.entries if name not in entries and name[1] > component(begins, name[0])
         ]
@@ -79,9 +82,9 @@ def check_multi(cluster: "SimulatedCluster", shard_id: int, found: "list[tuple[M
             _check_rows(machine, host, entries)
 
 
-def folded(host: "MultiHost", entries: dict[Identity, bytes]) -> dict[bytes, Cell]:
+def folded(host: "MultiWriterPartition", entries: dict[Identity, bytes]) -> dict[bytes, Cell]:
     """What the entries come to by the table's rule, in an order of their own: it must not matter."""
-    merge = cast(MergedShard, host.table).merged.rule.merge
+    merge = host.merged.merged.rule.merge
     cells: dict[bytes, Cell] = {}
     for name in sorted(entries):
         for key, value, packed in effects_of(entries[name]):
@@ -90,7 +93,7 @@ def folded(host: "MultiHost", entries: dict[Identity, bytes]) -> dict[bytes, Cel
     return cells
 
 
-def _check_rows(machine: "Machine", host: "MultiHost", entries: dict[Identity, bytes]) -> None:
+def _check_rows(machine: "Machine", host: "MultiWriterPartition", entries: dict[Identity, bytes]) -> None:
     cells = folded(host, entries)
     wanted = {key: (cell.value, cell.version[0]) for key, cell in cells.items() if cell.value is not None}
     rows, more = host.require_table().state.scan(b"", b"", 1_000_000)

@@ -9,9 +9,9 @@ from antiphon.model.cluster import MetadataView
 from antiphon.node import native_door
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.native_door import NativeSession
-from antiphon.partition.clients import ShardClients
-from antiphon.partition.reads import ShardReads
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.base import PartitionBase
+from antiphon.partition.clients import PartitionClients
+from antiphon.partition.reads import PartitionReads
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES, TROUBLE
 
@@ -22,7 +22,7 @@ _INTRUDED: Final[dict[str, Any]] = {
     "putters": 1,
     "operations_per_s": 200,
 }
-_TAKEN: Final = Edit(ShardClients, "append", "if host.shard_id == CLUSTER_SHARD_ID:", "if False:")
+_TAKEN: Final = Edit(PartitionClients, "append", "if host.shard_id == CLUSTER_SHARD_ID:", "if False:")
 
 _INTERNAL: Final = (
     ClusterPlant(
@@ -122,13 +122,13 @@ _READERS: Final = (
         "who follows a log is woken, and answered, by what is appended",
         (
             Edit(
-                ShardReads,
-                "_wake",
+                PartitionReads,
+                "wake",
                 "log_end if uncommitted else high_watermark if committed else -1",
                 "log_end",
             ),
             Edit(
-                ShardReads,
+                PartitionReads,
                 "_end_for",
                 'log.log_end if isolation == "uncommitted" else host.high_watermark',
                 "log.log_end",
@@ -141,10 +141,10 @@ _READERS: Final = (
         "who follows a table is woken before its store has what was committed",
         (
             Edit(
-                ShardHost,
+                PartitionBase,
                 "_commit",
                 "    if self.table is not None:\n",
-                "    self.high_watermark = high_watermark\n    self.clients._wake(committed=True)\n"
+                "    self.high_watermark = high_watermark\n    self.reads.wake(committed=True)\n"
                 "    if self.table is not None:\n",
             ),
         ),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.model.cluster import MetadataDelta
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
     from antiphon.records.entry_id import EntryId
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.cluster.truth import ShardTruth
@@ -46,9 +46,9 @@ def _check_version(machine: "Machine", before: int, now: int) -> None:
     )
 
 
-def listen_to_host(judge: Judge, machine: "Machine", host: "ShardHost", truth: "ShardTruth") -> None:
+def listen_to_host(judge: Judge, machine: "Machine", host: "Partition", truth: "ShardTruth") -> None:
     """Look on when a log begins elsewhere, and when those who follow a table are woken."""
-    cut_off, start_anew, wake = host.log.trim, host.log.reset, host.clients._wake  # noqa: SLF001 - to look on
+    cut_off, start_anew, wake = host.log.trim, host.log.reset, host.reads.wake
     truth.begins(host.log.log_start)
 
     def trim(log_start: int) -> "LogOp | None":
@@ -69,10 +69,10 @@ def listen_to_host(judge: Judge, machine: "Machine", host: "ShardHost", truth: "
     host.log.trim = trim  # type: ignore[method-assign]
     host.log.reset = reset  # type: ignore[method-assign]
     if host.table is not None:
-        host.clients._wake = woken  # type: ignore[method-assign]  # noqa: SLF001
+        host.reads.wake = woken  # type: ignore[method-assign]
 
 
-def _check_trim(machine: "Machine", host: "ShardHost", truth: "ShardTruth", log_start: int) -> None:
+def _check_trim(machine: "Machine", host: "Partition", truth: "ShardTruth", log_start: int) -> None:
     require(
         log_start <= min(truth.end, host.settled),
         "trimmed-committed",
@@ -82,7 +82,7 @@ def _check_trim(machine: "Machine", host: "ShardHost", truth: "ShardTruth", log_
     )
 
 
-def check_applied(machine: "Machine", host: "ShardHost", high_watermark: int, what: str) -> None:
+def check_applied(machine: "Machine", host: "Partition", high_watermark: int, what: str) -> None:
     """Does the store have what somebody is about to hear of?"""
     applied = host.require_table().state.applied_offset
     require(

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from antiphon.model.requests import Delete, Put, TableOp
 from antiphon.partition import table_shard
-from antiphon.partition.single_writer import ShardHost
+from antiphon.partition.base import PartitionBase
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
@@ -53,7 +53,7 @@ TABLE_PLANTS: Final = (
         "a follower applies a table's log beyond the high watermark",
         (
             Edit(
-                ShardHost,
+                PartitionBase,
                 "_commit",
                 "self.table.committed(high_watermark)",
                 "self.table.committed(high_watermark if self.is_leader else self.log.log_end)",

@@ -46,7 +46,8 @@ from antiphon.simulation.violation import ViolationError, require
 if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.node.node import Node
-    from antiphon.partition.single_writer import ShardHost
+    from antiphon.partition.partition import Partition
+    from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 
@@ -59,7 +60,7 @@ class _Seen:
 
     __slots__ = ("checked", "host", "led_term", "members", "ready_term", "replica", "settled")
 
-    def __init__(self, host: "ShardHost") -> None:
+    def __init__(self, host: "SingleWriterPartition") -> None:
         self.host = host
         self.replica = host.replica
         self.members = host.replica.members  # that it went by at the end of the last step
@@ -231,15 +232,16 @@ class Watch:
                 self._look_at_commit(machine, was.host, was, was.replica.settled)
         found = []
         for shard_id, host in hosts.items():
-            if not host.every_replica_writes:
+            single = host.single_writer
+            if single is not None:
                 seen = self._seen.get((machine.node_id, shard_id))
-                if seen is None or seen.host is not host:
-                    seen = self._seen[machine.node_id, shard_id] = self._meet(machine, host)
+                if seen is None or seen.host is not single:
+                    seen = self._seen[machine.node_id, shard_id] = self._meet(machine, single)
                 found.append(seen)
         self._gathered[machine.node_id] = (len(hosts), found)
         return found
 
-    def _meet(self, machine: "Machine", host: "ShardHost") -> _Seen:
+    def _meet(self, machine: "Machine", host: "SingleWriterPartition") -> _Seen:
         """A replica was opened: was there cause to take its log for damaged? From now on, listen to what clients hear."""
         damaged = host.log.damaged
         require(
@@ -269,7 +271,7 @@ class Watch:
         self._listen(machine, host)
         return _Seen(host)
 
-    def _listen(self, machine: "Machine", host: "ShardHost") -> None:
+    def _listen(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         """Look on when clients are told what is committed, and when the log is cut or taken for whole again."""
         tell, cut, clear = host.clients.committed, host.log.truncate, host.log.clear_damage
         node_id = machine.node_id
@@ -298,7 +300,7 @@ class Watch:
         listen_to_host(self._judge, machine, host, self.truth(host.shard_id))
         self.modes.listen(machine, host)
 
-    def _look_at_failed(self, machine: "Machine", host: "ShardHost") -> None:
+    def _look_at_failed(self, machine: "Machine", host: "Partition") -> None:
         key = (machine.node_id, host.shard_id)
         if key in self._stopped:
             return
@@ -313,7 +315,7 @@ class Watch:
             f"the replica on node {machine.node_id} stopped: {error}",
         )
 
-    def _check_cut(self, machine: "Machine", host: "ShardHost") -> None:
+    def _check_cut(self, machine: "Machine", host: "Partition") -> None:
         log_end = host.log.log_end
         for producer_id in self.truth(host.shard_id).producers:
             last = host.log.producers.last_batch(producer_id)
@@ -324,7 +326,9 @@ class Watch:
                 f"the log on node {machine.node_id} was cut to {log_end}, and producer {producer_id} is known by {last}",
             )
 
-    def _look_at_commit(self, machine: "Machine", host: "ShardHost", seen: _Seen, settled: int) -> None:
+    def _look_at_commit(
+        self, machine: "Machine", host: "SingleWriterPartition", seen: _Seen, settled: int
+    ) -> None:
         shard_id, log = host.shard_id, host.log
         require(
             settled >= seen.settled,
@@ -367,7 +371,7 @@ class Watch:
                 f"the store on node {machine.node_id} is at {applied}, committed is {truth.end}",
             )
 
-    def _batches(self, machine: "Machine", host: "ShardHost", at: int, end: int) -> Iterator[Buffer]:
+    def _batches(self, machine: "Machine", host: "Partition", at: int, end: int) -> Iterator[Buffer]:
         """Batches from `at` to `end`, from memory, or from what is durable of the file."""
         log = host.log
         while at < end:
@@ -385,7 +389,7 @@ class Watch:
             yield from found
             at = read_header(found[-1]).next_offset
 
-    def durable_batches(self, machine: "Machine", host: "ShardHost") -> Iterator[Buffer]:
+    def durable_batches(self, machine: "Machine", host: "Partition") -> Iterator[Buffer]:
         """All batches of a replica from its log's start, as they are durable on its disk."""
         at, log = host.log.log_start, self._durable_log(machine.node_id, host.shard_id)
         first = self.truth(host.shard_id).first_within(at)
@@ -408,7 +412,7 @@ class Watch:
         disk = self._cluster.machines[node_id].disk
         return self._durable_log(node_id, shard_id).batch(disk, base_offset) == data
 
-    def holds_all(self, machine: "Machine", host: "ShardHost", end: int) -> bool:
+    def holds_all(self, machine: "Machine", host: "Partition", end: int) -> bool:
         """Is on this machine's disk, byte for byte, what was committed from its log's start up to `end`?"""
         log, start = self._durable_log(machine.node_id, host.shard_id), host.log.log_start
         return all(
@@ -424,7 +428,7 @@ class Watch:
             found = self._durable[key] = DurableLog(shard_path(shard_id))
         return found
 
-    def _look_at_leader(self, machine: "Machine", host: "ShardHost", seen: _Seen) -> None:
+    def _look_at_leader(self, machine: "Machine", host: "SingleWriterPartition", seen: _Seen) -> None:
         other = self._leaders.setdefault((host.shard_id, host.term), machine.node_id)
         require(
             other == machine.node_id,

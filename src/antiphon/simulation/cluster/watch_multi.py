@@ -26,7 +26,7 @@ from antiphon.table.merge import Cell
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.partition.multi_writer import MultiHost
+    from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.replication.origin_history import Mark
     from antiphon.simulation.cluster.disk_view import DurableLog
     from antiphon.simulation.cluster.machine import Machine
@@ -88,10 +88,10 @@ class _Seen:
 
     __slots__ = ("at", "base", "cells", "changed", "clock", "end", "host", "jump", "multi")
 
-    def __init__(self, host: "MultiHost") -> None:
+    def __init__(self, host: "MultiWriterPartition") -> None:
         self.host = host
-        self.multi = host.multi
-        self.base: Mark = host.multi.base
+        self.multi = host.replica
+        self.base: Mark = host.replica.base
         self.at = self.base.offset  # all before it was looked at on the disk
         self.end = -1  # the durable end at that time
         self.clock = self.base.clock  # at `at`
@@ -122,7 +122,7 @@ class MultiWatch:
         hurt: set[int],
         durable_log: "Callable[[int, int], DurableLog]",
         judge: Callable[..., None],
-        look_at_failed: "Callable[[Machine, MultiHost], None]",
+        look_at_failed: "Callable[[Machine, MultiWriterPartition], None]",
     ) -> None:
         self._hurt = hurt
         self._durable_log = durable_log
@@ -155,15 +155,15 @@ class MultiWatch:
         """Have the replicas of this machine got that back, on its disk, and know it?"""
         hosts = {} if machine.node is None else machine.node.hosts
         for host in hosts.values():
-            if host.every_replica_writes:
-                multi = cast("MultiHost", host).multi
+            if host.multi_writer is not None:
+                multi = host.multi_writer.replica
                 if multi.damaged or not covers(multi.vclock, needed.get(host.shard_id, ())):
                     return False
-                if not self.is_whole(machine, cast("MultiHost", host)):
+                if not self.is_whole(machine, host.multi_writer):
                     return False
         return True
 
-    def is_whole(self, machine: "Machine", host: "MultiHost") -> bool:
+    def is_whole(self, machine: "Machine", host: "MultiWriterPartition") -> bool:
         """Can all that the replica has be read from its disk?"""
         try:
             for batch in self.batches(machine, host):
@@ -199,14 +199,14 @@ class MultiWatch:
         if count == len(hosts) and not any(seen.host.closed for seen in found):
             return found
         found = [
-            self._seen_of(machine, cast("MultiHost", host))
+            self._seen_of(machine, host.multi_writer)
             for host in hosts.values()
-            if host.every_replica_writes and not host.closed
+            if host.multi_writer is not None and not host.closed
         ]
         self._gathered[machine.node_id] = (len(hosts), found)
         return found
 
-    def _seen_of(self, machine: "Machine", host: "MultiHost") -> _Seen:
+    def _seen_of(self, machine: "Machine", host: "MultiWriterPartition") -> _Seen:
         key = (machine.node_id, host.shard_id)
         seen = self._seen.get(key)
         if seen is None or seen.host is not host:
@@ -345,8 +345,9 @@ class MultiWatch:
 
     def check_said(self, machine: "Machine", node: "Node", message: Any) -> None:
         """What a replica says that it has, and what it passes on, is on its disk."""
-        host: Any = node.hosts.get(message.shard)
-        if host is None or not host.every_replica_writes or machine.node_id in self._hurt:
+        found = node.hosts.get(message.shard)
+        host = None if found is None else found.multi_writer
+        if host is None or machine.node_id in self._hurt:
             return
         seen = self._seen_of(machine, host)
         self._look_at_log(machine, seen)
@@ -378,17 +379,17 @@ class MultiWatch:
 
     # -- at the end -------------------------------------------------------------------------------------------------------
 
-    def batches(self, machine: "Machine", host: "MultiHost") -> Iterator[bytes]:
+    def batches(self, machine: "Machine", host: "MultiWriterPartition") -> Iterator[bytes]:
         """All batches of a replica from where its log begins for its peers, as they are durable on its disk."""
-        at, log = host.multi.log_start, self._durable_log(machine.node_id, host.shard_id)
-        while at < host.multi.durable_end:
+        at, log = host.replica.log_start, self._durable_log(machine.node_id, host.shard_id)
+        while at < host.replica.durable_end:
             batch = log.batch(machine.disk, at)
             require(
                 batch is not None,
                 "durable-log",
                 host.shard_id,
                 f"the disk of node {machine.node_id} has no batch at {at}, and is said to have what is before "
-                f"{host.multi.durable_end}",
+                f"{host.replica.durable_end}",
             )
             yield cast(bytes, batch)
             at = read_header(cast(bytes, batch)).next_offset

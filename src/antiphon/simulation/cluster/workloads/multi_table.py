@@ -128,7 +128,7 @@ class MultiTableWorkload(Workload):
         gone = {identity(read_header(batch)) for batch in lost}
         for machine in self.cluster.machines:
             host: Any = None if machine.node is None else machine.node.hosts.get(self.shard_id)
-            if host is not None and host.multi.log_start == 0:
+            if host is not None and host.replica.log_start == 0:
                 cells: dict[bytes, dict[int, list[Cell]]] = {}
                 for batch in (*entries_of(self.cluster, machine, host).values(), *lost):
                     for key, value, packed in effects_of(batch):
