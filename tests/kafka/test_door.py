@@ -303,6 +303,73 @@ def test_a_node_that_knows_no_names_yet_tells_of_no_disk() -> None:
     run(scenario)
 
 
+def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
+    async def scenario() -> None:
+        async with door(2) as (doors, connect):
+            await doors.create("t", 3, replicas=2)
+            first = [shard.ensemble[0] for shard in doors.first.topic("t").shards]
+            client = await connect()
+
+            async def elect(partitions: list[int] | None, version: int = 2, kind: int = 0) -> Any:
+                topics = [admin.ElectionTopic(topic="t", partitions=partitions or [])]
+                request = admin.ElectLeadersRequest(
+                    election_type=kind, topic_partitions=topics if partitions else None, timeout_ms=5000
+                )
+                answer = await client.ask(request, 43, version)
+                assert answer.error_code == code.NONE
+                return {
+                    (topic.topic, one.partition_id): one.error_code
+                    for topic in answer.replica_election_results
+                    for one in topic.partition_result
+                }
+
+            await doors.lead("t", 0)
+            moved = [index for index in range(3) if first[index] == 1]
+            assert 0 < len(moved) < 3
+            kept = next(index for index in range(3) if index not in moved)
+            assert await elect([kept, moved[0], 9]) == {
+                ("t", kept): code.ELECTION_NOT_NEEDED,
+                ("t", moved[0]): code.NONE,
+                ("t", 9): code.UNKNOWN_TOPIC_OR_PARTITION,
+            }
+            await doors.lead("t", 1)
+            for version in (0, 1):
+                found = await elect(None, version)
+                back = {("t", index) for index in range(3) if first[index] == 0}
+                assert {at for at, error in found.items() if at[0] == "t"} == (
+                    back if version == 0 else set()
+                )
+            await eventually(lambda: [s.leader for s in doors.first.topic("t").shards] == first)
+            assert await elect([0], kind=1) == {("t", 0): code.ELECTION_NOT_NEEDED}
+            unknown = admin.ElectLeadersRequest(election_type=7, topic_partitions=None, timeout_ms=1)
+            assert (await client.ask(unknown, 43, 2)).error_code == code.INVALID_REQUEST
+
+    run(scenario)
+
+
+def test_a_preferred_leader_that_is_gone_is_not_elected() -> None:
+    async def scenario() -> None:
+        async with door(3) as (doors, connect):
+            await doors.create("t", replicas=3)
+            (shard,) = doors.first.topic("t").shards
+            gone = shard.ensemble[0]
+            asked = next(node for node in range(3) if node != gone)
+            client = await connect(asked)
+            await doors.nodes.stop(gone)
+            node = doors.nodes.nodes[asked]
+            await eventually(lambda: node.topic("t").shards[0].leader not in {gone, -1})
+            for kind, error in ((0, code.PREFERRED_LEADER_NOT_AVAILABLE), (1, code.ELECTION_NOT_NEEDED)):
+                wanted = [admin.ElectionTopic(topic="t", partitions=[0])]
+                request = admin.ElectLeadersRequest(
+                    election_type=kind, topic_partitions=wanted, timeout_ms=5000
+                )
+                answer = await client.ask(request, 43, 2)
+                (one,) = answer.replica_election_results[0].partition_result
+                assert one.error_code == error
+
+    run(scenario)
+
+
 def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
     """KIP-207: its high watermark may be behind what consumers have seen."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import antiphon
@@ -237,3 +237,20 @@ def test_delete_records_reaches_every_replica(cluster: Processes) -> None:
             if replica.shard_id == meta.shards[0].shard_id
         }
     assert found == dict.fromkeys(alive, begins)
+
+
+def test_partitions_go_back_to_their_preferred_leaders(cluster: Processes) -> None:
+    create(cluster, "elected", 3)
+    servers = [node.native for node in cluster.metadata(cluster.alive()[0]).nodes]
+    with antiphon.connect(servers) as db:
+        for shard in topic_shards(cluster, "elected"):
+            db.elect_leader("elected", shard.index, node=shard.ensemble[1])
+    admin = AdminClient({"bootstrap.servers": bootstrap(cluster)})
+    wanted = [TopicPartition("elected", index) for index in range(3)]
+    done = admin.elect_leaders(ElectionType.PREFERRED, wanted[:2]).result(30)
+    assert done == dict.fromkeys(wanted[:2])
+    again = admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
+    assert [error and error.code() for error in again.values()] == [KafkaError.ELECTION_NOT_NEEDED] * 2 + [
+        None
+    ]
+    eventually(lambda: all(s.leader == s.ensemble[0] for s in topic_shards(cluster, "elected")))

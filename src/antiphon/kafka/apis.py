@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from antiphon.kafka.api import API_VERSIONS, FETCH, NEVER_FLEXIBLE, PRODUCE, Api, Handler
 from antiphon.kafka.config_handler import ConfigHandler
 from antiphon.kafka.connection import Answer
+from antiphon.kafka.election_handler import ElectionHandler
 from antiphon.kafka.fetch import FetchHandler
 from antiphon.kafka.fetch_codec import decode_fetch
 from antiphon.kafka.framing import RequestHeader
@@ -52,6 +53,7 @@ class Handlers(NamedTuple):
     group_admin: GroupAdminHandler
     topics: TopicHandler
     configs: ConfigHandler
+    elections: ElectionHandler
 
 
 class HotHandler(NamedTuple):
@@ -165,6 +167,10 @@ _APIS: Final = (
     ServedApi(
         42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse,
         lambda on: on.group_admin.delete, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        43, "ElectLeaders", 0, 2, 2, admin.ElectLeadersRequest, admin.ElectLeadersResponse,
+        lambda on: on.elections.elect_leaders, Routing.ANY, "of the preferred replica only",
     ),
     ServedApi(
         44, "IncrementalAlterConfigs", 0, 1, 1,

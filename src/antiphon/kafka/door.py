@@ -15,6 +15,7 @@ from antiphon.kafka.apis import APIS, Handlers, HotHandler
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.config_handler import ConfigHandler
 from antiphon.kafka.connection import Answer, Connection
+from antiphon.kafka.election_handler import ElectionHandler
 from antiphon.kafka.fetch import FetchHandler
 from antiphon.kafka.framing import RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.group_admin_handler import GroupAdminHandler
@@ -64,6 +65,7 @@ def _handlers(gateway: Gateway, config: KafkaDoorConfig, coordinator: GroupCoord
         group_admin=GroupAdminHandler(coordinator, offsets),
         topics=TopicHandler(gateway, view, defaults),
         configs=ConfigHandler(gateway, view, defaults),
+        elections=ElectionHandler(gateway, view),
     )
 
 

@@ -1,13 +1,17 @@
-"""What handlers refuse by themselves, with a code of Kafka's, and how that becomes part of a response."""
+"""What the handlers of administration share: what they refuse by themselves, how that is answered, and how long they try."""
 
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import TopicMeta
+
+TIMEOUT_S_MAX: Final = 120.0
+TIMEOUT_S_MIN: Final = 1.0
 
 
 class RefusedError(Exception):
@@ -55,3 +59,8 @@ def check_setting(name: str, value: str | None) -> None:
     problem = None if value is None else setting.problem(value)
     if problem:
         raise RefusedError(code.INVALID_CONFIG, problem)
+
+
+def timeout_s(timeout_ms: int) -> float:
+    """How long to try: what the client wants, within bounds."""
+    return min(max(timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX)

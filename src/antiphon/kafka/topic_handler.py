@@ -13,7 +13,14 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import ZERO_UUID
-from antiphon.kafka.refusals import RefusedError, check_setting, config_errors, outcome, refuse_internal
+from antiphon.kafka.refusals import (
+    RefusedError,
+    check_setting,
+    config_errors,
+    outcome,
+    refuse_internal,
+    timeout_s,
+)
 from antiphon.kafka.topic_config import (
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
@@ -26,12 +33,6 @@ from antiphon.model.requests import AlterTopic, CreateTopic
 
 DEFAULT: Final = -1
 FAILED: Final = "failed"  # a replica's state
-TIMEOUT_S_MAX: Final = 120.0
-TIMEOUT_S_MIN: Final = 1.0
-
-
-def _timeout_s(timeout_ms: int) -> float:
-    return min(max(timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
 
 
 class TopicHandler:
@@ -55,7 +56,7 @@ class TopicHandler:
                     m.CreatedTopic(name=topic.name, error_code=code.INVALID_REQUEST, error_message=reason)
                 )
                 continue
-            created.append(await self._create(topic, _timeout_s(request.timeout_ms), request.validate_only))
+            created.append(await self._create(topic, timeout_s(request.timeout_ms), request.validate_only))
         return m.CreateTopicsResponse(topics=created)
 
     async def _create(self, topic: m.CreatableTopic, timeout_s: float, validate_only: bool) -> m.CreatedTopic:
@@ -139,7 +140,7 @@ class TopicHandler:
                         m.DeletedTopic(name=None, topic_id=topic.topic_id, error_code=code.UNKNOWN_TOPIC_ID)
                     )
                     continue
-            error, message = await outcome(self._delete(name, _timeout_s(request.timeout_ms)))
+            error, message = await outcome(self._delete(name, timeout_s(request.timeout_ms)))
             responses.append(
                 m.DeletedTopic(name=name, topic_id=topic.topic_id, error_code=error, error_message=message)
             )
@@ -153,7 +154,7 @@ class TopicHandler:
         self, request: m.DeleteRecordsRequest, _: RequestContext
     ) -> m.DeleteRecordsResponse:
         """Let partitions that this node leads begin later: at the batch that holds the offset, as no batch is cut."""
-        deadline_s = asyncio.get_running_loop().time() + _timeout_s(request.timeout_ms)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         topics = []
         for topic in request.topics:
             found = [await self._delete_before(topic.name, part, deadline_s) for part in topic.partitions]
@@ -190,7 +191,7 @@ class TopicHandler:
         """Let topics grow to a number of partitions."""
         results = []
         for topic in request.topics:
-            work = self._grow(topic, _timeout_s(request.timeout_ms), request.validate_only)
+            work = self._grow(topic, timeout_s(request.timeout_ms), request.validate_only)
             error, message = await outcome(work)
             results.append(m.GrownTopic(name=topic.name, error_code=error, error_message=message))
         return m.CreatePartitionsResponse(results=results)

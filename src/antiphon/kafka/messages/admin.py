@@ -1,4 +1,4 @@
-"""Topics, their records, settings and place on disk: create, delete, grow, describe, alter."""
+"""Topics, their records, settings and place on disk: create, delete, grow, describe, alter, elect."""
 
 from typing import Annotated
 
@@ -317,3 +317,41 @@ class DescribeLogDirsResponse(Message, kw_only=True):
     throttle_time_ms: I32 = 0
     error_code: Annotated[I16, V(3)] = 0
     results: list[LogDir]
+
+
+class ElectionTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: list[I32]
+
+
+class ElectLeadersRequest(Message, kw_only=True):
+    """Election type 0: the preferred replica, 1: unclean. `topic_partitions` None: all that there are."""
+
+    election_type: Annotated[I8, V(1)] = 0
+    topic_partitions: list[ElectionTopic] | None
+    timeout_ms: I32
+
+
+class ElectedPartition(Message, kw_only=True):
+    """Outcome for one partition."""
+
+    partition_id: I32
+    error_code: I16
+    error_message: str | None = None
+
+
+class ElectedTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic: str
+    partition_result: list[ElectedPartition]
+
+
+class ElectLeadersResponse(Message, kw_only=True):
+    """Outcomes; where all partitions were asked for, without those that needed no election."""
+
+    throttle_time_ms: I32 = 0
+    error_code: Annotated[I16, V(1)] = 0
+    replica_election_results: list[ElectedTopic]
