@@ -65,6 +65,7 @@ ALLOWED: dict[str, set[str]] = {
         "client",
         "spark",
         "spark.jobs",
+        "lake",
         "node",
         "partition",
         "kafka",

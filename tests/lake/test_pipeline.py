@@ -73,7 +73,7 @@ WRONG = [
     (GOOD.replace('topic = "flights"', ""), "needs either topic or table"),
     (GOOD.replace("servers =", "name ="), "servers is missing"),
     (GOOD.replace("127.0.0.1:7400", "here"), "'here' is not HOST:PORT"),
-    (GOOD.replace('"delta"', '"dleta"'), "a target's kind is one of delta, iceberg, parquet, not 'dleta'"),
+    (GOOD.replace('"delta"', '"dleta"'), "a target's kind is one of delta, iceberg, "),
     (GOOD.replace('path = "lake"', ""), "needs a path"),
     (GOOD + "[trigger]\nmax_offsets = '5'", "trigger.max_offsets has to be a whole number, not '5'"),
     (GOOD + "[trigger]\nevery = 'soon'", "such as 7 days or 36 hours, not 'soon'"),

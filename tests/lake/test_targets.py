@@ -1,5 +1,6 @@
 """Targets without Spark: whatever dies, each commit is made once; and rows come out as they went in."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from antiphon.cli.main import app
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets import target as targets
 from antiphon.lake.targets.changes import last_changes, newer_than
 from antiphon.lake.targets.folder import Folder
+from antiphon.lake.targets.kinds import KINDS, options_of
 from antiphon.lake.targets.staged import DataFile, PartWriter, lake_schema
 from antiphon.lake.targets.target import MarkStep, Target, open_target
 
@@ -21,11 +25,11 @@ SCHEMA = pa.schema([("_key", pa.binary()), ("_version", pa.int64()), ("name", pa
 Opener = Callable[[], Target]
 
 
-@pytest.fixture(params=["delta", "iceberg", "parquet"])
+@pytest.fixture(params=KINDS)
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same table anew, as another process would."""
     options: dict[str, Any] = {"kind": request.param, "path": str(tmp_path / "the lake")}
-    if request.param == "iceberg":
+    if KINDS[request.param].has_tables:
         options["table"] = "db.flights"
     made: list[Target] = []
 
@@ -101,8 +105,8 @@ def test_a_writer_that_comes_between_check_and_commit(
     opener: Opener, monkeypatch: pytest.MonkeyPatch, change: str, same: bool
 ) -> None:
     target, other = opener(), opener()
-    if target.kind == "parquet" and change == "merge":
-        pytest.skip("refused by Parquet")
+    if change == "merge" and KINDS[target.kind].refusal is not None:
+        pytest.skip("rows of this kind cannot be changed")
     target.create(SCHEMA)
     module = sys.modules[type(target).__module__]
     step = {"q/0": MarkStep(None, 10)}
@@ -182,7 +186,7 @@ def changes(*found: tuple[bytes, int, str | None]) -> pa.Table:
 def test_merge_is_safe_in_any_order(opener: Opener) -> None:
     target = opener()
     target.create(SCHEMA)
-    if target.kind == "parquet":
+    if KINDS[target.kind].refusal is not None:
         with pytest.raises(InvalidRequestError, match="cannot be changed in place"):
             target.merge(changes((b"a", 1, "x")), {})
         return
@@ -318,7 +322,7 @@ def test_a_folder_of_foreign_files_is_refused(tmp_path: Path) -> None:
 
 WRONG: list[tuple[Any, str]] = [
     ("/lake/x", "is no target; give KIND:PATH"),
-    ({"kind": "hudi", "path": "/x"}, "one of delta, iceberg, parquet, not 'hudi'"),
+    ({"kind": "hudi", "path": "/x"}, "one of delta, iceberg, .*not 'hudi'"),
     ({"kind": "delta", "pth": "/x"}, "no option 'pth'; did you mean path?"),
     ({"kind": "delta"}, "needs a path"),
     ({"kind": "delta", "path": "/x", "table": "a.b"}, "option table is for targets of kind iceberg"),
@@ -326,6 +330,17 @@ WRONG: list[tuple[Any, str]] = [
     ({"kind": "iceberg", "table": "a.b"}, "needs a catalog"),
     ({"kind": "parquet", "path": "nowhere://x"}, "cannot be used"),
 ]
+
+
+def test_a_kind_is_what_its_row_says(opener: Opener, tmp_path: Path) -> None:
+    target = opener()
+    row = KINDS[target.kind]
+    where = f"{tmp_path}/the lake#db.flights" if row.has_tables else target.folder.url
+    assert target.name == f"{row.name} {where}"
+    place = f"{tmp_path}#db.flights" if row.has_tables else str(tmp_path)
+    assert options_of(f"{row.name}:{place}")[0] is row
+    help_text = " ".join(CliRunner().invoke(app, ["replay", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    assert re.search(rf"--to-{row.name} <str> {re.escape(row.called)}", help_text)
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG)

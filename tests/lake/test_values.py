@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.specs import ValueOptions, value_spec
 from antiphon.lake.values.avro_values import learnt_avsc
 from antiphon.lake.values.decoding import Decoded, Decoder, ValueSpec, decode
 from antiphon.lake.values.json_values import infer_columns
+from antiphon.lake.values.options import ValueOptions, value_spec
 
 COLUMNS = pa.schema(
     [

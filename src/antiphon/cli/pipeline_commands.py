@@ -13,6 +13,8 @@ import typer
 
 from antiphon.cli.output import print_json, print_table, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
+from antiphon.lake.targets.kinds import KINDS
+from antiphon.lake.values.formats import FORMATS
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -71,12 +73,25 @@ def run(
 @reports_errors
 def example() -> None:
     """Print a file with every key and what it is for."""
-    typer.echo(resources.files("antiphon.cli").joinpath("pipeline_example.toml").read_text("utf-8"), nl=False)
+    text = resources.files("antiphon.cli").joinpath("pipeline_example.toml").read_text("utf-8")
+    for name, words in _choices().items():
+        text = text.replace(f"@{name}@", words)
+    typer.echo(text, nl=False)
 
 
 def mount(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(pipeline_app, name="pipeline")
+
+
+def _choices() -> dict[str, str]:
+    """What the example says there is, from the rows of targets and formats."""
+    kinds = {
+        "formats": list(FORMATS),
+        "targets": list(KINDS),
+        "changing targets": [kind.name for kind in KINDS.values() if kind.refusal is None],
+    }
+    return {name: f"{', '.join(words[:-1])} or {words[-1]}" for name, words in kinds.items()}
 
 
 def _read(file: Path) -> "list[PipelineJob]":

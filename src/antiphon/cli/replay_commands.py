@@ -2,16 +2,19 @@
 
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.lake_options import FLAGS, takes_lake_targets
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.topic_commands import parse_config
 from antiphon.errors import InvalidRequestError
+from antiphon.lake.targets.kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS: Final = 120_000
 LAST_PER_KEY: Final = "last-per-key"
-FORMATS: Final = ("parquet", "json", "csv", "delta")
+LAKE_MARKERS: Final = {kind.name: kind.marker for kind in KINDS.values() if kind.marker is not None}
+FORMATS: Final = ("parquet", "json", "csv", *LAKE_MARKERS)
 SUFFIXES: Final = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 FILES_LOOKED_AT: Final = 1_000
 
@@ -47,6 +51,7 @@ def mount(app: typer.Typer) -> None:
 # -- replay ---------------------------------------------------------------------------------------------------------
 
 
+@takes_lake_targets
 @reports_errors
 def replay(
     name: Annotated[str, typer.Argument(help="Table or topic.")],
@@ -68,11 +73,7 @@ def replay(
     ] = None,
     by: Annotated[str, typer.Option(help="A state for each key, or for each shard.")] = "key",
     to_table: Annotated[str | None, typer.Option(help="A new table.")] = None,
-    to_delta: Annotated[str | None, typer.Option(help="A Delta Lake table: path or URL.")] = None,
-    to_parquet: Annotated[str | None, typer.Option(help="A folder of Parquet files.")] = None,
-    to_iceberg: Annotated[
-        str | None, typer.Option(help="An Iceberg table: WAREHOUSE#NAMESPACE.TABLE.")
-    ] = None,
+    to_lakes: Sequence[str] = (),
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the table with the fold of its log instead.")
     ] = False,
@@ -94,9 +95,7 @@ def replay(
     Every row arrives once, also when the command is killed and run again with --resume; at the end what arrived is
     compared with what was written.
     """
-    lakes = {"delta": to_delta, "parquet": to_parquet, "iceberg": to_iceberg}
-    chosen = [f"{kind}:{path}" for kind, path in lakes.items() if path is not None]
-    _check_replay(name, compare=compare, fold=fold, by=by, targets=len(chosen) + (to_table is not None))
+    _check_replay(name, compare=compare, fold=fold, by=by, targets=len(to_lakes) + (to_table is not None))
     function = None if fold in {None, LAST_PER_KEY} else load_fold(str(fold))
     found = server_addresses(servers, directory)
     with progress(f"looking at {name}"):
@@ -108,7 +107,7 @@ def replay(
         "as_of_offset": as_of_offset,
         "as_of_timestamp_ms": time_ms,
         "to_table": to_table,
-        "to_lake": chosen[0] if chosen else None,
+        "to_lake": to_lakes[0] if to_lakes else None,
         "name": job_name,
         "resume": resume,
         "shards": shards,
@@ -133,8 +132,8 @@ def _check_replay(name: str, *, compare: bool, fold: str | None, by: str, target
         usage("--compare compares a table with its own log; it goes with no fold and no target")
     if not compare and targets != 1:
         usage(
-            f"give one of --to-table, --to-delta, --to-parquet and --to-iceberg to say where {name} is to be replayed to, "
-            "or --compare"
+            f"give one of {', '.join(('--to-table', *FLAGS[:-1]))} and {FLAGS[-1]} to say where {name} is to be "
+            "replayed to, or --compare"
         )
 
 
@@ -263,7 +262,8 @@ def load(
         str | None, typer.Option("--order-by", help="Of rows with one key, the last by this column is kept.")
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="parquet, json, csv or delta. [by the name]")
+        str | None,
+        typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}. [by the name]"),
     ] = None,
     txn_id: Annotated[
         str | None,
@@ -318,8 +318,9 @@ def guess_format(source: str) -> str:
     """By the names of files; raises InvalidRequestError where they do not tell."""
     path = Path(source)
     if path.is_dir():
-        if (path / "_delta_log").is_dir():
-            return "delta"
+        for kind, marker in LAKE_MARKERS.items():
+            if (path / marker).is_dir():
+                return kind
         for number, file in enumerate(path.rglob("*")):
             if number >= FILES_LOOKED_AT:
                 break
@@ -344,10 +345,10 @@ def read_files(spark: "SparkSession", source: str, kind: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
     where = source if "://" in source else str(Path(source).absolute())
-    if kind == "delta":
+    if kind in LAKE_MARKERS:
         from antiphon.lake.targets.target import open_target
 
-        found: DataFrame = open_target(f"delta:{where}").read(spark)
+        found: DataFrame = open_target(f"{kind}:{where}").read(spark)
         return found
     try:
         reader = spark.read.option("header", "true") if kind == "csv" else spark.read

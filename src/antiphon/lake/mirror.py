@@ -155,7 +155,7 @@ class Mirror:
         """Have the tasks write; again with more columns where values turn out to have new fields."""
         spec = self._recipe.spec
         for number in range(ROUNDS_MAX):
-            if spec.format == "json" and spec.new_fields == "add" and number == ROUNDS_MAX - 1:
+            if spec.does_with_new_fields("add") and number == ROUNDS_MAX - 1:
                 spec = replace(spec, new_fields="rest")
             schema = self._target.prepare(self._schema(spec))
             task = MirrorTask(
@@ -186,7 +186,7 @@ class Mirror:
                     "JSON values without a schema need a table or a sample to learn from"
                 )
             columns = RowShape.values(known)
-        if spec.format == "json" and spec.new_fields == "rest" and REST not in columns.names:
+        if spec.does_with_new_fields("rest") and REST not in columns.names:
             columns = columns.append(pa.field(REST, pa.string()))
         return lake_schema(self._recipe.shape.schema(columns))
 

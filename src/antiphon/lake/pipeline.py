@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery
 from antiphon.lake.records import KEY_FORMATS
-from antiphon.lake.specs import ValueOptions, value_spec
 from antiphon.lake.table_mirror import STARTS, mirror_table
+from antiphon.lake.targets.kinds import OPTIONS, TargetKind, options_of
 from antiphon.lake.targets.target import open_target, opened
 from antiphon.lake.topic_mirror import mirror_topic
 from antiphon.lake.upkeep import AGE_DEFAULT, TARGET_MB_DEFAULT, compact, expire, parse_age
 from antiphon.lake.values.decoding import check_choice
+from antiphon.lake.values.formats import FORMATS
+from antiphon.lake.values.options import ValueOptions, value_spec
 from antiphon.spark.option_values import parse_servers
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ _SECTIONS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
         "format": (str,), "schema": (str,), "message": (str,), "framing": (str,), "writers": (dict,),
         "new_fields": (str,), "key": (str,), "headers": (bool,),
     },
-    "target": {"kind": (str,), "path": (str,), "table": (str,), "storage": (dict,), "catalog": (dict,)},
+    "target": OPTIONS,
     "dead_letters": {"topic": (str,)},
     "trigger": {"every": (str,), "max_offsets": (int,), "partitions": (int,), "checkpoint": (str,)},
 }  # fmt: skip
@@ -185,18 +187,23 @@ def _target(found: Mapping[str, Any], base: Path) -> dict[str, Any]:
     path = target.get("path", "")
     if path and "://" not in path and not path.startswith("~"):
         target["path"] = os.path.normpath(base / path)
-    if target.get("kind") == "iceberg" and target.get("catalog"):
+    if target.get("catalog"):
         target["catalog"] = {name: str(value) for name, value in target["catalog"].items()}
+    kind, options = options_of(target)
+    if kind.has_tables:
+        _check_table(kind, options)
     else:
-        open_target(dict(target)) if target.get("kind") != "iceberg" else _check_iceberg(target)
+        open_target(target)
     return target
 
 
-def _check_iceberg(target: Mapping[str, Any]) -> None:
+def _check_table(kind: TargetKind, options: Mapping[str, Any]) -> None:
     """Without opening it, which would make its catalog."""
-    if not target.get("path") or "." not in str(target.get("table", "")):
+    if options.get("catalog"):
+        return
+    if not options.get("path") or "." not in str(options.get("table", "")):
         raise InvalidRequestError(
-            "a target of kind iceberg needs table = 'namespace.name', and a path or [target.catalog]"
+            f"a target of kind {kind.name} needs table = 'namespace.name', and a path or [target.catalog]"
         )
 
 
@@ -220,10 +227,7 @@ def _mirror(
             raise InvalidRequestError(f"source.{name} is for a {'table' if of_table else 'topic'}")
     if is_table:
         check_choice("source.start", source.get("start", STARTS[0]), STARTS)
-        if target["kind"] == "parquet":
-            raise InvalidRequestError(
-                "Parquet files cannot be changed in place: mirror a table to delta or iceberg"
-            )
+        options_of(target)[0].refuse_changes()
     value = _value(found.get("value", {}), base, is_table=is_table)
     for name, low in (("max_offsets", 1), ("partitions", 1)):
         if trigger.get(name, low) < low:
@@ -243,8 +247,8 @@ def _mirror(
 
 def _value(found: Mapping[str, Any], base: Path, *, is_table: bool) -> dict[str, Any]:
     value = dict(found)
-    kind = value.get("format", "raw")
-    if kind in {"avro", "protobuf"} and value.get("schema", "").lstrip()[:1] not in {"", "{", "["}:
+    row = FORMATS.get(value.get("format", "raw"))
+    if row is not None and row.schema_is_file and value.get("schema", "").lstrip()[:1] not in {"", "{", "["}:
         value["schema"] = str(base / value["schema"])
     if "writers" in value:
         value["writers"] = {

@@ -7,9 +7,11 @@ from antiphon.errors import DataLossError, InvalidRequestError
 from antiphon.lake.mirror import Mirror, Source, Tally, find_source
 from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, Pace, recipe
 from antiphon.lake.records import RowShape
-from antiphon.lake.specs import ValueOptions, shard_ends
+from antiphon.lake.sample import shard_ends
+from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.target import Target, open_target
 from antiphon.lake.values.decoding import check_choice
+from antiphon.lake.values.options import ValueOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,18 +51,13 @@ def mirror_table(
     change, which needs the table's log from its beginning.
 
     A change whose value cannot be decoded is a dead letter, and its key has no row until a later change can be. Other
-    arguments, results and errors are those of `mirror_topic`; a target of kind parquet is refused, since its rows cannot be
-    changed.
+    arguments, results and errors are those of `mirror_topic`; a target is refused whose rows cannot be changed (parquet).
     """
     check_choice("start", start, STARTS)
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
     pace = Pace(every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms).checked()
     lake = open_target(target)
-    if lake.kind == "parquet":
-        raise InvalidRequestError(
-            "Parquet files cannot be changed in place, so a table's current state cannot be mirrored to them: use a "
-            "target of kind delta or iceberg"
-        )
+    KINDS[lake.kind].refuse_changes()
     source, shards = find_source(servers, table, table=True, timeout_ms=timeout_ms)
     shape = RowShape(is_table=True, key_format=key)
     mirror = Mirror(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from antiphon.lake.mirror import Mirror, Tally, find_source
 from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, Pace, recipe
 from antiphon.lake.records import RowShape
-from antiphon.lake.specs import ValueOptions
 from antiphon.lake.targets.target import Target, open_target
+from antiphon.lake.values.options import ValueOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ def mirror_topic(
     - `target`: `KIND:PATH` or a mapping, see `antiphon.lake.open_target`.
     - `checkpoint`: a folder that the driver can read, for Spark's own account of epochs; None: a temporary one.
     - `format`, `schema`, `message`, `framing`, `writers`, `new_fields`: what values are, see
-      `antiphon.lake.specs.ValueOptions`. `key`: raw (binary) or text. `headers`: take the records' headers along.
+      `antiphon.lake.values.options.ValueOptions`. `key`: raw (binary) or text. `headers`: take the records' headers along.
     - `dead_letters`: a topic for records that cannot be decoded, as they were, with reason and place in headers. Without it
       such a record ends the mirror, and nothing of its epoch is written.
     - `starting`: where a table that has nothing of the topic begins: earliest, latest or JSON, as in `startingOffsets`.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from antiphon.kafka.apis import APIS
+from antiphon.lake.targets.kinds import table_of_kinds
+from antiphon.lake.values.formats import table_of_formats
 from antiphon.replication.replica_state import TRANSITIONS, Role
 
 _NAMES = {
@@ -85,7 +87,19 @@ def _requirement_order(key: str) -> tuple[str, int]:
     return family, int(number)
 
 
+def lake_targets(_root: Path) -> str:
+    """The kinds of lake tables, from their rows."""
+    return table_of_kinds()
+
+
+def lake_formats(_root: Path) -> str:
+    """The formats of values, from their rows."""
+    return table_of_formats()
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
+    "lake formats": lake_formats,
+    "lake targets": lake_targets,
     "kafka apis": kafka_apis,
     "replica states": state_diagram,
     "requirements": requirement_table,

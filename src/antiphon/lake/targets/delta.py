@@ -6,8 +6,8 @@ another one moved since the table was opened, so what was checked on opening sti
 
 import json
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
-from antiphon.lake.targets.folder import LOCAL, Folder
+from antiphon.lake.targets.folder import LOCAL, Folder, file_options
 from antiphon.lake.targets.staged import DataFile, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
@@ -31,6 +31,13 @@ from antiphon.lake.targets.target import (
 )
 
 HOUR_MS: Final = 3_600_000
+
+
+def open_delta(options: Mapping[str, Any]) -> "DeltaTarget":
+    """The table in a folder; `storage` has options of `deltalake` under the key `delta`."""
+    own = dict((options.get("storage") or {}).get("delta", {}))
+    folder = Folder.at(str(options["path"]), file_options(options))
+    return DeltaTarget(folder, {str(name): str(value) for name, value in own.items()})
 
 
 class DeltaTarget(Target):

@@ -6,6 +6,7 @@ with a hard link, others through fsspec's exclusive mode. `move` must not lose t
 
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -151,6 +152,11 @@ class Folder:
 
         fs, root = url_to_fs(self.url, **self.options)
         return fs, root.rstrip("/")
+
+
+def file_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of fsspec among those of a target: all of `storage` but what is for `deltalake`."""
+    return {name: value for name, value in dict(options.get("storage") or {}).items() if name != "delta"}
 
 
 def _create_local(path: Path, data: bytes) -> bool:

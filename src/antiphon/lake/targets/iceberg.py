@@ -7,7 +7,7 @@ very commit: its own repetitions are switched off, and the marks are looked at b
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from pyiceberg.table.update import AssertRefSnapshotId
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.changes import newer_than
-from antiphon.lake.targets.folder import LOCAL, Folder
+from antiphon.lake.targets.folder import LOCAL, Folder, file_options
 from antiphon.lake.targets.staged import DataFile, fitted, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
@@ -37,12 +37,13 @@ from antiphon.lake.targets.target import (
 PREFIX: Final = "antiphon."
 
 
-def open_iceberg(path: str, table: str, catalog: dict[str, str], storage: dict[str, Any]) -> "IcebergTarget":
+def open_iceberg(options: Mapping[str, Any]) -> "IcebergTarget":
     """A table of a catalog; without one, of a SQLite catalog in the warehouse at `path`."""
+    path, table, storage = str(options.get("path", "")), str(options.get("table", "")), file_options(options)
     namespace, _, name = table.rpartition(".")
     if not namespace or not name:
         raise InvalidRequestError(f"a target of kind iceberg needs table = NAMESPACE.NAME, not {table!r}")
-    properties = {str(key): str(value) for key, value in catalog.items()}
+    properties = {str(key): str(value) for key, value in dict(options.get("catalog") or {}).items()}
     if path:
         properties.setdefault("warehouse", Folder.at(path, storage).url)
     if "type" not in properties and "uri" not in properties and "py-catalog-impl" not in properties:

@@ -18,7 +18,7 @@ lost checkpoint means all rows again.
 import base64
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.compaction import rewrite
-from antiphon.lake.targets.folder import Folder
+from antiphon.lake.targets.folder import Folder, file_options
+from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.staged import DataFile
 from antiphon.lake.targets.target import COMMIT_TRIES, Compacted, Expired, Marks, Target, is_due
 
@@ -60,6 +61,11 @@ class State:
             removed | dict.fromkeys(gone, commit["time_ms"]),
             self.marks | commit["marks"],
         )
+
+
+def open_parquet(options: Mapping[str, Any]) -> "ParquetTarget":
+    """The files of a folder."""
+    return ParquetTarget(Folder.at(str(options["path"]), file_options(options)))
 
 
 class ParquetTarget(Target):
@@ -118,10 +124,8 @@ class ParquetTarget(Target):
 
     def merge(self, changes: pa.Table, marks: Marks) -> bool:  # noqa: ARG002 - refused whatever it is
         """Refused: a row that changes would mean rewriting every file that might have its key."""
-        raise InvalidRequestError(
-            "Parquet files cannot be changed in place, so the current state of a table has no place there: mirror the table "
-            "to kind delta or iceberg"
-        )
+        KINDS[self.kind].refuse_changes()
+        return False
 
     def files(self) -> list[str]:
         """URLs of the committed files."""

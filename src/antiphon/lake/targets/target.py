@@ -5,28 +5,23 @@ Tasks write Parquet files which nobody finds; the driver then commits them in on
 there already is a repeat and does nothing; one whose marks start from elsewhere is refused: someone else wrote meanwhile. So
 a writer that is killed anywhere just does its last step again.
 
-| kind | marks are | the commit | rows that change |
-|---|---|---|---|
-| `delta` | app transactions of the Delta log | a file of the Delta log | merged |
-| `iceberg` | properties of the table | the catalog's | deleted and appended at once |
-| `parquet` | in a commit log of its own | an exclusively created file | refused |
+Which kinds there are is in `kinds`; where each keeps its marks is told in its module.
 """
 
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import Folder
+from antiphon.lake.targets.kinds import options_of
 from antiphon.lake.targets.staged import DataFile, lake_schema, stage_frame
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KINDS: Final = ("delta", "iceberg", "parquet")
-OPTIONS: Final = ("kind", "path", "table", "storage", "catalog")
 COMMIT_TRIES: Final = 20
 
 KEY: Final = "_key"
@@ -205,9 +200,9 @@ def is_due(marks: Marks, stored: Mapping[str, int | None], where: str) -> bool:
 
 
 def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
-    """A target from `KIND:PATH` (such as `delta:/lake/flights`), or from a mapping.
+    """A target from `KIND:PLACE` (such as `delta:/lake/flights`), or from a mapping.
 
-    Keys of a mapping: `kind` (delta, iceberg, parquet), `path` (a folder or URL; of Iceberg the warehouse), `storage`
+    Keys of a mapping: `kind` (a name of `kinds.KINDS`), `path` (a folder or URL; of Iceberg the warehouse), `storage`
     (options of fsspec for the path, and of `deltalake` under the key `delta`), `table` (of Iceberg, `namespace.name`),
     `catalog` (of Iceberg, properties as for `pyiceberg.catalog.load_catalog`; default: SQLite in the warehouse).
 
@@ -215,39 +210,13 @@ def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
     """
     if isinstance(target, Target):
         return target
-    options = _parsed(target) if isinstance(target, str) else dict(target)
-    for name in options:
-        if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(OPTIONS)}"
-            raise InvalidRequestError(f"a target has no option {name!r}; {hint}")
-    kind = str(options.get("kind", "")).lower()
-    if kind not in KINDS:
-        raise InvalidRequestError(f"a target's kind is one of {', '.join(KINDS)}, not {kind!r}")
-    if kind != "iceberg":
-        for name in ("table", "catalog"):
-            if name in options:
-                raise InvalidRequestError(f"option {name} is for targets of kind iceberg, not {kind}")
-    storage = dict(options.get("storage") or {})
-    delta_storage = {str(name): str(value) for name, value in dict(storage.pop("delta", {})).items()}
-    path = str(options.get("path", ""))
-    if kind == "iceberg":
-        from antiphon.lake.targets.iceberg import open_iceberg
-
-        table = str(options.get("table", ""))
-        iceberg = open_iceberg(path, table, dict(options.get("catalog") or {}), storage)
-        iceberg.called = f"{path}#{table}"
-        return iceberg
-    if not path:
-        raise InvalidRequestError(f"a target of kind {kind} needs a path")
-    folder = Folder.at(path, storage)
-    if kind == "delta":
-        from antiphon.lake.targets.delta import DeltaTarget
-
-        return DeltaTarget(folder, delta_storage)
-    from antiphon.lake.targets.parquet import ParquetTarget
-
-    return ParquetTarget(folder)
+    kind, options = options_of(target)
+    module, _, function = kind.opens.partition(":")
+    opens: Callable[[Mapping[str, Any]], Target] = getattr(import_module(module), function)
+    opened = opens(options)
+    if kind.has_tables:
+        opened.called = f"{options.get('path', '')}#{options.get('table', '')}"
+    return opened
 
 
 @contextmanager
@@ -259,15 +228,3 @@ def opened(target: "str | Mapping[str, Any] | Target") -> Iterator[Target]:
     finally:
         if lake is not target:
             lake.close()
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    kind, _, path = text.partition(":")
-    if kind not in KINDS or not path:
-        raise InvalidRequestError(
-            f"{text!r} is no target; give KIND:PATH, such as delta:/lake/flights, with a kind of {', '.join(KINDS)}"
-        )
-    if kind == "iceberg":
-        warehouse, _, table = path.rpartition("#")
-        return {"kind": kind, "path": warehouse, "table": table}
-    return {"kind": kind, "path": path}

@@ -4,12 +4,14 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.values.decoding import DecodeError, Decoder, screened_one_by_one, unframed
+from antiphon.lake.values.decoding import DecodeError, Decoder, ValueSpec, screened_one_by_one, unframed
+from antiphon.lake.values.options import ValueOptions, required_schema, schema_id, text_of
 
 _PRIMITIVES: Final = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
@@ -21,6 +23,39 @@ _TIMES: Final = ("time-millis", "time-micros")
 _TIMESTAMPS: Final = (
     "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros",
 )  # fmt: skip
+
+
+def spec(options: ValueOptions) -> ValueSpec:
+    """See `formats.Format`, as for the others."""
+    container = options.framing == "container"
+    schema = options.schema if container else required_schema(options)
+    return ValueSpec(
+        "avro",
+        writers={schema_id(number): text_of(one, "writers") for number, one in options.writers.items()},
+        avsc=None if schema is None else text_of(schema, "schema"),
+        confluent=options.framing == "confluent",
+        container=container,
+    )
+
+
+def fixed_columns(spec: ValueSpec) -> pa.Schema | None:
+    """Those of the schema; None where containers bring it."""
+    return None if spec.avsc is None else decoder(spec, pa.schema([])).columns
+
+
+def decoder(spec: ValueSpec, columns: pa.Schema) -> Decoder:  # noqa: ARG001 - the schema has them
+    """See `AvroDecoder`."""
+    return AvroDecoder(spec.avsc or "", spec.writers, confluent=spec.confluent, container=spec.container)
+
+
+def learnt(spec: ValueSpec, values: Sequence[bytes | None], source: str) -> ValueSpec:
+    """With the schema of the newest container."""
+    avsc = learnt_avsc(values)
+    if avsc is None:
+        raise InvalidRequestError(
+            f"{source} has no Avro container to learn the schema from: give a schema, or wait for records"
+        )
+    return replace(spec, avsc=avsc)
 
 
 class AvroDecoder(Decoder):

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from antiphon.errors import InvalidRequestError
+from antiphon.lake.values.formats import FORMATS, ValueFormat
 
-FORMATS: Final = ("raw", "text", "json", "avro", "protobuf")
 NEW_FIELDS: Final = ("add", "rest", "drop", "reject")
 REST: Final = "_rest"
 SLICE_BYTES: Final = 32 * 1024 * 1024  # of values that are decoded at once
@@ -64,35 +64,22 @@ class ValueSpec:
     new_fields: str = "add"
     blocked: frozenset[str] = frozenset()
 
+    @property
+    def row(self) -> ValueFormat:
+        """The format."""
+        return FORMATS[self.format]
+
     def fixed_columns(self) -> pa.Schema | None:
         """Columns of the values; None without a schema, where the data says. Raises InvalidRequestError."""
-        if self.format == "raw":
-            return pa.schema([("value", pa.binary())])
-        if self.format == "text":
-            return pa.schema([("value", pa.string())])
-        if self.format == "json":
-            return self.schema
-        if self.format == "avro" and self.avsc is None:
-            return None
-        return self.decoder(pa.schema([])).columns
+        return self.row.functions().fixed_columns(self)
 
     def decoder(self, columns: pa.Schema) -> "Decoder":
         """What decodes values into `columns` (of Avro and Protobuf: into those of their own schema)."""
-        if self.format == "json":
-            from antiphon.lake.values.json_values import JsonDecoder
+        return self.row.functions().decoder(self, columns)
 
-            return JsonDecoder(columns, self.new_fields, self.blocked)
-        if self.format == "avro":
-            from antiphon.lake.values.avro_values import AvroDecoder
-
-            return AvroDecoder(
-                self.avsc or "", self.writers, confluent=self.confluent, container=self.container
-            )
-        if self.format == "protobuf":
-            from antiphon.lake.values.protobuf_values import ProtobufDecoder
-
-            return ProtobufDecoder(self.descriptors or b"", self.message or "", confluent=self.confluent)
-        return PlainDecoder(text=self.format == "text")
+    def does_with_new_fields(self, what: str) -> bool:
+        """Is that what becomes of fields without a column? Never of formats that have no such fields."""
+        return "new_fields" in self.row.options and self.new_fields == what
 
 
 class Decoder(ABC):
@@ -114,18 +101,6 @@ class Decoder(ABC):
     def screen(self, values: pa.Array) -> list[tuple[int, str]]:  # noqa: ARG002 - formats know more
         """Values that are bad for sure, with the reason."""
         return []
-
-
-class PlainDecoder(Decoder):
-    """The value as it is, or as text."""
-
-    def __init__(self, *, text: bool) -> None:
-        super().__init__()
-        self.columns = pa.schema([("value", pa.string() if text else pa.binary())])
-
-    def table(self, values: pa.Array) -> pa.Table:
-        """One column."""
-        return pa.table([values.cast(self.columns.field(0).type)], schema=self.columns)
 
 
 def decode(decoder: Decoder, values: pa.Array, bad_max: int | None = None) -> Decoded:

@@ -9,6 +9,7 @@ Fields that have no column are found by letting Arrow see them; rows that have s
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,7 +18,18 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.values.decoding import DECODE_ERRORS, REST, DecodeError, Decoder, reason
+from antiphon.lake.targets.staged import lake_schema
+from antiphon.lake.values.decoding import (
+    DECODE_ERRORS,
+    NEW_FIELDS,
+    REST,
+    DecodeError,
+    Decoder,
+    ValueSpec,
+    check_choice,
+    reason,
+)
+from antiphon.lake.values.options import ValueOptions, columns_of
 
 NESTING_MAX: Final = 1_000  # brackets in one value that are parsed without a closer look
 DEPTH_MAX: Final = 60
@@ -25,6 +37,31 @@ FIELDS_MAX: Final = 100  # of an object whose fields become columns; more of the
 COLUMNS_MAX: Final = 1_000
 _UNFIT_NAME: Final = re.compile(r"[ ,;{}()\n\t=.`]|^_|^$")
 _INT64_MAX: Final = 2**63 - 1
+
+
+def spec(options: ValueOptions) -> ValueSpec:
+    """See `formats.Format`, as for the others. Refuses types that JSON has not."""
+    default = "add" if options.schema is None else "rest"
+    new_fields = check_choice("new_fields", options.new_fields or default, NEW_FIELDS)
+    columns = None if options.schema is None else lake_schema(columns_of(options.schema))
+    found = ValueSpec("json", columns, new_fields=new_fields)
+    decoder(found, columns or pa.schema([]))
+    return found
+
+
+def fixed_columns(spec: ValueSpec) -> pa.Schema | None:
+    """Those of the schema."""
+    return spec.schema
+
+
+def decoder(spec: ValueSpec, columns: pa.Schema) -> Decoder:
+    """See `JsonDecoder`."""
+    return JsonDecoder(columns, spec.new_fields, spec.blocked)
+
+
+def learnt(spec: ValueSpec, values: Sequence[bytes | None], source: str) -> ValueSpec:  # noqa: ARG001 - for errors
+    """With the columns of a sample."""
+    return replace(spec, schema=infer_columns(values))
 
 
 class JsonDecoder(Decoder):

@@ -1,6 +1,6 @@
 """Protobuf messages as rows, by the descriptors that `protoc --descriptor_set_out --include_imports` writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -9,7 +9,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError as ProtobufError
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.values.decoding import DecodeError, Decoder, screened_one_by_one, unframed
+from antiphon.lake.values.decoding import DecodeError, Decoder, ValueSpec, screened_one_by_one, unframed
+from antiphon.lake.values.options import ValueOptions, bytes_of, required_schema
 
 DEPTH_MAX: Final = 30
 VARINT_BYTES_MAX: Final = 5
@@ -31,6 +32,34 @@ _WRAPPERS: Final = {
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 Reader = Callable[[Any], Any]
+
+
+def spec(options: ValueOptions) -> ValueSpec:
+    """See `formats.Format`, as for the others."""
+    schema = required_schema(options)
+    if not options.message:
+        raise InvalidRequestError("format protobuf needs message, the full name of the values' message type")
+    return ValueSpec(
+        "protobuf",
+        descriptors=bytes_of(schema),
+        message=options.message,
+        confluent=options.framing == "confluent",
+    )
+
+
+def fixed_columns(spec: ValueSpec) -> pa.Schema:
+    """Those of the message."""
+    return decoder(spec, pa.schema([])).columns
+
+
+def decoder(spec: ValueSpec, columns: pa.Schema) -> Decoder:  # noqa: ARG001 - the message has them
+    """See `ProtobufDecoder`."""
+    return ProtobufDecoder(spec.descriptors or b"", spec.message or "", confluent=spec.confluent)
+
+
+def learnt(spec: ValueSpec, values: Sequence[bytes | None], source: str) -> ValueSpec:  # noqa: ARG001 - as it is
+    """There is nothing to learn."""
+    return spec
 
 
 class ProtobufDecoder(Decoder):
