@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
-from antiphon.kafka.group_types import GroupConfig
+from antiphon.kafka.groups.types import GroupConfig
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
@@ -27,7 +27,7 @@ def configured(**config: Any) -> Iterator[None]:
     made = partial(KafkaDoorConfig, **{"groups": FAST_GROUPS, **config})
     with (
         patch("antiphon.kafka.door.KafkaDoorConfig", made),
-        patch("antiphon.kafka.group_offsets.SCAN_ROWS", 7),  # small pages, so that readers must turn them
+        patch("antiphon.kafka.groups.offsets.SCAN_ROWS", 7),  # small pages, so that readers must turn them
     ):
         yield
 

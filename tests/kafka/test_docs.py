@@ -6,8 +6,8 @@ from pathlib import Path
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.connection import REQUEST_BYTES_MAX, REQUESTS_MAX
 from antiphon.kafka.framing import FRAME_BYTES_MAX
-from antiphon.kafka.group_types import DEFAULT_GROUP_CONFIG
-from antiphon.kafka.metadata_handler import CONDITIONAL_APPEND_FEATURE
+from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG
+from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
 from antiphon.tools.diagrams import kafka_apis
 
 PAGE_PATH = Path(__file__).parent.parent.parent / "docs" / "kafka.md"

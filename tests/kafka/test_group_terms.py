@@ -9,8 +9,8 @@ import pytest
 from antiphon.errors import NotLeaderError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.group_coordinator import GroupCoordinator
-from antiphon.kafka.group_types import GroupConfig, Join, Sync
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.types import GroupConfig, Join, Sync
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 
 HERE, SHARD, TERM = 1, 7, 5

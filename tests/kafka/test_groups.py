@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from antiphon.invariants import InvariantError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.group_types import TRANSITIONS, GroupConfig, GroupState, Join, Joined, Sync, Synced
-from antiphon.kafka.groups import Group
+from antiphon.kafka.groups.classic_group import ClassicGroup
+from antiphon.kafka.groups.types import TRANSITIONS, GroupConfig, GroupState, Join, Joined, Sync, Synced
 
 CONFIG = GroupConfig(initial_delay_ms=100, members_max=5)
 RANGE = (("range", b"r"),)
@@ -35,7 +35,7 @@ class Driver:
     """A group, its clock, and what each request was answered."""
 
     def __init__(self) -> None:
-        self.group = Group("g", CONFIG)
+        self.group = ClassicGroup("g", CONFIG)
         self.now_ms = 0
         self.answers: dict[str, Joined | Synced] = {}
 
@@ -169,7 +169,7 @@ def test_leaving() -> None:
     assert driver.state() is GroupState.PREPARING
     assert driver.group.leave(0, "a-id", None) == code.NONE
     assert driver.state() is GroupState.EMPTY
-    assert driver.group.is_forgettable
+    assert driver.group.is_unused
     assert driver.group.deadline_ms() is None
 
 
@@ -190,7 +190,7 @@ def test_an_id_is_promised_before_a_member_joins() -> None:
     driver = Driver()
     driver.join("a", id_first=True)
     assert driver.joined("a") == Joined(code.MEMBER_ID_REQUIRED, "a-id")
-    assert not driver.group.is_forgettable
+    assert not driver.group.is_unused
     driver.join("a", "a-id", id_first=True)
     driver.wait(100)
     assert driver.joined("a").member_id == "a-id"
@@ -206,12 +206,12 @@ def test_a_promised_id_does_not_take_the_place_of_a_static_member() -> None:
     driver = Driver()
     driver.join("a", instance_id="i1")
     driver.join("b", id_first=True)
-    driver.join("b", "b-id", instance_id="i1")  # was promised to a member that is not static
+    driver.join("b", "b-id", instance_id="i1")  # was pending to a member that is not static
     assert driver.joined("b").error_code == code.FENCED_INSTANCE_ID
     driver.join("b", "b-id", instance_id="i2")
     assert driver.joined("b").error_code == code.UNKNOWN_MEMBER_ID
     driver.wait(70_000)
-    assert driver.group.is_forgettable
+    assert driver.group.is_unused
 
 
 def test_a_promised_member_holds_up_a_rebalance_until_it_joins_or_leaves() -> None:
@@ -372,7 +372,7 @@ def test_syncs_that_are_refused() -> None:
 def test_dissolving_answers_everybody() -> None:
     driver = stable("a", "b")
     driver.join("a", "a-id")
-    driver.group.dissolve(code.NOT_COORDINATOR)
+    driver.group.unload(code.NOT_COORDINATOR)
     driver.take()
     assert driver.joined("a").error_code == code.NOT_COORDINATOR
 
@@ -380,12 +380,12 @@ def test_dissolving_answers_everybody() -> None:
 def test_only_the_edges_of_the_table_are_taken() -> None:
     for source in GroupState:
         for target in GroupState:
-            group = Group("g", state=source)
+            group = ClassicGroup("g", state=source)
             if (source, target) in TRANSITIONS:
-                group._go(target)
+                group._transition_to(target)
             else:
                 with pytest.raises(InvariantError):
-                    group._go(target)
+                    group._transition_to(target)
 
 
 class Histories(RuleBasedStateMachine):
@@ -458,7 +458,7 @@ class Histories(RuleBasedStateMachine):
             if waiting:
                 self.driver.answers.pop(name, None)
         self.driver.wait(10_000_000)
-        assert self.driver.group.is_forgettable
+        assert self.driver.group.is_unused
         assert self.driver.state() is GroupState.EMPTY
 
 

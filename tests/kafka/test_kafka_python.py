@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.kafka.group_types import GroupConfig
+from antiphon.kafka.groups.types import GroupConfig
 from antiphon.model.metadata import Kind
 from tests.kafka.served import Served, serve
 

@@ -1,1 +1,1 @@
-"""The Kafka door: Kafka's wire protocol over the node's shards."""
+"""The Kafka listener: Kafka's wire protocol over the node's shards."""

@@ -14,22 +14,22 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from antiphon.kafka.api import API_VERSIONS, FETCH, NEVER_FLEXIBLE, PRODUCE, Api, Handler
-from antiphon.kafka.config_handler import ConfigHandler
 from antiphon.kafka.connection import Answer
-from antiphon.kafka.election_handler import ElectionHandler
-from antiphon.kafka.fetch import FetchHandler
 from antiphon.kafka.fetch_codec import decode_fetch
 from antiphon.kafka.framing import RequestHeader
-from antiphon.kafka.group_admin_handler import GroupAdminHandler
-from antiphon.kafka.group_handler import GroupHandler
-from antiphon.kafka.group_offsets_handler import GroupOffsetsHandler
+from antiphon.kafka.handlers.configs import ConfigHandler
+from antiphon.kafka.handlers.elections import ElectionHandler
+from antiphon.kafka.handlers.fetch import FetchHandler
+from antiphon.kafka.handlers.group_admin import GroupAdminHandler
+from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
+from antiphon.kafka.handlers.groups import GroupHandler
+from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
+from antiphon.kafka.handlers.metadata import MetadataHandler
+from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.messages import admin, cluster, groups, offsets
-from antiphon.kafka.metadata_handler import MetadataHandler
-from antiphon.kafka.offsets_handler import OffsetsHandler
 from antiphon.kafka.primitives import Reader
-from antiphon.kafka.produce import ProduceHandler
 from antiphon.kafka.produce_codec import decode_produce
-from antiphon.kafka.topic_handler import TopicHandler
 
 
 class Routing(StrEnum):
@@ -47,7 +47,7 @@ class Handlers(NamedTuple):
     produce: ProduceHandler
     fetch: FetchHandler
     metadata: MetadataHandler
-    offsets: OffsetsHandler
+    log_offsets: LogOffsetsHandler
     groups: GroupHandler
     group_offsets: GroupOffsetsHandler
     group_admin: GroupAdminHandler
@@ -85,7 +85,7 @@ _APIS: Final = (
     ),
     ServedApi(
         2, "ListOffsets", 1, 10, 6, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse,
-        lambda on: on.offsets.list_offsets, Routing.LEADER,
+        lambda on: on.log_offsets.list_offsets, Routing.LEADER,
     ),
     ServedApi(
         3, "Metadata", 0, 13, 9, cluster.MetadataRequest, cluster.MetadataResponse,
@@ -150,7 +150,7 @@ _APIS: Final = (
     ServedApi(
         23, "OffsetForLeaderEpoch", 2, 4, 4,
         offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse,
-        lambda on: on.offsets.offset_for_leader_epoch, Routing.LEADER,
+        lambda on: on.log_offsets.offset_for_leader_epoch, Routing.LEADER,
     ),
     ServedApi(
         32, "DescribeConfigs", 1, 4, 4, admin.DescribeConfigsRequest, admin.DescribeConfigsResponse,

@@ -12,25 +12,25 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler
-from antiphon.kafka.cluster_view import ClusterView
-from antiphon.kafka.config_handler import ConfigHandler
 from antiphon.kafka.connection import Answer, Connection
-from antiphon.kafka.election_handler import ElectionHandler
-from antiphon.kafka.fetch import FetchHandler
 from antiphon.kafka.framing import RequestHeader, finish_response, read_header, start_response
-from antiphon.kafka.group_admin_handler import GroupAdminHandler
-from antiphon.kafka.group_coordinator import GroupCoordinator
-from antiphon.kafka.group_handler import GroupHandler
-from antiphon.kafka.group_offsets import GroupOffsets
-from antiphon.kafka.group_offsets_handler import GroupOffsetsHandler
-from antiphon.kafka.group_types import DEFAULT_GROUP_CONFIG, GroupConfig
-from antiphon.kafka.metadata_handler import MetadataHandler, served_versions
-from antiphon.kafka.offsets_handler import OffsetsHandler
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.offsets import GroupOffsets
+from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
+from antiphon.kafka.handlers.configs import ConfigHandler
+from antiphon.kafka.handlers.elections import ElectionHandler
+from antiphon.kafka.handlers.fetch import FetchHandler
+from antiphon.kafka.handlers.group_admin import GroupAdminHandler
+from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
+from antiphon.kafka.handlers.groups import GroupHandler
+from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
+from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
+from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.topics import TopicHandler
+from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.primitives import Reader
-from antiphon.kafka.produce import ProduceHandler
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
-from antiphon.kafka.topic_handler import TopicHandler
 
 BACKLOG: Final = 256
 IDLE_CHECK_S: Final = 60.0
@@ -52,20 +52,20 @@ _DEFAULT_CONFIG: Final = KafkaDoorConfig()
 
 
 def _handlers(gateway: Gateway, config: KafkaDoorConfig, coordinator: GroupCoordinator) -> Handlers:
-    view = ClusterView(gateway)
+    cache = MetadataCache(gateway)
     offsets = GroupOffsets(gateway)
     defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
     return Handlers(
-        produce=ProduceHandler(gateway, view),
-        fetch=FetchHandler(gateway, view),
-        metadata=MetadataHandler(gateway, view, APIS.values(), defaults),
-        offsets=OffsetsHandler(gateway, view),
-        groups=GroupHandler(view, coordinator),
+        produce=ProduceHandler(gateway, cache),
+        fetch=FetchHandler(gateway, cache),
+        metadata=MetadataHandler(gateway, cache, APIS.values(), defaults),
+        log_offsets=LogOffsetsHandler(gateway, cache),
+        groups=GroupHandler(cache, coordinator),
         group_offsets=GroupOffsetsHandler(gateway, coordinator, offsets),
         group_admin=GroupAdminHandler(coordinator, offsets),
-        topics=TopicHandler(gateway, view, defaults),
-        configs=ConfigHandler(gateway, view, defaults),
-        elections=ElectionHandler(gateway, view),
+        topics=TopicHandler(gateway, cache, defaults),
+        configs=ConfigHandler(gateway, cache, defaults),
+        elections=ElectionHandler(gateway, cache),
     )
 
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from antiphon.http.door import HttpDoor
-from antiphon.kafka import fetch, groups, produce
-from antiphon.kafka.group_offsets import GroupOffsets, OffsetAt
-from antiphon.kafka.metadata_handler import MetadataHandler
-from antiphon.kafka.topic_handler import TopicHandler
+from antiphon.kafka.groups.classic_group import ClassicGroup
+from antiphon.kafka.groups.offsets import GroupOffsets, OffsetAt
+from antiphon.kafka.handlers import fetch, produce
+from antiphon.kafka.handlers.metadata import MetadataHandler
+from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.log import producer_state
 from antiphon.node.peers import PeerLink
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -68,7 +69,7 @@ DOOR_PLANTS: Final = (
     ClusterPlant(
         "door-takes-old-generations",
         "a member of an earlier generation may still commit",
-        (Edit(groups.Group, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
+        (Edit(ClassicGroup, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
         options={**CALM, **_GROUP},
     ),
     ClusterPlant(
@@ -76,7 +77,7 @@ DOOR_PLANTS: Final = (
         "every member is given what the leader meant for itself",
         (
             Edit(
-                groups.Group,
+                ClassicGroup,
                 "_assign",
                 'assignments.get(member.member_id, b"")',
                 'assignments.get(self.leader or "", b"")',

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from antiphon.kafka import produce
-from antiphon.kafka.group_coordinator import GroupCoordinator
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.handlers import produce
 from antiphon.log import producer_state
 from antiphon.model.cluster import MetadataView
 from antiphon.node import native_door

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from antiphon.invariants import invariant
-from antiphon.kafka.group_offsets import Committed, shard_of_group
+from antiphon.kafka.groups.offsets import Committed, shard_of_group
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round

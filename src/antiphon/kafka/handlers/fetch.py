@@ -12,7 +12,6 @@ from typing import Final
 from antiphon.errors import AntiphonError, NotLeaderError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import (
     FetchRequest,
@@ -23,6 +22,7 @@ from antiphon.kafka.fetch_codec import (
     encode_fetch,
 )
 from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.metadata import TopicMeta
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -34,9 +34,9 @@ ISOLATION: Final = "committed"
 class FetchHandler:
     """Carries out Fetch requests."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
 
     async def run(self, header: RequestHeader, request: FetchRequest, answer: Answer) -> None:
         """Read, wait if there is less than asked for, read again, answer."""
@@ -52,11 +52,11 @@ class FetchHandler:
             if sweep.must_wait and sweep.found_bytes:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
         hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
-        endpoints = self._view.endpoints_of(hints) if hints else []
+        endpoints = self._cache.endpoints_of(hints) if hints else []
         answer.send(*encode_fetch(header, 0, sweep.topics, endpoints, isolation=request.isolation))
 
     async def _sweep(self, request: FetchRequest) -> "_Sweep":
-        sweep = _Sweep(self._gateway, self._view, request)
+        sweep = _Sweep(self._gateway, self._cache, request)
         await sweep.read()
         return sweep
 
@@ -64,9 +64,9 @@ class FetchHandler:
 class _Sweep:
     """One pass over the partitions of a request."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView, request: FetchRequest) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, request: FetchRequest) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
         self._request = request
         self._bytes_left = min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
         self._failed = False
@@ -103,7 +103,7 @@ class _Sweep:
             return None, code.UNKNOWN_TOPIC_OR_PARTITION if by_name else code.UNKNOWN_TOPIC_ID
 
     async def _read_partition(self, topic: TopicMeta, wanted: PartitionWanted) -> PartitionFetched:
-        shard = self._view.shard_at(topic, wanted.partition)
+        shard = self._cache.shard_at(topic, wanted.partition)
         if shard is None:
             self._failed = True
             return PartitionFetched(wanted.partition, code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -118,7 +118,7 @@ class _Sweep:
         except AntiphonError as error:
             self._failed = True
             hint = (
-                self._view.hint(topic.name, wanted.partition) if isinstance(error, NotLeaderError) else None
+                self._cache.hint(topic.name, wanted.partition) if isinstance(error, NotLeaderError) else None
             )
             return PartitionFetched(wanted.partition, code.code_of(error), leader=hint)
         mismatch = epoch_mismatch(wanted.leader_epoch, found.term)

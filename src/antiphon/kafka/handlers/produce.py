@@ -17,16 +17,16 @@ import structlog
 from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.cluster_view import ClusterView
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.produce_codec import (
     PartitionBatch,
     PartitionProduced,
     ProduceRequest,
     encode_produce,
 )
-from antiphon.kafka.refusals import RefusedError
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
@@ -49,9 +49,9 @@ Outcomes = list[tuple[str, list[PartitionProduced]]]
 class ProduceHandler:
     """Carries out Produce requests."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
 
     def start(self, header: RequestHeader, request: ProduceRequest, answer: Answer) -> None:
         """Begin every append of the request; `answer` is sent when the last one is committed or refused."""
@@ -75,7 +75,7 @@ class ProduceHandler:
         self, header: RequestHeader, request: ProduceRequest, name: str, batch: PartitionBatch, answer: Answer
     ) -> "asyncio.Future[AppendResult]":
         topic = self._gateway.topic(name)
-        shard = self._view.shard_at(topic, batch.partition)
+        shard = self._cache.shard_at(topic, batch.partition)
         if shard is None:
             raise RefusedError(code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {batch.partition}")
         _refuse_topic(topic)
@@ -97,13 +97,13 @@ class ProduceHandler:
         if not isinstance(error, AntiphonError):
             structlog.get_logger().error("append failed", topic=topic, partition=partition, exc_info=error)
             return _produced(partition, code.UNKNOWN_SERVER_ERROR, "the node failed; its log says how")
-        hint = self._view.hint(topic, partition) if isinstance(error, NotLeaderError) else None
+        hint = self._cache.hint(topic, partition) if isinstance(error, NotLeaderError) else None
         return _produced(partition, code.code_of(error), error.message, hint)
 
     def encode(self, header: RequestHeader, outcomes: Outcomes) -> bytearray:
         """The response frame."""
         hints = [done.leader for _, parts in outcomes for done in parts if done.leader is not None]
-        return encode_produce(header, outcomes, self._view.endpoints_of(hints) if hints else [])
+        return encode_produce(header, outcomes, self._cache.endpoints_of(hints) if hints else [])
 
 
 class _Work:

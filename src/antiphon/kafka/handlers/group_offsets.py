@@ -7,8 +7,8 @@ from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.group_coordinator import GroupCoordinator
-from antiphon.kafka.group_offsets import Committed, GroupOffsets, OffsetAt
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.offsets import Committed, GroupOffsets, OffsetAt
 from antiphon.kafka.messages import groups as m
 from antiphon.model.metadata import TopicMeta
 

@@ -26,9 +26,9 @@ from antiphon.errors import (
 )
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.group_offsets import shard_of_group
-from antiphon.kafka.group_types import GroupConfig, Join, Joined, Sync, Synced
-from antiphon.kafka.groups import Group
+from antiphon.kafka.groups.classic_group import ClassicGroup
+from antiphon.kafka.groups.offsets import shard_of_group
+from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import Kind, ShardMeta
 from antiphon.model.requests import CreateTopic
@@ -39,7 +39,7 @@ WATCH_S: Final = 60.0
 
 
 class _Hosted(NamedTuple):
-    group: Group
+    group: ClassicGroup
     shard_id: int
     term: int
 
@@ -116,7 +116,7 @@ class GroupCoordinator:
             return []
         return [shard for shard in shards if shard.leader == self._gateway.node_id]
 
-    def find(self, group_id: str) -> Group | None:
+    def find(self, group_id: str) -> ClassicGroup | None:
         """The group's state, if it has members here."""
         place = self.home(group_id)
         hosted = self._hosted.get(group_id)
@@ -125,11 +125,11 @@ class GroupCoordinator:
             hosted = None
         return hosted.group if hosted else None
 
-    def hosted(self) -> list[Group]:
+    def hosted(self) -> list[ClassicGroup]:
         """All groups with members here, by name."""
         return [found for group_id in sorted(self._hosted) if (found := self._found(group_id)) is not None]
 
-    def _found(self, group_id: str) -> Group | None:
+    def _found(self, group_id: str) -> ClassicGroup | None:
         try:
             return self.find(group_id)
         except AntiphonError:
@@ -186,18 +186,18 @@ class GroupCoordinator:
 
     # -- time and answers -----------------------------------------------------------------------------------------
 
-    def _host(self, group_id: str) -> Group:
+    def _host(self, group_id: str) -> ClassicGroup:
         if len(self._hosted) >= GROUPS_MAX:
             raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
         place = self.home(group_id)
-        group = Group(group_id, self._config)
+        group = ClassicGroup(group_id, self._config)
         self._hosted[group_id] = _Hosted(group, *place)
         return group
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: ClassicGroup) -> None:
         """After a group changed: answer whom it answers, forget it when it is empty, wake up when it wants to."""
         _deliver(group)
-        if group.is_forgettable:
+        if group.is_unused:
             self._drop(group.group_id)
             return
         deadline_ms = group.deadline_ms()
@@ -229,7 +229,7 @@ class GroupCoordinator:
         if timer is not None:
             timer[1].cancel()
         if hosted is not None:
-            hosted.group.dissolve(code.NOT_COORDINATOR)
+            hosted.group.unload(code.NOT_COORDINATOR)
             _deliver(hosted.group)
 
     async def _watch_leaders(self) -> None:
@@ -243,7 +243,7 @@ class GroupCoordinator:
                     self._drop(group_id)
 
 
-def _deliver(group: Group) -> None:
+def _deliver(group: ClassicGroup) -> None:
     for answer in group.take_answers():
         token = answer.token
         if isinstance(token, asyncio.Future) and not token.done():

@@ -6,9 +6,15 @@ from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.cluster_view import ClusterView
+from antiphon.kafka.handlers.refusals import (
+    RefusedError,
+    check_setting,
+    config_errors,
+    outcome,
+    refuse_internal,
+)
 from antiphon.kafka.messages import admin as m
-from antiphon.kafka.refusals import RefusedError, check_setting, config_errors, outcome, refuse_internal
+from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import (
     SOURCE_BROKER,
     SOURCE_DEFAULT,
@@ -30,9 +36,9 @@ RESET: Final = 1
 class ConfigHandler:
     """Settings of topics; of nodes those that tools look for."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView, defaults: TopicDefaults) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
         self._defaults = defaults
 
     async def describe(
@@ -75,7 +81,7 @@ class ConfigHandler:
         return described
 
     def _broker_settings(self, name: str) -> dict[str, str]:
-        node = self._view.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
+        node = self._cache.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
         if node is None:
             return {}
         return {

@@ -5,10 +5,10 @@ from typing import Final
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.group_coordinator import GroupCoordinator
-from antiphon.kafka.group_offsets import GroupOffsets
-from antiphon.kafka.group_types import GroupState
-from antiphon.kafka.groups import Group
+from antiphon.kafka.groups.classic_group import ClassicGroup
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.offsets import GroupOffsets
+from antiphon.kafka.groups.types import GroupState
 from antiphon.kafka.messages import groups as m
 
 FIRST_ID_NOT_FOUND: Final = 6  # DescribeGroups version that says GROUP_ID_NOT_FOUND instead of Dead alone
@@ -103,7 +103,7 @@ class GroupAdminHandler:
         return code.NONE
 
 
-def _described(group: Group) -> m.DescribedGroup:
+def _described(group: ClassicGroup) -> m.DescribedGroup:
     stable = group.state is GroupState.STABLE
     protocol = group.protocol_name if stable else None
     return m.DescribedGroup(

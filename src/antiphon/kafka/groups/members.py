@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 
 from antiphon.invariants import invariant
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.group_types import Member
+from antiphon.kafka.groups.types import Member
 
 
 @dataclass(slots=True)
 class GroupMembers:
-    """`promised`: ids that were given to members who are to join with them -> when they lapse, in ms."""
+    """`pending`: ids that were given out, for members to join with -> when they lapse, in ms."""
 
     by_id: dict[str, Member] = field(default_factory=dict)
-    promised: dict[str, int] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)
     _static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
 
     @property
     def count(self) -> int:
-        """Members, and those to whom an id is promised."""
-        return len(self.by_id) + len(self.promised)
+        """Members, and those who were given an id and have yet to join."""
+        return len(self.by_id) + len(self.pending)
 
     def knows(self, member_id: str) -> bool:
-        """Is this the id of a member, or promised to one?"""
-        return member_id in self.by_id or member_id in self.promised
+        """Is this the id of a member, or of one who has yet to join?"""
+        return member_id in self.by_id or member_id in self.pending
 
     def id_of(self, instance_id: str | None) -> str | None:
         """The member id of a static member; None where there is none."""
@@ -56,13 +56,13 @@ class GroupMembers:
         member.member_id = new_id
         self.add(member)
 
-    def lapse(self, now_ms: int) -> None:
-        """Forget promised ids whose time is up."""
-        for member_id in [known for known, lapses_ms in self.promised.items() if lapses_ms <= now_ms]:
-            del self.promised[member_id]
+    def expire_pending(self, now_ms: int) -> None:
+        """Forget pending ids whose time is up."""
+        for member_id in [known for known, lapses_ms in self.pending.items() if lapses_ms <= now_ms]:
+            del self.pending[member_id]
 
-    def silent(self, now_ms: int) -> list[Member]:
-        """Members whose session has ended; those who wait for an answer have none that could."""
+    def expired(self, now_ms: int) -> list[Member]:
+        """Members whose session has ended. It does not end while an answer to the member is held back."""
         return [m for m in self.by_id.values() if not m.is_waiting and m.expires_ms <= now_ms]
 
     def rebalance_ms(self) -> int:

@@ -10,9 +10,9 @@ from antiphon.errors import InvalidRequestError, UnavailableError, UnknownTopicE
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
+from antiphon.kafka.handlers.refusals import RefusedError, outcome, timeout_s
 from antiphon.kafka.messages import admin as m
-from antiphon.kafka.refusals import RefusedError, outcome, timeout_s
+from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -21,9 +21,9 @@ UNCLEAN: Final = 1
 class ElectionHandler:
     """Elections by way of the coordinator, one after the other."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
 
     async def elect_leaders(
         self, request: m.ElectLeadersRequest, _: RequestContext
@@ -54,11 +54,11 @@ class ElectionHandler:
         self, name: str, index: int, election_type: int, deadline_s: float
     ) -> m.ElectedPartition:
         async def work() -> None:
-            shard = self._view.shard_at(self._gateway.topic(name), index)
+            shard = self._cache.shard_at(self._gateway.topic(name), index)
             if shard is None:
                 raise UnknownTopicError(f"topic {name!r} has no partition {index}", name=name)
             if election_type == UNCLEAN:
-                if self._view.leader_of(shard) != UNKNOWN_LEADER:
+                if self._cache.leader_of(shard) != UNKNOWN_LEADER:
                     raise RefusedError(code.ELECTION_NOT_NEEDED, f"node {shard.leader} leads it")
                 reason = "unclean elections are a setting of the topic: unclean.leader.election.enable"
                 raise RefusedError(code.ELIGIBLE_LEADERS_NOT_AVAILABLE, reason)

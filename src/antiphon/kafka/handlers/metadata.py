@@ -14,8 +14,8 @@ from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
-from antiphon.kafka.cluster_view import UNKNOWN_LEADER, ClusterView
 from antiphon.kafka.messages import cluster as m
+from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
@@ -56,13 +56,13 @@ class MetadataHandler:
     def __init__(
         self,
         gateway: Gateway,
-        view: ClusterView,
+        cache: MetadataCache,
         apis: Collection[Api],
         defaults: TopicDefaults,
     ) -> None:
         self._apis = apis
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
         self._defaults = defaults
         self._cached_for: ClusterMeta | None = None
         self._cached: dict[tuple[int, _Wanted], bytes] = {}
@@ -99,7 +99,7 @@ class MetadataHandler:
         while (left_s := deadline - loop.time()) > 0:
             meta = gateway.metadata
             topics = (topic for topic in meta.topics if names is None or topic.name in names)
-            if not any(self._view.may_change(shard) for topic in topics for shard in topic.shards):
+            if not any(self._cache.may_change(shard) for topic in topics for shard in topic.shards):
                 return
             await gateway.wait_metadata(meta.version, min(left_s, LOOK_S))
 
@@ -116,10 +116,10 @@ class MetadataHandler:
         return m.MetadataResponse(
             brokers=[
                 m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port)
-                for node in self._view.endpoints.values()
+                for node in self._cache.endpoints.values()
             ],
             cluster_id=meta.cluster_id,
-            controller_id=self._view.controller,
+            controller_id=self._cache.controller,
             topics=topics,
         )
 
@@ -145,8 +145,8 @@ class MetadataHandler:
         )
 
     def _partition(self, shard: ShardMeta) -> m.MetadataPartition:
-        leader = self._view.leader_of(shard)
-        reachable = self._view.reachable
+        leader = self._cache.leader_of(shard)
+        reachable = self._cache.reachable
         live = shard.live or shard.ensemble
         return m.MetadataPartition(
             error_code=code.LEADER_NOT_AVAILABLE if leader == UNKNOWN_LEADER else code.NONE,
@@ -212,11 +212,11 @@ class MetadataHandler:
             )
         return m.DescribeClusterResponse(
             cluster_id=self._gateway.cluster_id,
-            controller_id=self._view.controller,
+            controller_id=self._cache.controller,
             brokers=[
                 m.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port)
-                for node in self._view.endpoints.values()
-                if node.node_id in self._view.reachable
+                for node in self._cache.endpoints.values()
+                if node.node_id in self._cache.reachable
             ],
         )
 

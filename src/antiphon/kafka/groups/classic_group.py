@@ -6,7 +6,7 @@ or falls silent. Answers to JoinGroup and SyncGroup wait for others; each is nam
 comes out through `take_answers` when it is due. Times are integer milliseconds of one clock that never goes back.
 
 Nothing of this is stored: when the coordinator changes, its members are unknown to the new one and join again. Committed
-offsets are stored (see `group_offsets`), so a group that starts over goes on where it was.
+offsets are stored (see `offsets`), so a group that starts over goes on where it was.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from antiphon.invariants import invariant
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.group_members import GroupMembers, common_protocols
-from antiphon.kafka.group_types import (
+from antiphon.kafka.groups.members import GroupMembers, common_protocols
+from antiphon.kafka.groups.types import (
     DEFAULT_GROUP_CONFIG,
     TRANSITIONS,
     GroupAnswer,
@@ -31,7 +31,7 @@ from antiphon.kafka.group_types import (
 
 
 @dataclass(slots=True)
-class Group:
+class ClassicGroup:
     """One group. Every method takes the time, may produce answers, and leaves a state that `deadline_ms` describes."""
 
     group_id: str
@@ -44,7 +44,7 @@ class Group:
     _members: GroupMembers = field(default_factory=GroupMembers)
     _join_deadline_ms: int = 0
     _sync_deadline_ms: int = 0
-    _first_round: bool = False  # the first member waits for company, whoever has joined
+    _in_initial_delay: bool = False  # the first member waits for company, whoever has joined
     _round_began_ms: int = 0
     _answers: list[GroupAnswer] = field(default_factory=list)
 
@@ -61,14 +61,14 @@ class Group:
         return answers
 
     @property
-    def is_forgettable(self) -> bool:
+    def is_unused(self) -> bool:
         """Nobody is in the group or about to join it."""
         return self._members.count == 0
 
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest, if nothing else happens."""
         times = [m.expires_ms for m in self.members.values() if not m.is_waiting]
-        times.extend(self._members.promised.values())
+        times.extend(self._members.pending.values())
         if self.state is GroupState.PREPARING:
             times.append(self._join_deadline_ms)
         elif any(m.owes_sync for m in self.members.values()):
@@ -84,8 +84,8 @@ class Group:
             self._answer_join(token, Joined(error, request.member_id))
         elif not request.member_id:
             self._join_unknown(now_ms, request, token)
-        elif request.instance_id is None and request.member_id in self._members.promised:
-            del self._members.promised[request.member_id]
+        elif request.instance_id is None and request.member_id in self._members.pending:
+            del self._members.pending[request.member_id]
             self._add(now_ms, request, request.member_id, token)
         else:
             self._join_known(now_ms, request, token)
@@ -122,8 +122,8 @@ class Group:
 
     def leave(self, now_ms: int, member_id: str, instance_id: str | None) -> int:
         """LeaveGroup of one member, by its id or, where that is empty, its instance id; the error code."""
-        if member_id in self._members.promised:
-            del self._members.promised[member_id]
+        if member_id in self._members.pending:
+            del self._members.pending[member_id]
             self._complete_if_all_joined(now_ms)
             return code.NONE
         if instance_id is not None:
@@ -153,8 +153,8 @@ class Group:
 
     def tick(self, now_ms: int) -> None:
         """Time passed: drop the silent, end a round whose time is up."""
-        self._members.lapse(now_ms)
-        silent = self._members.silent(now_ms)
+        self._members.expire_pending(now_ms)
+        silent = self._members.expired(now_ms)
         if self.state is not GroupState.PREPARING and now_ms >= self._sync_deadline_ms:
             silent.extend(m for m in self.members.values() if m.owes_sync and m not in silent)
         if silent:
@@ -162,12 +162,12 @@ class Group:
         if self.state is not GroupState.PREPARING:
             return
         if now_ms >= self._join_deadline_ms:
-            self._first_round = False
-            self._form_generation(now_ms)
+            self._in_initial_delay = False
+            self._next_generation(now_ms)
         else:
             self._complete_if_all_joined(now_ms)
 
-    def dissolve(self, error_code: int) -> None:
+    def unload(self, error_code: int) -> None:
         """Answer everybody who waits with an error: this node coordinates the group no longer."""
         for member in self.members.values():
             if member.join_token is not None:
@@ -200,7 +200,7 @@ class Group:
         if old_id is not None:
             self._replace_static(now_ms, self.members[old_id], request, token)
         elif request.instance_id is None and request.id_first:
-            self._members.promised[new_id] = now_ms + request.session_ms
+            self._members.pending[new_id] = now_ms + request.session_ms
             self._answer_join(token, Joined(code.MEMBER_ID_REQUIRED, new_id))
         else:
             self._add(now_ms, request, new_id, token)
@@ -268,41 +268,41 @@ class Group:
 
     def _wait_to_join(self, now_ms: int, member: Member, token: Token) -> None:
         self._release_join(member, code.REBALANCE_IN_PROGRESS)
-        self._prepare(now_ms)
+        self._prepare_rebalance(now_ms)
         member.join_token = token
-        if self._first_round:
+        if self._in_initial_delay:
             latest = self._round_began_ms + self._rebalance_ms()
             self._join_deadline_ms = min(now_ms + self.config.initial_delay_ms, latest)
         self._complete_if_all_joined(now_ms)
 
     # -- rounds ---------------------------------------------------------------------------------------------------
 
-    def _go(self, state: GroupState) -> None:
+    def _transition_to(self, state: GroupState) -> None:
         invariant((self.state, state) in TRANSITIONS, f"group {self.group_id}: {self.state} -> {state}")
         self.state = state
 
     def _rebalance_ms(self) -> int:
         return min(max(self._members.rebalance_ms(), 0), self.config.rebalance_ms_max)
 
-    def _prepare(self, now_ms: int) -> None:
+    def _prepare_rebalance(self, now_ms: int) -> None:
         """Begin a rebalance, unless one has begun."""
         if self.state is GroupState.PREPARING:
             return
         for member in self.members.values():
             self._release_sync(now_ms, member, code.REBALANCE_IN_PROGRESS)
             member.owes_sync = False
-        self._first_round = self.state is GroupState.EMPTY
+        self._in_initial_delay = self.state is GroupState.EMPTY
         self._round_began_ms = now_ms
         self._join_deadline_ms = now_ms + self._rebalance_ms()
-        self._go(GroupState.PREPARING)
+        self._transition_to(GroupState.PREPARING)
 
     def _complete_if_all_joined(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING or self._first_round or self._members.promised:
+        if self.state is not GroupState.PREPARING or self._in_initial_delay or self._members.pending:
             return
         if all(m.join_token is not None for m in self.members.values()):
-            self._form_generation(now_ms)
+            self._next_generation(now_ms)
 
-    def _form_generation(self, now_ms: int) -> None:
+    def _next_generation(self, now_ms: int) -> None:
         """Everybody who matters has joined: choose a protocol and a leader, and tell them."""
         gone = [m for m in self.members.values() if m.join_token is None and m.instance_id is None]
         for member in gone:
@@ -316,14 +316,14 @@ class Group:
         self.generation += 1
         if not self.members:
             self.protocol_name = self.leader = None
-            self._go(GroupState.EMPTY)
+            self._transition_to(GroupState.EMPTY)
             return
         self.protocol_name = self._members.choose_protocol()
         leader = self.members.get(self.leader or "")
         if leader is None or leader.join_token is None:
             self.leader = waiting[0].member_id
         self._sync_deadline_ms = now_ms + max(self._rebalance_ms(), 1)
-        self._go(GroupState.COMPLETING)
+        self._transition_to(GroupState.COMPLETING)
         for member in waiting:
             token, member.join_token = member.join_token, None
             member.owes_sync, member.assignment = True, b""
@@ -348,7 +348,7 @@ class Group:
         )
 
     def _assign(self, now_ms: int, assignments: dict[str, bytes]) -> None:
-        self._go(GroupState.STABLE)
+        self._transition_to(GroupState.STABLE)
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if member.sync_token is not None:
@@ -360,7 +360,7 @@ class Group:
         for member in members:
             self._forget(member)
         if self.state in {GroupState.STABLE, GroupState.COMPLETING}:
-            self._prepare(now_ms)
+            self._prepare_rebalance(now_ms)
         self._complete_if_all_joined(now_ms)
 
     def _forget(self, member: Member) -> None:

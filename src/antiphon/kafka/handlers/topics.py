@@ -10,10 +10,7 @@ from antiphon.errors import NotReadyError, TopicExistsError, UnknownShardError, 
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.cluster_view import ClusterView
-from antiphon.kafka.messages import admin as m
-from antiphon.kafka.primitives import ZERO_UUID
-from antiphon.kafka.refusals import (
+from antiphon.kafka.handlers.refusals import (
     RefusedError,
     check_setting,
     config_errors,
@@ -21,6 +18,9 @@ from antiphon.kafka.refusals import (
     refuse_internal,
     timeout_s,
 )
+from antiphon.kafka.messages import admin as m
+from antiphon.kafka.metadata_cache import MetadataCache
+from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import (
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
@@ -38,9 +38,9 @@ FAILED: Final = "failed"  # a replica's state
 class TopicHandler:
     """Topics and their records, by way of the gateway."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView, defaults: TopicDefaults) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
         self._defaults = defaults
 
     async def create_topics(
@@ -169,7 +169,7 @@ class TopicHandler:
 
         async def work() -> None:
             topic = self._gateway.topic(name)
-            shard = self._view.shard_at(topic, index)
+            shard = self._cache.shard_at(topic, index)
             if shard is None:
                 raise UnknownTopicError(f"topic {name!r} has no partition {index}", name=name)
             refuse_internal(topic)

@@ -6,9 +6,9 @@ from antiphon.errors import AntiphonError, NotReadyError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.cluster_view import ClusterView
-from antiphon.kafka.fetch import epoch_mismatch
+from antiphon.kafka.handlers.fetch import epoch_mismatch
 from antiphon.kafka.messages import offsets as m
+from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.metadata import ShardMeta
 
 LATEST: Final = -1
@@ -21,16 +21,16 @@ EPOCH_MAX: Final = (1 << 31) - 1
 FIRST_OFFSET_NOT_AVAILABLE: Final = 5
 
 
-class OffsetsHandler:
+class LogOffsetsHandler:
     """Answers about positions in shards that this node leads."""
 
-    def __init__(self, gateway: Gateway, view: ClusterView) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
         self._gateway = gateway
-        self._view = view
+        self._cache = cache
 
     def _shard(self, topic: str, index: int) -> ShardMeta | None:
         try:
-            return self._view.shard_at(self._gateway.topic(topic), index)
+            return self._cache.shard_at(self._gateway.topic(topic), index)
         except UnknownTopicError:
             return None
 

@@ -6,11 +6,11 @@ from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.cluster_view import ClusterView
-from antiphon.kafka.group_coordinator import GroupCoordinator
-from antiphon.kafka.group_types import Join, Sync
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.types import Join, Sync
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.metadata_cache import MetadataCache
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
@@ -23,8 +23,8 @@ FIRST_PROTOCOL_TYPE: Final = 7
 class GroupHandler:
     """Takes requests to the coordinator's calls, and their answers back."""
 
-    def __init__(self, view: ClusterView, coordinator: GroupCoordinator) -> None:
-        self._view = view
+    def __init__(self, cache: MetadataCache, coordinator: GroupCoordinator) -> None:
+        self._cache = cache
         self._coordinator = coordinator
 
     # -- FindCoordinator ------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class GroupHandler:
             shard = await self._coordinator.locate(key)
         except AntiphonError as error:
             return failed(code.COORDINATOR_NOT_AVAILABLE, error.message)
-        node = self._view.endpoints.get(self._view.leader_of(shard))
+        node = self._cache.endpoints.get(self._cache.leader_of(shard))
         if node is None:
             return failed(code.COORDINATOR_NOT_AVAILABLE, "the group's shard has no leader now")
         return cm.FoundCoordinator(

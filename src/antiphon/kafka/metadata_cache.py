@@ -19,7 +19,7 @@ class _Derived(NamedTuple):
     alive: frozenset[int]
 
 
-class ClusterView:
+class MetadataCache:
     """Look-ups over the gateway's metadata."""
 
     def __init__(self, gateway: Gateway) -> None:
