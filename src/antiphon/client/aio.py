@@ -268,7 +268,7 @@ class AsyncClient:
             if asyncio.get_running_loop().time() > deadline:
                 topic, shard = moving[0]
                 raise TimedOutError(
-                    f"{len(moving)} shards are still on their way; {topic}/{shard.index} from "
+                    f"{len(moving)} shards are still being moved; {topic}/{shard.index} from "
                     f"{list(shard.ensemble)} to {list(shard.goal)}"
                 )
             await asyncio.sleep(MOVES_POLL_S)
@@ -281,7 +281,7 @@ class AsyncClient:
         """Nodes, topics and shards as a node knows them now."""
         await self._cluster.refresh()
         if self._cluster.meta is None:
-            raise UnavailableError("no node gave the metadata")
+            raise UnavailableError("no node returned the metadata")
         return self._cluster.meta
 
     async def node_status(self, node_id: int, *, timeout_s: float | None = None) -> StatusReply:
@@ -381,7 +381,9 @@ class AsyncClient:
         await self._cluster.refresh()
         while not seen():
             if asyncio.get_running_loop().time() > deadline:
-                raise TimedOutError("the change was made, but the node that was asked has not heard of it")
+                raise TimedOutError(
+                    "the change was made, but the metadata of the asked node does not show it yet"
+                )
             await self._cluster.refresh(news=True)
 
 

@@ -111,7 +111,7 @@ class Link:
             left = deadline - time.monotonic()
             if left <= 0:
                 where = f"{self.address[0]}:{self.address[1]}"
-                raise TimeoutError(f"{where} did not take a request within {timeout_s:.1f} s")
+                raise TimeoutError(f"{where} did not accept a request within {timeout_s:.1f} s")
             self._socket.settimeout(left)
             sent = self._socket.sendmsg(list(islice(waiting, SEND_PARTS_MAX)))
             while waiting and sent >= len(waiting[0]):
@@ -396,7 +396,7 @@ class Cluster(Closes):
         for node in self.metadata(refresh=False).nodes:
             if node.node_id == node_id and node.native:
                 return _address(node.native)
-        raise UnreachableError(f"node {node_id} is not a node of the cluster at {self._places()}")
+        raise UnreachableError(f"node {node_id} is no node of the cluster at {self._places()}")
 
     def followers_of(self, shard_id: int) -> list[int]:
         """Nodes that hold a full member's replica of the shard, the leader left out, as far as is known here."""

@@ -267,7 +267,7 @@ class AsyncLogBackedStore(Generic[StateT]):
                     "no answer in time; whether the operation is in the log is not known", sent=True
                 ) from None
             raise TimedOutError(
-                "the operation's turn did not come in time; it was not sent", sent=False
+                "the operation waited in the queue until its time was over; it was not sent", sent=False
             ) from None
 
     async def submit_many(
@@ -402,8 +402,8 @@ class AsyncLogBackedStore(Generic[StateT]):
             else:
                 call.fail(
                     OffsetMismatchError(
-                        f"the operation was judged on the state at offset {batch.expected}, but somebody else wrote there; "
-                        "it was not carried out",
+                        f"the operation was judged on the state at offset {batch.expected}, but another writer appended "
+                        "there; it was not carried out",
                         expected=batch.expected,
                         actual=self._upcoming,
                     )

@@ -172,7 +172,7 @@ def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay:
     if must_stay(meta, node):
         raise InvalidRequestError(
             f"node {node} leads {named(state, meta.shard_id)}, whose topic has election=manual: nobody else "
-            "is made its leader without being asked; move leadership first: `antiphon shard elect`",
+            "becomes its leader automatically; move leadership first: `antiphon shard elect`",
             node=node,
             shard=meta.shard_id,
         )

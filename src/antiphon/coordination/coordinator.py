@@ -405,7 +405,9 @@ class Coordinator:
             raise UnknownShardError(f"no shard {request.shard_id}")
         options = self._elections.options_of(record)
         if options.is_multi:
-            raise InvalidRequestError(f"shard {request.shard_id} has no leader: each of its replicas writes")
+            raise InvalidRequestError(
+                f"shard {request.shard_id} has no leader: each of its replicas writes (writers=multi)"
+            )
         meta = record.meta
         wanted = request.node
         if wanted >= 0:
@@ -446,7 +448,7 @@ class Coordinator:
             others = [node for node in meta.live if node != meta.leader and node in meta.ensemble]
             if not others:
                 raise UnavailableError(
-                    f"nobody keeps up with node {meta.leader}, which leads shard {meta.shard_id}"
+                    f"no replica keeps up with node {meta.leader}, which leads shard {meta.shard_id}"
                 )
             wanted = min(others, key=lambda node: (self._model.led_by.get(node, 0), node))
         self._ledger.send(meta.leader, TransferLeadership(meta.shard_id, meta.term, wanted))

@@ -157,8 +157,8 @@ def check(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) ->
         )
     if minority and not accepts:
         raise InvalidRequestError(
-            f"commit={rule} acknowledges what a majority of {replicas} replicas may never get: an election can lose it; use "
-            f"at_least({replicas // 2 + 1}) or more, or accept.split.brain=true to take that loss",
+            f"commit={rule} acknowledges entries that a majority of {replicas} replicas may never get, so an election can "
+            f"lose them; use at_least({replicas // 2 + 1}) or more, or accept.split.brain=true to accept that loss",
         )
     return found
 
@@ -179,7 +179,7 @@ def _check_single(found: Replication, replicas: int, kind: Kind) -> None:
     if kind is Kind.TABLE and found.commit.kind is CommitKind.LOCAL:
         raise InvalidRequestError(
             "commit=local is not for tables: what a leader has applied and then loses in a fail-over cannot be taken back "
-            "out of its store (S4.12); use writers=multi, whose merge needs no taking back, or a topic"
+            "out of its store (S4.12); use writers=multi, which merges and needs no undo, or a topic"
         )
 
 

@@ -130,22 +130,23 @@ class Splits:
         if topic.kind is not Kind.TABLE:
             raise InvalidRequestError(f"{topic.name!r} is a topic: only the shards of tables are split")
         if topic.internal:
-            raise InvalidRequestError(f"table {topic.name!r} belongs to the nodes and cannot be split")
+            raise InvalidRequestError(f"table {topic.name!r} belongs to the cluster and cannot be split")
         options = replication_of(topic.profile, topic.config)
         if options.is_multi:
             raise InvalidRequestError(
-                f"every replica of {topic.name!r} takes writes: nobody could freeze a part of it, so it cannot be split"
+                f"every replica of {topic.name!r} accepts writes (writers=multi), so no leader could freeze a part of it: "
+                "it cannot be split"
             )
         if options.unclean:
             raise InvalidRequestError(
-                f"{topic.name!r} allows unclean elections, which could take back that keys have moved: it cannot be split"
+                f"{topic.name!r} allows unclean elections, which could undo the move of keys: it cannot be split"
             )
         rule = options.commit
         if rule.kind is CommitKind.LOCAL or (
             rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(meta.ensemble)
         ):
             raise InvalidRequestError(
-                f"commit={rule} can lose what it acknowledged, a freeze too: {topic.name!r} cannot be split"
+                f"commit={rule} can lose acknowledged entries, and so a freeze: {topic.name!r} cannot be split"
             )
         if meta.split is not None or meta.shard_id in self._child_of:
             raise InvalidRequestError(f"shard {meta.shard_id} is being split already")

@@ -55,7 +55,7 @@ def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
     topic = find(ledger.model, request.name)
     if topic.internal and (request.config or request.shards is not None):
         raise InvalidRequestError(
-            f"{topic.kind.value} {topic.name!r} belongs to the nodes: only the number of its replicas can be changed"
+            f"{topic.kind.value} {topic.name!r} belongs to the cluster: only the number of its replicas can be changed"
         )
     config = {normal_name(name): value for name, value in topic.config.items()}
     for name, value in request.config.items():
@@ -84,7 +84,7 @@ def check_delete(state: ClusterState, name: str) -> TopicMeta:
     """The topic that may be deleted."""
     topic = find(state, name)
     if topic.internal:
-        raise InvalidRequestError(f"{topic.kind.value} {name!r} belongs to the nodes and cannot be deleted")
+        raise InvalidRequestError(f"{topic.kind.value} {name!r} belongs to the cluster and cannot be deleted")
     return topic
 
 
@@ -107,7 +107,7 @@ def _check_fixed(topic: TopicMeta, wanted: Replication) -> None:
         if old != new:
             raise InvalidRequestError(
                 f"{name} is decided when a {topic.kind.value} is made: {topic.name!r} has {name}={old}, which cannot become "
-                f"{new}; make a new one and copy"
+                f"{new}; create a new one and copy"
             )
 
 

@@ -113,7 +113,7 @@ def rule_named(name: str) -> ConflictRule:
             register_rule(name, found.load())
     if name not in _rules:
         raise InvalidRequestError(
-            f"there is no conflict rule {name!r} on this node: {', '.join(sorted(_rules))} are there, and packages add "
+            f"there is no conflict rule {name!r} on this node: {', '.join(sorted(_rules))} are known, and packages add "
             f"theirs by the entry point group {ENTRY_POINTS!r}"
         )
     return _rules[name]
