@@ -4,21 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.replication.replica_state import TRANSITIONS
+from antiphon.replication.replica_state import TRANSITIONS, Role
 from antiphon.tools.diagrams import main, redraw, requirement_table, state_diagram
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
+ROLES = state_diagram(TRANSITIONS, Role.NOT_MEMBER, Role.FENCED)
 
 
 def test_the_documentation_is_current(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(DOCS), "--check"]) == 0, capsys.readouterr().out
-    assert state_diagram(DOCS.parent) in (DOCS / "protocol.md").read_text(encoding="utf-8")
+    assert ROLES in (DOCS / "protocol.md").read_text(encoding="utf-8")
 
 
 def test_the_diagram_has_every_edge_once() -> None:
-    edges = [
-        line for line in state_diagram(DOCS.parent).splitlines() if " --> " in line and "[*]" not in line
-    ]
+    edges = [line for line in ROLES.splitlines() if " --> " in line and "[*]" not in line]
     assert len(edges) == len(set(edges)) == len(TRANSITIONS)
     assert "    Fenced --> Leader: BecomeLeader" in edges
 
@@ -34,7 +33,7 @@ def test_a_stale_page_is_found_and_redrawn(tmp_path: Path, capsys: pytest.Captur
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("after\n")
-    assert state_diagram(DOCS.parent) in text
+    assert ROLES in text
     assert main([str(tmp_path), "--check"]) == 0
     assert "redrawn" in capsys.readouterr().out
 

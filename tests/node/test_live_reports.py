@@ -2,6 +2,7 @@
 
 from antiphon.model.requests import CreateTopic
 from antiphon.partition.live_reports import live_set
+from antiphon.replication.replica_state import LogCondition
 from tests.node.in_process import cluster_of, eventually, run
 
 
@@ -21,7 +22,8 @@ def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
             follower = nodes.nodes[other].hosts[shard_id].single_writer
             assert follower is not None
             replica = follower.replica
-            replica.damaged, replica._repair_floor = True, replica.term  # as it is opened with a damaged log
+            repair = replica._state.repair  # as it is opened with a damaged log
+            repair.condition, repair.floor = LogCondition.DAMAGED, replica.term
             await nodes.append(shard_id, b"two")
             await eventually(lambda: live_set(leader, before).lagging == (other,))
             assert other not in live_set(leader, before).live

@@ -22,7 +22,7 @@ def _assert_same(shard: Shard) -> None:
     assert logs[3] == logs[1][: len(logs[3])]
     for host in shard.hosts.values():
         assert host.replica.log_end == host.log.log_end
-        assert host.replica.terms.items() == host.log.terms.items()
+        assert host.replica.log.terms.items() == host.log.terms.items()
 
 
 def test_an_append_out_of_an_answer_does_not_take_the_place_of_the_replicas_own_entries() -> None:

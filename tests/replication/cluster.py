@@ -6,6 +6,7 @@ Node 0 is the coordinator: what is sent to it is kept in `Cluster.told`.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
@@ -25,6 +26,7 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.follower_cursor import FollowerStatus
@@ -59,6 +61,11 @@ def index_of(entries: Sequence[Entry], start: EntryId = EMPTY) -> TermIndex:
     for entry in entries:
         terms.append(entry.term, entry.next_offset)
     return terms
+
+
+def commit_by(replica: Replica | RaftReplica, rule: str) -> list[Action]:
+    """The topic's commit rule changes while it lives."""
+    return replica.set_config(replace(replica.config, commit=CommitRule.parse(rule)))
 
 
 class Host:
@@ -352,7 +359,7 @@ class Cluster:
         """Carry out a SendSnapshot of `source`: a snapshot at `at`, by default at its log's start."""
         host, target = self.hosts[source], self.hosts[to]
         host.snapshots.remove(to)
-        where = at or host.replica.terms.start
+        where = at or host.replica.log.terms.start
         self.receive(source, to, SnapshotOffer(SHARD, host.replica.term, source, where))
         target.run(target.replica.snapshot_installed(where))
         host.run(host.replica.snapshot_sent(to, where))
@@ -363,7 +370,7 @@ class Cluster:
         host.replica.trimmed(log_start)
         host.log = [entry for entry in host.log if entry.base_offset >= log_start]
         host.disk = [entry for entry in host.disk if entry.base_offset >= log_start]
-        host.log_start = host.start = host.replica.terms.start
+        host.log_start = host.start = host.replica.log.terms.start
 
     def crash(self, node: NodeId) -> None:
         self.hosts[node].crash()

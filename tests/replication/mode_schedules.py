@@ -26,7 +26,7 @@ from antiphon.replication.messages import (
 )
 from antiphon.replication.quorum import majority
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host
+from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host, commit_by
 from tests.replication.live_cluster import LiveCluster
 from tests.replication.test_random_schedules import Schedule
 
@@ -54,7 +54,7 @@ class CoordinatedSchedule(Schedule):
             if replica.ready and replica.term == max(self.cluster.leaders):
                 held = {entry.base_offset: entry for entry in self.cluster[node].log}
                 for entry in self.cluster.chosen:
-                    if entry.base_offset >= replica.log_start:
+                    if entry.base_offset >= replica.log.terms.log_start:
                         assert held.get(entry.base_offset) == entry, f"{node} leads without {entry}"
 
     def holds(self, host: Host, entry: Entry) -> bool:
@@ -315,7 +315,7 @@ class LiveSchedule(CoordinatedSchedule):
         self.run_ticks()
         assert set(self.cluster.live) == set(self.cluster.ensemble)
         for host in self.hosts:
-            ends = {host.replica.log_end, host.replica.high_watermark, host.replica.durable_end}
+            ends = {host.replica.log_end, host.replica.high_watermark, host.replica.log.durable_end}
             assert ends == {leader.replica.log_end}, (host.node, ends)
             start = max(host.log_start.offset, leader.log_start.offset)
             ours, theirs = ([e for e in one.log if e.base_offset >= start] for one in (host, leader))
@@ -375,17 +375,17 @@ class EarlySchedule(CoordinatedSchedule):
         return [*usual, (3, self.set_rule), (2, self.part), (0 if self.votes else 3, self.new_term)]
 
     def set_rule(self) -> None:
-        rule = CommitRule.parse(self.random.choice(self.RULES))
+        rule = self.random.choice(self.RULES)
         for host in self.living():
             if self.random.random() < 0.7:
-                host.run(host.replica.set_commit(rule))
+                host.run(commit_by(host.replica, rule))
 
     def check_commits(self) -> None:
         super().check_commits()
         for host in self.living():
             replica = host.replica
-            assert replica.settled <= replica.commit_mark <= replica.log_end
-            assert replica.high_watermark in {replica.settled, replica.commit_mark}
+            assert replica.settled <= replica.log.commit_mark <= replica.log_end
+            assert replica.high_watermark in {replica.settled, replica.log.commit_mark}
             self.check_settled(host)
 
     def check_settled(self, host: Host) -> None:

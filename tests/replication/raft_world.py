@@ -13,7 +13,6 @@ from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import Entry, NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
-from antiphon.replication.raft_voter import RaftVoter
 from antiphon.replication.replica_state import LogCondition, Role
 from tests.replication.cluster import SHARD, Cluster, Host, term_start
 
@@ -143,11 +142,11 @@ class MemberCluster(Cluster):
         host, target = self.hosts[source], self.hosts[to]
         host.snapshots.remove(to)
         replica = self.voter(source)
-        where = at or replica.terms.start
+        where = at or replica.log.terms.start
         members = replica.members_at(where.offset)
         self.receive(source, to, SnapshotOffer(SHARD, replica.term, source, where, members))
         receiver = target.replica
-        assert isinstance(receiver, RaftVoter)
+        assert isinstance(receiver, RaftReplica)
         target.run(receiver.snapshot_installed(where))
         host.run(replica.snapshot_sent(to, where))
 

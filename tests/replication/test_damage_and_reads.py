@@ -150,7 +150,7 @@ def test_a_snapshot_is_committed_when_it_is_durable() -> None:
     cluster = trimmed()
     cluster[3].auto_sync = False
     cluster.snapshot(1, 3)
-    assert cluster.replica(3).high_watermark < cluster.replica(3).log_start
+    assert cluster.replica(3).high_watermark < cluster.replica(3).log.terms.log_start
     cluster[3].sync()
     assert cluster[3].took(Commit)[-1] == Commit(3)
 

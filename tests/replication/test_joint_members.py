@@ -2,7 +2,6 @@
 
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import ReadReady
-from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Ack,
@@ -15,7 +14,7 @@ from antiphon.replication.messages import (
     StaleTerm,
 )
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, Cluster, cursor_of
+from tests.replication.cluster import COORDINATOR, SHARD, Cluster, commit_by, cursor_of
 
 JOINT = Members((1, 4, 5), (1, 2, 3))
 
@@ -154,7 +153,7 @@ def test_s0_2_an_old_term_cannot_be_told_of_new_members() -> None:
 def test_s0_2_a_joint_term_is_reported_when_the_new_voters_have_settled_it_whatever_acknowledges() -> None:
     cluster = growing()
     for host in cluster.hosts.values():
-        host.run(host.replica.set_commit(CommitRule.parse("local")))
+        host.run(commit_by(host.replica, "local"))
     heads = cluster.fence(2, 1, 2, 3, 4, 5)
     cluster.isolate(4, 5)
     del heads[1]

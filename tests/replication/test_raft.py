@@ -127,7 +127,7 @@ def test_a_broken_connection_to_the_leader_shortens_the_wait() -> None:
 def test_a_broken_connection_to_another_follower_does_not() -> None:
     cluster = elected()
     before = cluster.replica(2).term
-    cluster[2].run(cluster.replica(2).leader_lost_hint(3))
+    cluster[2].run(cluster.replica(2).peer_lost(3))
     cluster.tick(20)
     assert cluster.replica(2).term == before
     assert cluster.leading == [1]
@@ -136,10 +136,10 @@ def test_a_broken_connection_to_another_follower_does_not() -> None:
 def test_a_hint_alone_does_not_depose_a_leader_that_others_hear() -> None:
     cluster = elected()
     cluster.isolate(2)
-    cluster[2].run(cluster.replica(2).leader_lost_hint(1))
+    cluster[2].run(cluster.replica(2).peer_lost(1))
     cluster.tick(8)
     cluster.heal()
-    cluster.receive(2, 3, RequestVote(SHARD, 2, 2, cluster.replica(2).head, pre_vote=True))
+    cluster.receive(2, 3, RequestVote(SHARD, 2, 2, cluster.replica(2).log.terms.end, pre_vote=True))
     assert cluster.between(3, 2, VoteReply) == [VoteReply(SHARD, 2, granted=False, pre_vote=True)]
 
 

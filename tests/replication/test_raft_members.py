@@ -100,7 +100,7 @@ def test_a_voter_is_replaced_in_two_steps() -> None:
     assert cluster.heard(1)[-4:] == [(joint, False), (joint, True), (final, False), (final, True)]
     for node in (1, 2, 4):
         assert cluster.heard(node)[-2:] == [(final, False), (final, True)]
-        assert cluster.voter(node).ensemble == (1, 2, 4)
+        assert cluster.voter(node).members.voting == (1, 2, 4)
     cluster.crash(1)
     cluster.tick(40)
     assert cluster.leader in {2, 4}
@@ -368,7 +368,7 @@ def test_who_is_no_voter_by_an_entry_that_may_be_undone_can_still_be_elected() -
     cluster.drop()
     cluster.crash(1)
     cluster.restart(1)
-    assert cluster.voter(1).ensemble == (4,)
+    assert cluster.voter(1).members.voting == (4,)
     cluster.tick(60)
     assert cluster.voter(4).settled_members == Members((4,))
     assert cluster.leader == 4
@@ -480,7 +480,7 @@ def test_a_replica_that_joins_does_not_vote_for_a_candidate_of_long_ago() -> Non
     cluster.cut = {pair for pair in cluster.cut if not {2, 3, 1} >= set(pair)}
     cluster.change((4, 5), (2, 3))
     for node in (2, 3):
-        cluster.receive(1, node, RequestVote(SHARD, 9, 1, cluster.voter(1).head))
+        cluster.receive(1, node, RequestVote(SHARD, 9, 1, cluster.voter(1).log.terms.end))
         assert cluster.between(node, 1, VoteReply)[-1] == VoteReply(SHARD, 9, granted=False)
     cluster.heal()
     cluster.tick(60)
@@ -560,7 +560,7 @@ def test_who_forgot_and_asks_former_members_counts_the_first_leader_it_meets_as_
     term = cluster.voter(leader).term
     cluster.wipe(victim)
     cluster.restart(victim)
-    assert cluster.voter(victim).ensemble == (1, 2, 3), "by metadata that is not new"
+    assert cluster.voter(victim).members.voting == (1, 2, 3), "by metadata that is not new"
     for former in {1, 2, 3} - {victim}:
         cluster.receive(former, victim, TermReply(SHARD, 0))
     cluster.tick(3)

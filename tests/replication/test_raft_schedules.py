@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
-from antiphon.replication import raft, raft_members
+from antiphon.replication import membership, raft_members
 from antiphon.replication.actions import Action, AppendLog, MembersChanged, RoleChanged
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.local_log import LocalLog
@@ -210,7 +210,7 @@ class Schedule:
         living = self.living()
         host = self.random.choice(living) if living else None
         if host is not None and not host.writes:
-            limit = min(host.replica.high_watermark, host.replica.durable_end)
+            limit = min(host.replica.high_watermark, host.replica.log.durable_end)
             ends = [entry.next_offset for entry in host.log if entry.next_offset <= limit]
             if ends:
                 self.cluster.trim(host.node, self.random.choice(ends))
@@ -240,7 +240,7 @@ class Schedule:
     def transfer(self) -> None:
         for node in self.leaders():
             replica = self.cluster.voter(node)
-            self.cluster[node].run(replica.transfer_leadership(self.random.choice(replica.ensemble)))
+            self.cluster[node].run(replica.transfer_leadership(self.random.choice(replica.members.voting)))
             self.transfers += 1
 
     def take_away(self) -> None:
@@ -291,7 +291,7 @@ class Schedule:
         best = self.cluster[leader]
         for node in members.everybody:
             host = self.cluster[node]
-            ends = {host.replica.log_end, host.replica.high_watermark, host.replica.durable_end}
+            ends = {host.replica.log_end, host.replica.high_watermark, host.replica.log.durable_end}
             assert ends == {best.replica.log_end}, (node, ends)
             theirs = [entry for entry in host.log if entry.base_offset >= best.log_start.offset]
             assert theirs == [entry for entry in best.log if entry.base_offset >= host.log_start.offset]
@@ -360,7 +360,7 @@ def change_in_one_step(patch: pytest.MonkeyPatch) -> None:
         entry = right(current, *args, **kwargs)
         return None if entry is None else Members(entry.voters, (), entry.learners)
 
-    patch.setattr(raft, "next_members", next_members)
+    patch.setattr(membership, "next_members", next_members)
 
 
 def keep_members_of_a_cut_tail(patch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ class Schedule:
 
     def trim(self) -> None:
         host = self.random.choice(self.living())
-        limit = min(host.replica.settled, host.replica.durable_end)
+        limit = min(host.replica.settled, host.replica.log.durable_end)
         ends = [entry.next_offset for entry in host.log if entry.next_offset <= limit]
         if ends and not host.writes:
             self.cluster.trim(host.node, self.random.choice(ends))
@@ -247,7 +247,7 @@ class Schedule:
         best = self.cluster[leader]
         for host in self.hosts:
             replica = host.replica
-            ends = {replica.log_end, replica.high_watermark, replica.durable_end}
+            ends = {replica.log_end, replica.high_watermark, replica.log.durable_end}
             assert ends == {best.replica.log_end}, (host.node, ends)
             theirs = [entry for entry in host.log if entry.base_offset >= best.log_start.offset]
             ours = [entry for entry in best.log if entry.base_offset >= host.log_start.offset]

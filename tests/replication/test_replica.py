@@ -159,7 +159,7 @@ def test_a_truncate_that_names_a_point_which_the_follower_has_is_obeyed() -> Non
     cluster.fence(3, 3)
     cluster.receive(1, 3, Truncate(SHARD, 3, 1, EntryId(1, 2)))
     assert cluster.between(3, 1, TruncateReply) == [TruncateReply(SHARD, 3, EntryId(1, 2))]
-    assert (cluster.replica(3).role, cluster.replica(3).head) == (Role.FOLLOWER, EntryId(1, 2))
+    assert (cluster.replica(3).role, cluster.replica(3).log.terms.end) == (Role.FOLLOWER, EntryId(1, 2))
 
 
 def test_a_late_truncate_does_not_cut_what_was_acknowledged_meanwhile() -> None:

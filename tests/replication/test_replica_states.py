@@ -1,9 +1,11 @@
 """The four states and eleven edges (S0.4): each legal edge is taken, each other event changes nothing."""
 
 from collections.abc import Callable
+from enum import StrEnum
 
 import pytest
 
+from antiphon.invariants import InvariantError
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import (
     AddFollower,
@@ -15,7 +17,17 @@ from antiphon.replication.messages import (
     SnapshotOffer,
     Truncate,
 )
-from antiphon.replication.replica_state import TRANSITIONS, Event, Role, next_role
+from antiphon.replication.replica_state import (
+    CANDIDACIES,
+    LEADER_PHASES,
+    LOG_CONDITIONS,
+    TRANSITIONS,
+    Event,
+    LogCondition,
+    Role,
+    next_role,
+    next_state,
+)
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster
 
 TERM = 5
@@ -61,6 +73,25 @@ def test_there_are_four_states_and_eleven_edges() -> None:
     assert len(TRANSITIONS) == 11
 
 
+@pytest.mark.parametrize("table", [CANDIDACIES, LEADER_PHASES, LOG_CONDITIONS])
+def test_an_edge_that_a_table_lacks_is_a_bug(table: dict[tuple[StrEnum, StrEnum], StrEnum]) -> None:
+    states = {type(state) for state, _ in table}.pop()
+    events = {type(event) for _, event in table}.pop()
+    for state in states:
+        for event in events:
+            if (state, event) in table:
+                assert next_state(table, state, event) is table[state, event]
+            else:
+                with pytest.raises(InvariantError, match="no edge"):
+                    next_state(table, state, event)
+
+
+def test_no_state_is_a_dead_end_but_a_sound_log() -> None:
+    for table in (CANDIDACIES, LEADER_PHASES, LOG_CONDITIONS):
+        lasting = set(table.values()) - {state for state, _ in table}
+        assert lasting <= {LogCondition.SOUND}
+
+
 LEGAL = sorted(TRANSITIONS)
 ILLEGAL = sorted((role, event) for role in Role for event in Event if (role, event) not in TRANSITIONS)
 
@@ -77,14 +108,14 @@ def test_an_illegal_edge_is_refused(role: Role, event: Event) -> None:
     """Also where a message would be a violation by the sender, as an Append of another leader in a leader's term."""
     cluster = in_role(role)
     replica = cluster.replica(1)
-    before = (replica.term, replica.head, replica.high_watermark, replica.leader)
+    before = (replica.term, replica.log.terms.end, replica.high_watermark, replica.leader)
     if role is Role.LEADER and event in {Event.REPLICATE, Event.SNAPSHOT}:
         with pytest.raises(RuntimeError, match="both lead"):
             cluster.receive(*_addressed(event, cluster))
     elif (role, event) != (Role.LEADER, Event.BECOME_LEADER):  # that one is answered again, see test_replica
         cluster.receive(*_addressed(event, cluster))
     assert replica.role is role
-    assert (replica.term, replica.head, replica.high_watermark, replica.leader) == before
+    assert (replica.term, replica.log.terms.end, replica.high_watermark, replica.leader) == before
 
 
 def _addressed(event: Event, cluster: Cluster) -> tuple[int, int, AnyMessage]:

@@ -82,7 +82,7 @@ def test_c4_three_ways_to_choose_a_leader_end_in_the_same_fence() -> None:
     appointed.receive(COORDINATOR, 2, NewTerm(SHARD, 5))
     voting = Cluster(nodes=3, raft=True)
     voting[2].auto_sync = False
-    voting.receive(3, 2, RequestVote(SHARD, 5, 3, voting.replica(3).head))
+    voting.receive(3, 2, RequestVote(SHARD, 5, 3, voting.replica(3).log.terms.end))
     for cluster in (appointed, voting):
         replica = cluster.replica(2)
         assert (replica.term, replica.role) == (5, Role.FENCED)
@@ -95,7 +95,7 @@ def test_c4_three_ways_to_choose_a_leader_end_in_the_same_fence() -> None:
         assert cluster[2].term == 5
         (promise,) = (message for source, _, message in cluster.sent[said:] if source == 2)
         assert isinstance(promise, NewTermReply | VoteReply)
-        old = Append(SHARD, 4, 1, replica.head, 0, 0)
+        old = Append(SHARD, 4, 1, replica.log.terms.end, 0, 0)
         cluster.receive(1, 2, old)
         assert cluster.sent[-1] == (2, 1, StaleTerm(SHARD, 5)), "and nothing of an older term is obeyed"
 
@@ -122,7 +122,7 @@ def test_c5_what_precedes_is_always_checked_and_truncate_only_saves_questions() 
         cluster = Cluster(logs={1: start, 2: start, 3: (*start, term_start(2, 3))}, terms={1: 1, 2: 1, 3: 2})
         cluster.lead(1, 3, 2)
         cluster.fence(3, 3)
-        cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 3, node=3, head=cluster.replica(3).head))
+        cluster.receive(COORDINATOR, 1, AddFollower(SHARD, 3, node=3, head=cluster.replica(3).log.terms.end))
         if is_lost:
             cluster.drop(3)
         cluster.deliver()
@@ -266,7 +266,7 @@ def test_c2_data_is_streamed_and_a_report_of_progress_is_the_acknowledgement() -
     assert {type(message) for source, to, message in cluster.sent if (source, to) == (2, 1)} == {Ack}
     ends = [ack.end.offset for ack in acks]
     assert ends == [cursor.ack_offset + 1, cursor.ack_offset + 2, cursor.ack_offset + 3]
-    assert acks[-1].end == cluster.replica(2).head == cluster.replica(1).head
+    assert acks[-1].end == cluster.replica(2).log.terms.end == cluster.replica(1).log.terms.end
     assert cursor_of(cluster, 1, 2).ack_offset == ends[-1]
 
 

@@ -49,7 +49,7 @@ def test_s0_02_the_ensemble_may_be_another_in_the_next_term() -> None:
     cluster.deliver()
     cluster.ensemble = (1, 2, 3, 4, 5)
     cluster.lead(1, 2)
-    assert cluster.replica(1).ensemble == (1, 2, 3, 4, 5)
+    assert cluster.replica(1).members.voting == (1, 2, 3, 4, 5)
     cluster.isolate(2, 3)
     cluster.propose(1, "b")
     cluster.deliver()

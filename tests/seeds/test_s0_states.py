@@ -143,7 +143,7 @@ def test_s0_04_no_role_changes_without_passing_through_fenced() -> None:
 
 def test_s0_05_not_member_is_who_is_not_in_the_ensemble() -> None:
     cluster = in_role(Role.NOT_MEMBER)
-    assert 1 not in cluster.replica(1).ensemble
+    assert 1 not in cluster.replica(1).members.voting
     assert cluster.replica(1).receive(2, Append(SHARD, 1, 2, EMPTY, 0, 1)) == []
     assert [cluster.replica(node).role for node in (2, 3, 4)] == [Role.FENCED] * 3, "members, before any term"
 
@@ -241,7 +241,11 @@ def test_s0_37_a_snapshot_installs_state_on_a_fenced_or_following_node(role: Rol
     cluster.receive(2, 1, SnapshotOffer(SHARD, term, 2, EntryId(4, 40)))
     cluster[1].run(cluster.replica(1).snapshot_installed(EntryId(4, 40)))
     replica = cluster.replica(1)
-    assert (replica.role, replica.head, replica.high_watermark) == (Role.FOLLOWER, EntryId(4, 40), 40)
+    assert (replica.role, replica.log.terms.end, replica.high_watermark) == (
+        Role.FOLLOWER,
+        EntryId(4, 40),
+        40,
+    )
 
 
 def test_s0_38_add_follower_extends_a_running_leader_without_a_new_term() -> None:

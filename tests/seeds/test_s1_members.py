@@ -83,11 +83,11 @@ def test_s1_09_members_that_were_cut_off_count_no_longer() -> None:
     cluster = with_learner()
     cluster.isolate(1)
     to_four(cluster)
-    assert cluster.voter(1).ensemble == (1, 2, 3, 4)
+    assert cluster.voter(1).members.voting == (1, 2, 3, 4)
     cluster.tick(40)
     cluster.heal()
     cluster.tick(6)
-    assert cluster.voter(1).ensemble == (1, 2, 3)
+    assert cluster.voter(1).members.voting == (1, 2, 3)
 
 
 def test_s1_29_a_majority_of_one_set_does_not_make_a_leader() -> None:
@@ -106,7 +106,7 @@ def test_s1_29_a_majority_of_one_set_does_not_make_a_leader() -> None:
     cluster.heal()
     cluster.tick(40)
     assert cluster.leader in {2, 3, leader}
-    assert {cluster.voter(node).ensemble for node in range(1, 6)} == {(1, 2, 3)}
+    assert {cluster.voter(node).members.voting for node in range(1, 6)} == {(1, 2, 3)}
 
 
 def test_s1_34_an_older_terms_members_are_committed_by_an_entry_of_the_current_term_only() -> None:

@@ -11,7 +11,6 @@ import pytest
 from antiphon.invariants import InvariantError
 from antiphon.records.entry_id import EMPTY, EntryId, TermIndex
 from antiphon.replication.actions import LostTail, ReadReady, ResetLog
-from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members
@@ -27,7 +26,7 @@ from antiphon.replication.messages import (
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import LogCondition, Role
 from antiphon.replication.restored_state import RestoredState
-from tests.replication.cluster import COORDINATOR, SHARD, Host, cursor_of, term_start
+from tests.replication.cluster import COORDINATOR, SHARD, Host, commit_by, cursor_of, term_start
 from tests.replication.live_cluster import LIVE_CONFIG, LiveCluster
 
 
@@ -517,7 +516,7 @@ def test_c1_a_read_under_the_live_rule_is_confirmed_by_all_who_may_lead_next() -
 
 def test_c1_only_a_live_member_is_appointed_and_the_rule_of_the_topic_does_not_matter_then() -> None:
     cluster = led()
-    cluster[1].run(cluster.replica(1).set_commit(CommitRule.parse("local")))
+    cluster[1].run(commit_by(cluster.replica(1), "local"))
     cluster.isolate(1)
     cluster.propose(1, "a")
     assert cluster.replica(1).high_watermark == 0

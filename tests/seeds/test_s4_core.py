@@ -17,7 +17,16 @@ from antiphon.replication.messages import Ack, AddFollower, Append, BecomeLeader
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
-from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host, cursor_of, entries, term_start
+from tests.replication.cluster import (
+    COORDINATOR,
+    SHARD,
+    Cluster,
+    Host,
+    commit_by,
+    cursor_of,
+    entries,
+    term_start,
+)
 
 
 class MayLose(Cluster):
@@ -339,7 +348,7 @@ def test_s4_18_an_asynchronous_commit_needs_the_local_log_only() -> None:
     assert commits(cluster[1])[-1] == 1, "not before it is logged"
     cluster[1].sync()
     assert commits(cluster[1])[-1] == 2
-    assert cluster.replica(1).commit_mark == cluster.replica(1).high_watermark == 2
+    assert cluster.replica(1).log.commit_mark == cluster.replica(1).high_watermark == 2
     assert cluster.replica(1).settled == 1, "but an election may still lose it"
 
 
@@ -349,9 +358,9 @@ def test_s4_18_both_marks_may_move_at_once() -> None:
     cluster[1].auto_sync = False
     cluster.propose(1, "a")
     cluster.deliver()
-    assert (cluster.replica(1).settled, cluster.replica(1).commit_mark) == (1, 1)
+    assert (cluster.replica(1).settled, cluster.replica(1).log.commit_mark) == (1, 1)
     cluster[1].sync()
-    assert (cluster.replica(1).settled, cluster.replica(1).commit_mark) == (2, 2)
+    assert (cluster.replica(1).settled, cluster.replica(1).log.commit_mark) == (2, 2)
     assert commits(cluster[1])[-1] == 2
 
 
@@ -393,7 +402,7 @@ def test_s4_28_the_old_leader_says_what_is_lost_when_its_tail_is_cut() -> None:
     cluster.deliver()
     cluster.heal()
     cluster.receive(COORDINATOR, 2, AddFollower(SHARD, 2, 1, cluster.fence(2, 1)[1]))
-    assert cluster.replica(1).commit_mark == 4, "as long as it might yet stay"
+    assert cluster.replica(1).log.commit_mark == 4, "as long as it might yet stay"
     cluster.tick(4)
     seen = cluster[1].seen
     (lost,) = cluster[1].took(LostTail)
@@ -401,7 +410,7 @@ def test_s4_28_the_old_leader_says_what_is_lost_when_its_tail_is_cut() -> None:
     (cut,) = cluster[1].took(TruncateLog)
     assert seen.index(lost) < seen.index(cut)
     assert cluster[1].data == ["a", "other"]
-    assert commits(cluster[1])[-1] == cluster.replica(1).commit_mark == 4
+    assert commits(cluster[1])[-1] == cluster.replica(1).log.commit_mark == 4
 
 
 def test_s4_28_if_it_returns_before_others_have_gone_on_it_keeps_sending() -> None:
@@ -421,7 +430,7 @@ def test_s4_28_if_it_returns_before_others_have_gone_on_it_keeps_sending() -> No
 def test_s4_28_after_a_restart_the_loss_is_told_if_the_mark_was_kept() -> None:
     cluster = led(commit=LOCAL)
     lost_window(cluster)
-    mark = cluster.replica(1).commit_mark
+    mark = cluster.replica(1).log.commit_mark
     cluster.crash(1)
     cluster[1].high_watermark = 2  # the checkpoint holds what was settled
     cluster[1].acknowledged = mark
@@ -470,13 +479,13 @@ def test_s4_29_the_number_changes_on_a_living_shard() -> None:
     cluster.propose(1, "a")
     cluster.deliver()
     assert cluster.replica(1).high_watermark == 1
-    cluster[1].run(cluster.replica(1).set_commit(CommitRule.parse("at_least(2)")))
+    cluster[1].run(commit_by(cluster.replica(1), "at_least(2)"))
     assert cluster.replica(1).high_watermark == 2
     cluster[1].run(cluster.replica(1).set_config(ReplicaConfig(resend_ticks=2, commit=LOCAL)))
     cluster.isolate(2, 3)
     cluster.propose(1, "b")
     assert cluster.replica(1).high_watermark == 3
-    cluster[1].run(cluster.replica(1).set_commit(CommitRule.parse("quorum")))
+    cluster[1].run(commit_by(cluster.replica(1), "quorum"))
     assert cluster.replica(1).high_watermark == 3, "what was acknowledged stays so"
     cluster.propose(1, "c")
     cluster.deliver()

@@ -46,7 +46,7 @@ def test_s4_01_votes_elect_whatever_the_commit_rule(rule: CommitRule) -> None:
     cluster.tick(40)
     (leader,) = cluster.leading
     assert cluster[leader].data == ["a"]
-    assert cluster.replica(leader).commit_rule == rule
+    assert cluster.replica(leader).config.commit == rule
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -35,10 +35,10 @@ class Bench:
         replica = SimpleNamespace(
             term=0,
             log_end=0,
-            durable_end=0,
+            log=SimpleNamespace(durable_end=0),
             role=Role.FOLLOWER,
             members=Members((0, 1, 2)),
-            commit_rule=QUORUM,
+            config=SimpleNamespace(commit=QUORUM),
             live=(),
             settled=0,
         )
@@ -62,7 +62,7 @@ class Bench:
         node.replica.log_end = node.log.end_offset
         if durable:
             node.files.log.append(entries)
-            node.replica.durable_end = node.log.end_offset
+            node.replica.log.durable_end = node.log.end_offset
         self.checker.appended(node, len(entries))
 
     def lead(self, number: int, term: int) -> None:
@@ -262,6 +262,6 @@ def test_figures_of_a_replica(bench: Bench, change: dict[str, int], name: str) -
     node.replica.term = 2
     bench.checker.replica(node)
     for field, value in change.items():
-        setattr(node.replica, field, value)
+        setattr(node.replica.log if field == "durable_end" else node.replica, field, value)
     with broken(name):
         bench.checker.replica(node)

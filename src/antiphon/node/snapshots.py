@@ -155,7 +155,7 @@ class Snapshots:
         key = (host.shard_id, to)
         kept = self._copies.get(key)
         if kept is not None:
-            if kept.at.offset >= host.replica.log_start and host.replica.terms.holds(kept.at):
+            if kept.at.offset >= host.replica.log.terms.log_start and host.replica.log.terms.holds(kept.at):
                 kept.used_s = self._node.now_s()
                 return kept
             self._drop_copy(*key)
@@ -181,12 +181,12 @@ class Snapshots:
             self._disk.remove_tree(path)
             if host.table is None:
                 self._disk.makedirs(path)
-                return host.replica.terms.start
+                return host.replica.log.terms.start
             try:
                 offset = await asyncio.to_thread(host.table.state.checkpoint, path)
             except DamagedStoreError as error:
                 raise host.stopped_by(error) from error
-            terms = host.replica.terms
+            terms = host.replica.log.terms
             if offset > terms.log_end:
                 raise UnavailableError(f"the log of shard {host.shard_id} was cut while its table was copied")
             if offset >= terms.log_start:

@@ -49,7 +49,10 @@ class InstallingSnapshot(NamedTuple):
 class ReplicaView(Protocol):
     """What the state machines of all kinds of shards have in common. Offsets are exclusive ends."""
 
-    role: Role
+    @property
+    def role(self) -> Role:
+        """What the replica is in its term."""
+        ...
 
     @property
     def term(self) -> int:

@@ -135,7 +135,7 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
         """Does the topic's rule acknowledge what an election may still lose (`local`, small `at_least(k)`)?"""
         if self.replica.live:
             return False
-        return self.replica.commit_rule.may_lose(len(self.replica.members.voters))
+        return self.replica.config.commit.may_lose(len(self.replica.members.voters))
 
     @property
     def waits_for(self) -> str:
@@ -183,9 +183,9 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
     def hand_over(self) -> bool:
         """See Partition."""
         voter = self.voter
-        if voter is None or not self.is_serving or voter.successor is None:
+        if voter is None or not self.is_serving or voter.transfer.successor is None:
             return False
-        self.call(voter.transfer_leadership, voter.successor)
+        self.call(voter.transfer_leadership, voter.transfer.successor)
         return True
 
     # -- events into the replica -------------------------------------------------------------------------------

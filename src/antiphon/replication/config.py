@@ -23,7 +23,7 @@ class ReplicaConfig:
         term_start_on_empty: open a leadership with a term-start entry even when the log is empty. Without it the first
             record of a topic has offset 0, as its clients expect (S3.22). That is safe: an empty best log among a
             majority means that nothing was ever committed, so there is nothing that the entry would have to commit.
-        commit: when an entry is committed, in terms that do not go by the live set (C1); `ReplicaCore.set_commit`
+        commit: when an entry is committed, in terms that do not go by the live set (C1); `ReplicaBase.set_config`
             changes it on a living shard.
         min_live: fewest members of the live set with which the live rule commits (C1).
         live_lag_entries_max: a live member that trails the leader's log by more for `live_lag_ticks` is proposed for removal

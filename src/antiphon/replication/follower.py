@@ -30,6 +30,7 @@ from antiphon.replication.actions import Action, Commit, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
+from antiphon.replication.repair import LogRepair
 
 NOT_TOLD = -1
 
@@ -42,11 +43,11 @@ class FollowerSide:
         "_ack_round",
         "_leader_mark",
         "_log",
+        "_repair",
         "_shard",
         "_term",
         "_untold",
         "config",
-        "damaged",
         "leader",
         "live",
         "shown",
@@ -54,13 +55,15 @@ class FollowerSide:
         "was_sent_too_little",
     )
 
-    def __init__(self, shard: ShardId, term: int, log: LocalLog, config: ReplicaConfig) -> None:
+    def __init__(
+        self, shard: ShardId, term: int, log: LocalLog, config: ReplicaConfig, repair: LogRepair
+    ) -> None:
         self._shard = shard
         self._term = term
         self._log = log
         self.config = config
+        self._repair = repair  # while the log is not sound, its promise is no vote, and its leader is told so
         self.was_sent_too_little = False  # a snapshot that ends before this log begins
-        self.damaged = False  # the replica's promise is no vote, and its leader is told so
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
         self.shown = log.terms.log_start  # up to where the leader has said that its log is like this one
@@ -169,7 +172,7 @@ class FollowerSide:
         if not self._ack_due:
             self._untold = 0
         mark = log.high_watermark if self.live else NOT_TOLD
-        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, self.damaged)
+        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, not self._repair.is_sound)
         out.append(Send(self.leader, ack))
 
     def persisted(self, out: list[Action]) -> None:

@@ -19,6 +19,7 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import Entry, NodeId, ShardId
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.read_index import ReadIndex
+from antiphon.replication.replica_state import LEADER_PHASES, LeaderEvent, LeaderPhase, next_state
 
 
 class LeaderCommit(ABC):
@@ -51,7 +52,7 @@ class LeaderCommit(ABC):
         self._unsettled: int | None = None  # end of what was committed when the members changed
         self._round = 1
         self._reads = ReadIndex(config.waiting_reads_max)
-        self.ready = False
+        self.phase = LeaderPhase.STARTING
         self.members = members
         self.rule = rule
         self.live = live  # where this term's commits go by it
@@ -214,7 +215,7 @@ class LeaderCommit(ABC):
         log.high_watermark = high_watermark
         if high_watermark > log.acknowledged:
             out.append(Commit(high_watermark))
-        if not self.ready:
+        if self.phase is LeaderPhase.STARTING:
             self._became_ready(out)
         if self._marker is not None:
             self._mark(self._marker, out)
@@ -230,7 +231,7 @@ class LeaderCommit(ABC):
             return
         log.acknowledged = mark
         out.append(Commit(mark))
-        if not self.ready:
+        if self.phase is LeaderPhase.STARTING:
             self._became_ready(out)
         if self._marker is not None:
             self._mark(self._marker, out)
@@ -241,7 +242,7 @@ class LeaderCommit(ABC):
             self.append(entry, out)
 
     def _became_ready(self, out: list[Action]) -> None:
-        self.ready = True
+        self.phase = next_state(LEADER_PHASES, self.phase, LeaderEvent.FIRST_COMMIT)
         out.append(LeaderReady(self._term))
         self._on_ready(out)
 

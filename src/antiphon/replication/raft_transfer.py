@@ -8,12 +8,16 @@ time-out, the leader goes on as before.
 
 from collections.abc import Mapping
 
+from antiphon.replication.actions import Action, Send
+from antiphon.replication.config import ElectionConfig
 from antiphon.replication.follower_cursor import FollowerCursor
-from antiphon.replication.messages import NodeId
+from antiphon.replication.messages import NodeId, TimeoutNow
+from antiphon.replication.replica_state import LEADER_PHASES, LeaderEvent, LeaderPhase, next_state
+from antiphon.replication.term_state import TermObserver, TermState
 
 
 class Transfer:
-    """One attempt. `ticks_left` until it is given up; `told`: the target has heard `TimeoutNow` in this beat."""
+    """One attempt. `ticks_left` until it is given up; `told`: the target has heard `TimeoutNow` since the last heartbeat."""
 
     __slots__ = ("ticks_left", "to", "told")
 
@@ -26,6 +30,75 @@ class Transfer:
         """Has the target the whole log, durably, and was it not told yet?"""
         cursor = cursors.get(self.to)
         return not self.told and cursor is not None and cursor.ack_offset >= log_end
+
+
+class LeadershipTransfer(TermObserver):
+    """The transfer that a leader has under way, if any. While there is one, the leader is TRANSFERRING."""
+
+    def __init__(self, state: TermState, config: ElectionConfig) -> None:
+        self._state = state
+        self._config = config
+        self._transfer: Transfer | None = None
+
+    @property
+    def target(self) -> NodeId | None:
+        """Who is to lead; None where no transfer is under way."""
+        return None if self._transfer is None else self._transfer.to
+
+    def stepped_down(self, *, was_leader: bool) -> None:
+        """A transfer ends with the leadership."""
+        del was_leader
+        self._transfer = None
+
+    @property
+    def successor(self) -> NodeId | None:
+        """The voter that a leader could hand over to with the least delay; None where none is connected."""
+        state = self._state
+        if state.leading is None:
+            return None
+        others = tuple(node for node in state.members.voters if node != state.node_id)
+        return best_successor(state.leading.cursors, others)
+
+    def begin(self, to: NodeId) -> None:
+        """Take no more proposals; `go_on` tells the target."""
+        leading = self._state.leading
+        if leading is not None:
+            leading.phase = next_state(LEADER_PHASES, leading.phase, LeaderEvent.TRANSFER)
+            self._transfer = Transfer(to, self._config.election_ticks_min)
+
+    def _give_up(self) -> None:
+        leading = self._state.leading
+        if leading is not None and leading.phase is LeaderPhase.TRANSFERRING:
+            leading.phase = next_state(LEADER_PHASES, leading.phase, LeaderEvent.GIVE_UP)
+        self._transfer = None
+
+    def go_on(self, out: list[Action]) -> None:
+        """Something has happened: tell the target when it has everything; give up when it is no voter any more."""
+        state, transfer = self._state, self._transfer
+        if transfer is None:
+            return
+        if transfer.to not in state.members.voting:
+            self._give_up()
+        elif state.leading is not None and transfer.is_due(state.leading.cursors, state.log.terms.log_end):
+            transfer.told = True
+            out.append(Send(transfer.to, TimeoutNow(state.shard, state.term, state.node_id)))
+
+    def tick(self, out: list[Action]) -> bool:
+        """One tick of it: tell the target again, or give up. False when this replica leads no longer."""
+        state, transfer = self._state, self._transfer
+        if transfer is None:
+            return True
+        transfer.ticks_left -= 1
+        if transfer.ticks_left % self._config.heartbeat_ticks == 0:
+            transfer.told = False
+        if transfer.ticks_left > 0:
+            self.go_on(out)
+            return True
+        self._give_up()
+        if state.node_id in state.members.voting:
+            return True
+        state.fence(state.term + 1, None, out)
+        return False
 
 
 def best_successor(cursors: Mapping[NodeId, FollowerCursor], among: tuple[NodeId, ...]) -> NodeId | None:

@@ -123,7 +123,7 @@ class Checker:
             return
         sets = list(hosted.replica.members.sets)
         self._require_majority(truth, hosted.replica.members, end, chain)
-        rule = hosted.replica.commit_rule
+        rule = hosted.replica.config.commit
         if rule.kind is CommitKind.AT_LEAST and not truth.may_lose:
             most = max((len(holders(truth, each, end, chain)), each) for each in sets)[1]
             there = holders(truth, most, end, chain)
@@ -326,7 +326,7 @@ class Checker:
         """
         self.checks += 1
         replica, log, files = hosted.replica, hosted.log, hosted.files.log
-        term, end, mark, durable = replica.term, replica.log_end, replica.settled, replica.durable_end
+        term, end, mark, durable = replica.term, replica.log_end, replica.settled, replica.log.durable_end
         if (
             term < hosted.term_seen
             or mark < hosted.mark_seen
@@ -365,7 +365,9 @@ class Checker:
             shard,
             f"{node} has high watermark {mark}, committed is {committed}",
         )
-        where = f"{node} believes its log durable up to {replica.durable_end}, which is not what its disk has"
+        where = (
+            f"{node} believes its log durable up to {replica.log.durable_end}, which is not what its disk has"
+        )
         require(False, "within-log", shard, where)
 
     # -- clients -----------------------------------------------------------------------------------------------------

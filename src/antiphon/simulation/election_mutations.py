@@ -10,12 +10,12 @@ from antiphon.coordination.followers import Followers
 from antiphon.coordination.state import ShardRecord
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.records.entry_id import EntryId
-from antiphon.replication import replica
-from antiphon.replication.actions import Action, Repaired
+from antiphon.replication import appointment
+from antiphon.replication.appointment import Appointment
+from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import BecomeLeader, NodeId
-from antiphon.replication.replica import Replica
-from antiphon.replication.replica_core import ReplicaCore
-from antiphon.replication.replica_state import Event, next_role
+from antiphon.replication.repair import LogRepair
+from antiphon.replication.replica_state import Event, LogCondition, next_role
 from antiphon.simulation.plant import Patch
 
 
@@ -29,7 +29,7 @@ def _one_of_many(_: int) -> int:
 
 MINORITY_FENCE: tuple[Patch, ...] = (
     (fences, "majority", _one_is_enough),
-    (replica, "majority", _one_of_many),
+    (appointment, "majority", _one_of_many),
 )
 
 
@@ -41,29 +41,31 @@ def _worst_head(
     return min(votes, key=lambda node: (led_by(node), votes[node], record.meta.ensemble.index(node)))
 
 
-def _lead_if_asked(self: Replica, message: BecomeLeader) -> bool:
+def _lead_if_asked(self: Appointment, message: BecomeLeader) -> bool:
     """Trusts the coordinator's choice."""
+    state = self._state
     return (
-        message.term == self.term
-        and next_role(self.role, Event.BECOME_LEADER) is not None
-        and self.term != self._loaded_term
-        and self._log.is_term_durable
+        message.term == state.term
+        and next_role(state.role, Event.BECOME_LEADER) is not None
+        and state.term != state.restored_term
+        and state.log.is_term_durable
     )
 
 
 ANY_HEAD: tuple[Patch, ...] = (
     (elections, "choose_leader", _worst_head),
-    (Replica, "_may_lead", _lead_if_asked),
+    (Appointment, "_may_lead", _lead_if_asked),
 )
 
 
-def _lead_again(self: Replica, message: BecomeLeader) -> bool:
+def _lead_again(self: Appointment, message: BecomeLeader) -> bool:
     """Also leads a term that it may have led before it crashed."""
+    state = self._state
     return (
-        message.term == self.term
-        and next_role(self.role, Event.BECOME_LEADER) is not None
-        and self._log.is_term_durable
-        and all(other <= self._log.terms.end for _, other in message.heads)
+        message.term == state.term
+        and next_role(state.role, Event.BECOME_LEADER) is not None
+        and state.log.is_term_durable
+        and all(other <= state.log.terms.end for _, other in message.heads)
     )
 
 
@@ -82,7 +84,7 @@ def _begin_in_same_term(
 
 SAME_TERM_AGAIN: tuple[Patch, ...] = (
     (Elections, "begin", _begin_in_same_term),
-    (Replica, "_may_lead", _lead_again),
+    (Appointment, "_may_lead", _lead_again),
 )
 
 
@@ -99,16 +101,16 @@ def _count_damaged(
 DAMAGED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_damaged),)
 
 
-def _repaired_too_early(self: ReplicaCore, out: list[Action]) -> None:
+def _repaired_too_early(self: LogRepair, term: int, log: LocalLog) -> bool:
     """Any entry that was committed in the current term will do, though the damage may be younger than the term."""
-    log = self._log
     mark = log.high_watermark
-    if mark > log.terms.log_start and log.durable_end >= mark and log.terms.term_before(mark) == self.term:
-        self.damaged = False
-        out.append(Repaired())
+    if mark > log.terms.log_start and log.durable_end >= mark and log.terms.term_before(mark) == term:
+        self.condition = LogCondition.SOUND
+        return True
+    return False
 
 
-REPAIRED_TOO_EARLY: tuple[Patch, ...] = ((ReplicaCore, "_check_repair", _repaired_too_early),)
+REPAIRED_TOO_EARLY: tuple[Patch, ...] = ((LogRepair, "repaired", _repaired_too_early),)
 
 
 def _bring_nobody_back(

@@ -9,7 +9,7 @@ from antiphon.coordination import elections, live_sets
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.reconfiguration import Reconfigurations
-from antiphon.replication import raft, raft_members, raft_voter
+from antiphon.replication import membership, raft_members
 from antiphon.replication.actions import Action, Commit
 from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
 from antiphon.replication.election import Campaign, is_up_to_date
@@ -20,6 +20,8 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, RequestVote
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.raft_transfer import Transfer
+from antiphon.replication.replica_state import LeaderPhase
+from antiphon.replication.voting import VoteElection
 from antiphon.simulation.plant import Patch
 
 if TYPE_CHECKING:
@@ -121,9 +123,11 @@ def _due_at_once(self: Transfer, cursors: "dict[NodeId, FollowerCursor]", log_en
     return not self.told and self.to in cursors
 
 
-def _trust_the_transfer(self: raft_voter.RaftVoter, message: RequestVote) -> bool:
+def _trust_the_transfer(self: VoteElection, message: RequestVote) -> bool:
     """Who was asked to take over by the leader itself needs no better log."""
-    return not self.damaged and (message.transfer or is_up_to_date(message.head, self.head))
+    state = self._state
+    is_better = is_up_to_date(message.head, state.log.terms.end)
+    return state.repair.is_sound and (message.transfer or is_better)
 
 
 def _settled_at_once(self: LeaderCommit, out: list[Action]) -> None:
@@ -142,12 +146,12 @@ JOINT_NEW_ONLY: tuple[Patch, ...] = (
     (QuorumAckTracker, "go_by_sets", _count_new_only),
     (Campaign, "__init__", _ask_new_only),
 )
-ONE_STEP: tuple[Patch, ...] = ((raft, "next_members", _one_step),)
-TWO_AT_ONCE: tuple[Patch, ...] = ((raft, "next_members", _two_at_once),)
+ONE_STEP: tuple[Patch, ...] = ((membership, "next_members", _one_step),)
+TWO_AT_ONCE: tuple[Patch, ...] = ((membership, "next_members", _two_at_once),)
 LEARNERS_COUNT: tuple[Patch, ...] = ((QuorumAckTracker, "go_by_sets", _count_learners),)
 HASTY_TRANSFER: tuple[Patch, ...] = (
     (Transfer, "is_due", _due_at_once),
-    (raft_voter.RaftVoter, "_would_vote_for", _trust_the_transfer),
+    (VoteElection, "_would_vote_for", _trust_the_transfer),
 )
 SETTLED_AT_ONCE: tuple[Patch, ...] = ((LeaderCommit, "_check_settled", _settled_at_once),)
 NO_JOINT_RECORD: tuple[Patch, ...] = ((Reconfigurations, "_put", _without_joint_record),)
@@ -163,7 +167,7 @@ def _settle_what_is_acknowledged(self: LeaderCommit, out: list[Action]) -> None:
     if mark != log.high_watermark:
         log.high_watermark = mark
         out.append(Commit(mark))
-        if not self.ready:
+        if self.phase is LeaderPhase.STARTING:
             self._became_ready(out)
 
 

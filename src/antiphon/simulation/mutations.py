@@ -8,13 +8,14 @@ original's.
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.replication import quorum, quorum_ack_tracker, raft_voter
+from antiphon.replication import quorum, quorum_ack_tracker, voting
 from antiphon.replication.actions import Action, AppendLog, Commit, LeaderReady, ReadReady, Send
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.leader import LeaderSide
 from antiphon.replication.leader_commit import LeaderCommit
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId
+from antiphon.replication.replica_state import LeaderPhase
 from antiphon.simulation.plant import Patch
 
 _on_append = FollowerSide.on_append
@@ -140,7 +141,7 @@ def _start_ready(
     self: LeaderSide, entry: Entry, heads: Sequence[tuple[NodeId, Any]], out: list[Action]
 ) -> None:
     _start(self, entry, heads, out)
-    self.ready = True
+    self.phase = LeaderPhase.READY
     out.append(LeaderReady(self._term))
     self._on_ready(out)
 
@@ -160,4 +161,4 @@ def _append_as_if_durable(self: LocalLog, entries: Sequence[Entry]) -> AppendLog
 
 ACK_BEFORE_SYNC: tuple[Patch, ...] = ((LocalLog, "append", _append_as_if_durable),)
 VOTE_BEFORE_SYNC: tuple[Patch, ...] = ((LocalLog, "is_term_durable", property(lambda _: True)),)
-VOTE_FOR_ANYONE: tuple[Patch, ...] = ((raft_voter, "is_up_to_date", lambda *_: True),)
+VOTE_FOR_ANYONE: tuple[Patch, ...] = ((voting, "is_up_to_date", lambda *_: True),)

@@ -6,14 +6,17 @@ counted. Where a run takes the replicas as they are, none is taken.
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, PersistTerm
+from antiphon.replication.leader import LeaderSide
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
-from antiphon.replication.replica_state import Role
+from antiphon.replication.replica_state import LeaderPhase, Role
 from antiphon.simulation.replica_files import StorageAction
 from antiphon.simulation.stage import SHARD, Actor, Stage, Underway
 
@@ -48,61 +51,77 @@ class ScriptReplica(RaftReplica):
     def __init__(self, *, liberties: Liberties, **settings: Any) -> None:
         super().__init__(**settings)
         self._liberties = liberties
+        members = self.membership
+        if members is not None:
+            take_step = members.step_settled
+            members.step_settled = partial(self._step_settled, take_step)  # type: ignore[method-assign]
+        knows_leader = self.election.knows_live_leader
+        self.election.knows_live_leader = partial(  # type: ignore[method-assign]
+            self._knows_live_leader, knows_leader
+        )
 
     # -- what scripts look at and set --------------------------------------------------------------------------------
 
     @property
     def doubts_leader(self) -> bool:
         """Was this follower told that its leader may be gone, and has not heard from it since?"""
-        return self.role is Role.FOLLOWER and self._timer.leader_lost
+        return self.role is Role.FOLLOWER and self.election.timer.leader_lost
 
     @property
     def is_settled(self) -> bool:
         """Are the members that this replica goes by committed?"""
-        return self._is_settled
+        return self.membership is None or self.membership.is_settled
 
     @property
     def waits_for_first_entry(self) -> bool:
         """Does it lead a term whose first entry is not committed?"""
-        return self._leading is not None and not self._leading.ready
+        leading = self._state.leading
+        return leading is not None and leading.phase is LeaderPhase.STARTING
 
     def has_caught_up(self, node: NodeId) -> bool:
         """Is it a learner that may become a voter?"""
-        return self._has_caught_up(node)
+        return self.membership is not None and self.membership.has_caught_up(node)
 
     def set_election_timeout(self, ticks: int) -> None:
         """Time out after so many ticks without a leader, until the time-out is drawn anew."""
-        self._timer.timeout = ticks
+        self.election.timer.timeout = ticks
+
+    def doubt_leader(self) -> None:
+        """The connection to the leader is said to be broken."""
+        if self.leader is not None:
+            self.election.lost_connection(self.leader)
 
     # -- liberties ---------------------------------------------------------------------------------------------------
 
     def propose_at_once(self, data: str) -> list[Action]:
         """Append one entry if this replica leads, though the first entry of its term may be uncommitted (lifts S1.36)."""
         out: list[Action] = []
-        if self._leading is not None:
-            self._leading.propose([(1, data)], out)
+        if self._state.leading is not None:
+            self._state.leading.propose([(1, data)], out)
         return out
 
     def write_members(self, members: Members) -> list[Action]:
         """Append a members entry if this replica leads, whatever it says."""
         out: list[Action] = []
-        if self._leading is not None:
-            self._write_members(members, out)
+        if self._state.leading is not None and self.membership is not None:
+            self.membership.write(members, out)
         return out
 
     def beat_now(self) -> list[Action]:
         """What a leader says with its next heartbeat."""
         out: list[Action] = []
-        if self._leading is not None:
-            self._leading.heartbeat(out)
+        if self._state.leading is not None:
+            self._state.leading.heartbeat(out)
         return out
 
-    def _settled(self, out: list[Action]) -> None:
+    def _step_settled(
+        self, take_step: Callable[[LeaderSide, list[Action]], None], leading: LeaderSide, out: list[Action]
+    ) -> None:
         if self.members not in self._liberties.kept_joint:
-            super()._settled(out)
+            take_step(leading, out)
 
-    def _knows_live_leader(self) -> bool:
-        knows = super()._knows_live_leader()
+    def _knows_live_leader(self, knows_leader: Callable[[], bool]) -> bool:
+        knows = knows_leader()
         if knows and not self._liberties.leader_blocks_pre_vote:
             self._liberties.took(GRANTED_PRE_VOTE)
             return False
@@ -170,7 +189,7 @@ class ScriptActor(Actor):
     def snapshot(self) -> SnapshotOffer:
         """What this node would send now: all that it knows to be settled."""
         replica = self.replica
-        at = EntryId(replica.terms.term_before(replica.settled), replica.settled)
+        at = EntryId(replica.log.terms.term_before(replica.settled), replica.settled)
         return SnapshotOffer(SHARD, replica.term, self.node, at, replica.members_at(at.offset))
 
     def send_snapshot(self, to: NodeId) -> None:

@@ -229,7 +229,7 @@ class ScriptRun:
     def _forget_leader(self, stanza: Stanza) -> list[str]:
         actor = self._first(stanza)
         if actor.replica.leader is not None:
-            actor.run(actor.replica.leader_lost_hint(actor.replica.leader))
+            actor.replica.doubt_leader()
         return []
 
     def _set_timeout(self, stanza: Stanza) -> list[str]:

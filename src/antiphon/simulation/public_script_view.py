@@ -7,7 +7,7 @@ exclusive end of ours with the same number.
 |---|---|
 | a log (`raft-log`, `compact`) | what is on the node's disk |
 | Voter, Non-Voter | the members that the replica knows to be committed: theirs count from when they are applied |
-| Lead:0 | no leader is known in the term, or its connection was reported to be broken (`leader_lost_hint`) |
+| Lead:0 | no leader is known in the term, or its connection was reported to be broken (`doubt_leader`) |
 | StateProbe | the cursor probes, or the connection to the follower was reported to be broken |
 | pendingSnap | the snapshot that was sent to the follower last |
 """
@@ -69,7 +69,7 @@ def status_lines(actor: ScriptActor, in_flight_max: int | None) -> list[str]:
     replica = actor.replica
     if actor.role is not Role.LEADER:
         return []
-    durable = replica.durable_end  # nothing is sent to oneself
+    durable = replica.log.durable_end  # nothing is sent to oneself
     lines = {actor.node: f"{actor.node}: StateReplicate match={durable} next={durable + 1}"}
     for one in replica.followers():
         lines[one.node] = f"{one.node}: {_progress(actor, one, in_flight_max)}"

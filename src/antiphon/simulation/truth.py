@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, ShardId
-from antiphon.replication.replica_core import ReplicaCore
+from antiphon.replication.replica_base import ReplicaBase
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.stored_log import StoredLog
 
@@ -39,7 +39,7 @@ class Watched(Protocol):
         """Its log with what is not durable yet."""
 
     @property
-    def replica(self) -> ReplicaCore:
+    def replica(self) -> ReplicaBase:
         """The object under test."""
 
     @property

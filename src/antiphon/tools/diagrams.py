@@ -8,29 +8,39 @@ import argparse
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from antiphon.kafka.apis import APIS
 from antiphon.lake.targets.kinds import table_of_kinds
 from antiphon.lake.values.formats import table_of_formats
-from antiphon.replication.replica_state import TRANSITIONS, Role
+from antiphon.replication.replica_state import (
+    CANDIDACIES,
+    LEADER_PHASES,
+    LOG_CONDITIONS,
+    TRANSITIONS,
+    Candidacy,
+    Happening,
+    LeaderPhase,
+    LogCondition,
+    Role,
+    State,
+)
 
-_NAMES = {
-    Role.NOT_MEMBER: "NotMember",
-    Role.FENCED: "Fenced",
-    Role.FOLLOWER: "Follower",
-    Role.LEADER: "Leader",
-}
 
-
-def state_diagram(_root: Path) -> str:
-    """The replica's states and edges, from the transition table, as a Mermaid state diagram."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {_NAMES[Role.NOT_MEMBER]}"]
+def state_diagram(table: Mapping[tuple[State, Happening], State], *starts: State) -> str:
+    """The states and edges of a transition table as a Mermaid state diagram; `starts` are the states to begin in."""
+    lines = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {_state_name(start)}" for start in starts)]
     lines += [
-        f"    {_NAMES[before]} --> {_NAMES[after]}: {event}" for (before, event), after in TRANSITIONS.items()
+        f"    {_state_name(before)} --> {_state_name(after)}: {event}"
+        for (before, event), after in table.items()
     ]
     return "\n".join([*lines, "```"])
+
+
+def _state_name(state: StrEnum) -> str:
+    return "".join(part.capitalize() for part in re.split("[_-]", state.value))
 
 
 def kafka_apis(_root: Path) -> str:
@@ -101,7 +111,10 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "lake formats": lake_formats,
     "lake targets": lake_targets,
     "kafka apis": kafka_apis,
-    "replica states": state_diagram,
+    "replica states": lambda _: state_diagram(TRANSITIONS, Role.NOT_MEMBER, Role.FENCED),
+    "candidacies": lambda _: state_diagram(CANDIDACIES, Candidacy.NONE),
+    "leader phases": lambda _: state_diagram(LEADER_PHASES, LeaderPhase.STARTING),
+    "log conditions": lambda _: state_diagram(LOG_CONDITIONS, *LogCondition),
     "requirements": requirement_table,
 }
 

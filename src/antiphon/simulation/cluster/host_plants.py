@@ -15,7 +15,7 @@ _ACTIONS: Final = (
     ClusterPlant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
-        (Edit(PartitionBase, "_tell_written", "self._written_id)", "self.replica._log.write_id)"),),
+        (Edit(PartitionBase, "_tell_written", "self._written_id)", "self.replica.log.write_id)"),),
         options=CALM,
     ),
     ClusterPlant(

@@ -167,7 +167,7 @@ class ModeWatch:
             is_sure = before.is_joint and host.members_at(batch.base_offset) not in {before, None}
             counted = [before] if is_sure else [before, replica.members]
         shard_id = host.shard_id
-        rule = replica.commit_rule
+        rule = replica.config.commit
         least = rule.k if rule.kind is CommitKind.AT_LEAST else 0
         for members in counted:
             have = [[node for node in each if self._has(node, shard_id, batch)] for each in members.sets]
