@@ -102,12 +102,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _find_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+    from antiphon.system import installed_version
 
-    try:
-        found = version("antiphon")
-    except PackageNotFoundError:  # a source tree that is not installed
-        found = "0"
+    found = installed_version()
     globals()["__version__"] = found
     return found
 

@@ -10,6 +10,8 @@ import random
 import time
 import uuid
 from contextvars import ContextVar, Token
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -105,3 +107,12 @@ def resident_bytes() -> int:
 def rng() -> random.Random:
     """The process's source of chance; never for secrets."""
     return _current.get().random
+
+
+@lru_cache(maxsize=1)
+def installed_version() -> str:
+    """The installed version of Antiphon; `0` when it runs from a tree that was never installed."""
+    try:
+        return metadata.version("antiphon")
+    except metadata.PackageNotFoundError:
+        return "0"

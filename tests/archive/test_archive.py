@@ -418,7 +418,7 @@ def test_a_node_with_old_metadata_does_not_hide_the_archive(topic: Topic) -> Non
 
 def test_what_is_neither_in_the_log_nor_in_the_archive_is_told(topic: Topic) -> None:
     node = topic.live.nodes.nodes[topic.live.run(leader_of(topic))]
-    before = topic.live.run(node.trim(topic.shard_id, 50, 10.0))
+    before = topic.live.run(node.gateway.trim(topic.shard_id, 50, 10.0))
     with pytest.raises(OffsetOutOfRangeError, match="outside the shard's log"):
         list(topic.log.read(start=0))  # as ever: nothing of it was archived
     topic.run(up_to=100)
@@ -427,7 +427,7 @@ def test_what_is_neither_in_the_log_nor_in_the_archive_is_told(topic: Topic) -> 
         list(topic.log.read(start=0))
     with pytest.raises(antiphon.AntiphonError, match=f"start at {before}"):
         list(topic.rows(before - 1, 100))
-    topic.live.run(node.trim(topic.shard_id, 150, 10.0))
+    topic.live.run(node.gateway.trim(topic.shard_id, 150, 10.0))
     report = topic.run(up_to=180)
     assert report.shards[0].lost > 40
     since = report.shards[0].archived[0]

@@ -101,7 +101,7 @@ def test_a_damaged_file_is_an_error_that_names_it(
     assert len(Read(live, topic="d").rows) == 200
     node = live.nodes.nodes[0]
     shard_id = next(topic for topic in db.metadata().topics if topic.name == "d").shards[0].shard_id
-    live.run(node.trim(shard_id, 180, 10.0))  # as retention might: beyond what is archived
+    live.run(node.gateway.trim(shard_id, 180, 10.0))  # as retention might: beyond what is archived
     with pytest.raises(DataLossError, match="begins at offset 180"):
         list(Read(live, topic="d", startingOffsets='{"d": {"0": 10}}').batches)
 

@@ -14,7 +14,8 @@ from unittest.mock import patch
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, Hello, MetadataReply
-from antiphon.node.native_door import NativeSession
+from antiphon.native.exchange import Exchange
+from antiphon.native.session import NativeSession
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
 from tests.node.in_process import Nodes, cluster_of, eventually
@@ -35,8 +36,8 @@ class FailingDoors:
         self.faults: dict[type, deque[Fault]] = {}
         self.seen: list[Any] = []
         self.stale: ClusterMeta | None = None  # what clients are told for metadata, in place of the newest
-        self._muted: set[NativeSession] = set()
-        self._answers: dict[tuple[NativeSession, int], Fault] = {}
+        self._muted: set[Exchange] = set()
+        self._answers: dict[tuple[Exchange, int], Fault] = {}
 
     def fail(self, kind: type, *faults: Fault) -> None:
         """Let the next requests of a kind fail so, one each; None: not this one."""
@@ -49,7 +50,7 @@ class FailingDoors:
     @contextmanager
     def planted(self) -> Iterator[None]:
         """While this lasts, every native door of this process fails as it is told to."""
-        dispatch, reply = NativeSession._dispatch, NativeSession._reply
+        dispatch, reply = NativeSession._dispatch, Exchange.reply
 
         def dispatched(session: NativeSession, request_id: int, body: Any, payload: memoryview) -> None:
             if not _is_clients(session, body):
@@ -58,43 +59,44 @@ class FailingDoors:
             self.seen.append(body)
             queue = self.faults.get(type(body))
             fault = queue.popleft() if queue else None
-            if session in self._muted:
+            exchange = session.exchange
+            if exchange in self._muted:
                 return
             if fault == DROP_BEFORE:
-                drop(session)
+                drop(exchange)
             elif isinstance(fault, AntiphonError):
-                session._fail(request_id, fault)
+                exchange.fail(request_id, fault)
             elif isinstance(body, GetMetadata) and self.stale is not None:
-                session._reply(request_id, MetadataReply(self.stale))
+                exchange.reply(request_id, MetadataReply(self.stale))
             elif fault != SILENT:
                 if fault is not None:
-                    self._answers[session, request_id] = fault
+                    self._answers[exchange, request_id] = fault
                 dispatch(session, request_id, body, payload)
 
-        def replied(session: NativeSession, request_id: int, *answer: Any) -> None:
-            fault = self._answers.pop((session, request_id), None)
+        def replied(exchange: Exchange, request_id: int, *answer: Any) -> None:
+            fault = self._answers.pop((exchange, request_id), None)
             if fault == DROP_AFTER:
-                drop(session)
+                drop(exchange)
             elif callable(fault):
-                fault(lambda: reply(session, request_id, *answer))
+                fault(lambda: reply(exchange, request_id, *answer))
             else:
-                reply(session, request_id, *answer)
+                reply(exchange, request_id, *answer)
 
         with (
             patch.object(NativeSession, "_dispatch", dispatched),
-            patch.object(NativeSession, "_reply", replied),
+            patch.object(Exchange, "reply", replied),
         ):
             yield
 
 
 def _is_clients(session: NativeSession, body: Any) -> bool:
-    return session._peer_id is None and not (isinstance(body, Hello) and body.node_id is not None)
+    return session.peer_id is None and not (isinstance(body, Hello) and body.node_id is not None)
 
 
-def drop(session: NativeSession) -> None:
+def drop(exchange: Exchange) -> None:
     """End a connection; what is not answered yet never will be."""
-    if session._connection is not None:
-        session._connection.close()
+    if exchange.connection is not None:
+        exchange.connection.close()
 
 
 class FailingNodes(FailingDoors):
@@ -120,7 +122,9 @@ class FailingNodes(FailingDoors):
 
     def topic(self, name: str) -> TopicMeta:
         """What the node with the newest metadata knows of a topic or table."""
-        return max(self.nodes.nodes.values(), key=lambda node: node.metadata.version).topic(name)
+        return max(self.nodes.nodes.values(), key=lambda node: node.gateway.metadata.version).gateway.topic(
+            name
+        )
 
     def host(self, name: str, index: int = 0) -> Partition:
         """The replica that serves a shard."""
@@ -150,8 +154,8 @@ class FailingNodes(FailingDoors):
         """Another node leads from now on; without `announce` clients who ask for metadata are told what was before."""
         if self.leader(name, index) == leader:
             return
-        before = self.nodes.nodes[self.leader(name, index)].metadata
-        await self.nodes.nodes[leader].elect_leader(self.topic(name).shards[index].shard_id, leader)
+        before = self.nodes.nodes[self.leader(name, index)].gateway.metadata
+        await self.nodes.nodes[leader].gateway.elect_leader(self.topic(name).shards[index].shard_id, leader)
         await eventually(lambda: self.leader(name, index) == leader)
         self.stale = None if announce else before
 
@@ -159,16 +163,16 @@ class FailingNodes(FailingDoors):
         """Wait until so many requests of a kind have arrived."""
         await eventually(lambda: self.count(kind) >= count)
 
-    def client_sessions(self, node_id: int) -> list[NativeSession]:
+    def client_exchanges(self, node_id: int) -> list[Exchange]:
         """The connections that clients have to a node."""
-        sessions = self.nodes.nodes[node_id].sessions.values()
-        return [session for session in sessions if session._peer_id is None]
+        sessions = self.nodes.servers[node_id].native.sessions.values()
+        return [session.exchange for session in sessions if session.peer_id is None]
 
     def mute(self, node_id: int) -> None:
         """Answer nothing any more on the connections that clients have to a node now."""
-        self._muted.update(self.client_sessions(node_id))
+        self._muted.update(self.client_exchanges(node_id))
 
     def drop_clients(self, node_id: int) -> None:
         """End the connections that clients have to a node."""
-        for session in self.client_sessions(node_id):
-            drop(session)
+        for exchange in self.client_exchanges(node_id):
+            drop(exchange)

@@ -86,7 +86,7 @@ def test_one_address_is_enough_and_dead_ones_are_passed_over() -> None:
             for index in range(3):
                 await cluster.move_leader("t", index, index)
             await asyncio.gather(*(table.put(f"{i}", b"") for i in range(50)))
-            assert all(cluster.client_sessions(node_id) for node_id in range(3))
+            assert all(cluster.client_exchanges(node_id) for node_id in range(3))
             await db.close()
 
     run(main())

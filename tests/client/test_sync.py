@@ -44,8 +44,8 @@ class RealNodes(FailingDoors):
 
     async def _delete_topics(self) -> None:
         node = self.nodes.nodes[0]
-        for topic in [topic for topic in node.metadata.topics if topic.name != "default"]:
-            await node.delete_topic(topic.name)
+        for topic in [topic for topic in node.gateway.metadata.topics if topic.name != "default"]:
+            await node.gateway.delete_topic(topic.name)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)

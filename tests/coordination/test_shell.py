@@ -18,6 +18,7 @@ from antiphon.model.requests import AlterTopic, CreateTopic
 from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.node.node import Node
 from antiphon.records.builder import build_batch
+from antiphon.server.server import Server
 
 pytestmark = pytest.mark.cluster
 
@@ -35,6 +36,7 @@ class LocalNodes:
         held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
         self.ports = [one.getsockname()[1] for one in held]
         self.sockets = dict(enumerate(held))
+        self.servers: dict[int, Server] = {}
         self.nodes: dict[int, Node] = {}
 
     async def start(self, node_id: int) -> Node:
@@ -49,10 +51,11 @@ class LocalNodes:
             ports=Ports(native=self.ports[node_id], kafka=-1, http=-1),
         )
         held = self.sockets.pop(node_id, None)
-        node = Node(config, {"native": held} if held is not None else None)
-        self.nodes[node_id] = node
-        await node.start()
-        return node
+        sockets = {"native": held} if held is not None else None
+        server = self.servers[node_id] = Server(config, sockets, finishes_epochs=False)
+        self.nodes[node_id] = server.node
+        await server.start()
+        return server.node
 
     async def start_all(self) -> None:
         for node_id in range(len(self.ports)):
@@ -60,7 +63,8 @@ class LocalNodes:
         await self.until(lambda: all(self.is_online(node) for node in self.nodes.values()))
 
     async def stop(self, node_id: int) -> None:
-        await self.nodes.pop(node_id).stop()
+        del self.nodes[node_id]
+        await self.servers.pop(node_id).stop()
 
     async def stop_all(self) -> None:
         for node_id in list(self.nodes):
@@ -95,16 +99,16 @@ def test_cluster_through_coordinator_loss_and_returns(tmp_path: Path) -> None:
         try:
             first = local.coordinator()
             asked = next(node for node in local.nodes.values() if node is not first)
-            topic = await asked.create_topic(CreateTopic("t", shards=12, replicas=3))
+            topic = await asked.gateway.create_topic(CreateTopic("t", shards=12, replicas=3))
             leaders = [shard.leader for shard in topic.shards]
             assert sorted(set(leaders)) == [0, 1, 2]
             with pytest.raises(TopicExistsError):
-                await asked.create_topic(CreateTopic("t"))
+                await asked.gateway.create_topic(CreateTopic("t"))
             with pytest.raises(InvalidRequestError, match="did you mean"):
-                await asked.alter_topic(AlterTopic("t", config={"retention.mss": "1"}))
-            await asked.alter_topic(AlterTopic("t", config={"retention.ms": "60000"}))
-            assert asked.topic("t").config == {"retention.ms": "60000"}
-            ids = [await node.new_producer_id() for node in local.nodes.values() for _ in range(3)]
+                await asked.gateway.alter_topic(AlterTopic("t", config={"retention.mss": "1"}))
+            await asked.gateway.alter_topic(AlterTopic("t", config={"retention.ms": "60000"}))
+            assert asked.gateway.topic("t").config == {"retention.ms": "60000"}
+            ids = [await node.gateway.new_producer_id() for node in local.nodes.values() for _ in range(3)]
             assert len(set(ids)) == len(ids)
 
             gone = first.node_id
@@ -112,17 +116,17 @@ def test_cluster_through_coordinator_loss_and_returns(tmp_path: Path) -> None:
             await local.until(local.all_online)
             second = local.coordinator()
             assert second is not first
-            assert gone not in {shard.leader for shard in second.topic("t").shards}
-            shard = second.topic("t").shards[0]
+            assert gone not in {shard.leader for shard in second.gateway.topic("t").shards}
+            shard = second.gateway.topic("t").shards[0]
             leader = local.nodes[shard.leader]
-            result = await leader.append(shard.shard_id, build_batch([(None, b"x", (), 0)]))
+            result = await leader.gateway.append(shard.shard_id, build_batch([(None, b"x", (), 0)]))
             assert result.term == shard.term
 
             back = await local.start(gone)
             await local.until(local.all_online)
-            assert back.topic("t").config == {"retention.ms": "60000"}
+            assert back.gateway.topic("t").config == {"retention.ms": "60000"}
             assert back.view.controller == local.coordinator().node_id
-            await asked.delete_topic("t")
+            await asked.gateway.delete_topic("t")
             await local.until(lambda: all("t" not in node.view.topics for node in local.nodes.values()))
         finally:
             await local.stop_all()
@@ -137,8 +141,8 @@ def test_quick_restart_is_noticed_and_mended(tmp_path: Path) -> None:
         try:
             coordinator = local.coordinator()
             victim = next(node_id for node_id in local.nodes if node_id != coordinator.node_id)
-            await coordinator.create_topic(CreateTopic("t", shards=6, replicas=3))
-            terms = {s.shard_id: s.term for s in coordinator.topic("t").shards if s.leader == victim}
+            await coordinator.gateway.create_topic(CreateTopic("t", shards=6, replicas=3))
+            terms = {s.shard_id: s.term for s in coordinator.gateway.topic("t").shards if s.leader == victim}
             assert terms
             await local.stop(victim)
             again = await local.start(victim)
@@ -146,7 +150,7 @@ def test_quick_restart_is_noticed_and_mended(tmp_path: Path) -> None:
                 lambda: (
                     local.all_online()
                     and coordinator.view.nodes[victim].incarnation == again.incarnation
-                    and all(coordinator.shard(s)[1].term > term for s, term in terms.items())
+                    and all(coordinator.gateway.shard(s)[1].term > term for s, term in terms.items())
                 )
             )
         finally:
@@ -159,15 +163,15 @@ def test_whole_cluster_restarts_with_its_metadata(tmp_path: Path) -> None:
     async def work() -> None:
         local = LocalNodes(tmp_path, 3)
         await local.start_all()
-        topic = await local.nodes[0].create_topic(CreateTopic("t", shards=5, replicas=3))
-        before = await local.nodes[0].new_producer_id()
+        topic = await local.nodes[0].gateway.create_topic(CreateTopic("t", shards=5, replicas=3))
+        before = await local.nodes[0].gateway.new_producer_id()
         await local.stop_all()
         await local.start_all()
         try:
-            again = local.nodes[1].topic("t")
+            again = local.nodes[1].gateway.topic("t")
             assert again.topic_id == topic.topic_id
             assert [s.shard_id for s in again.shards] == [s.shard_id for s in topic.shards]
-            assert await local.nodes[0].new_producer_id() > before
+            assert await local.nodes[0].gateway.new_producer_id() > before
         finally:
             await local.stop_all()
 
@@ -217,7 +221,7 @@ def test_coordinator_that_breaks_down_starts_over(tmp_path: Path, monkeypatch: p
             monkeypatch.setattr("antiphon.node.coordinator_shell.RESTART_PAUSE_S", 0.05)
             monkeypatch.setattr(broken, "tick", bug)
             await local.until(lambda: shell.coordinator not in {None, broken})
-            await node.create_topic(CreateTopic("t"))
+            await node.gateway.create_topic(CreateTopic("t"))
         finally:
             await local.stop_all()
 

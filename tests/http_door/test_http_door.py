@@ -45,7 +45,7 @@ async def get(path: str) -> tuple[int, bytes]:
 def test_health_follows_the_replicas() -> None:
     async def test() -> None:
         async with served() as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("flights"))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
             status, body = await get("/healthz")
             assert (status, json.loads(body)["healthy"]) == (200, True)
             shard_id = topic.shards[0].shard_id
@@ -60,7 +60,7 @@ def test_health_follows_the_replicas() -> None:
 def test_pages() -> None:
     async def test() -> None:
         async with served(3) as nodes:
-            made = await nodes.nodes[0].create_topic(CreateTopic("flights"))
+            made = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
             status, metrics = await get("/metrics")
             assert status == 200
             assert b"\nantiphon_replicas " in metrics
@@ -71,7 +71,7 @@ def test_pages() -> None:
             assert topics["flights"]["shards"][0]["leader"] == made.shards[0].leader
             assert b"DOWN" not in (await get("/"))[1]
             nodes.kill(1)
-            await eventually(lambda: not nodes.nodes[0].metadata.nodes[1].alive)
+            await eventually(lambda: not nodes.nodes[0].gateway.metadata.nodes[1].alive)
             page = (await get("/"))[1]
             assert b"node 1 down" in page
             assert b'<span class="bad">DOWN</span>' in page
@@ -131,7 +131,7 @@ def test_a_page_that_fails_says_so() -> None:
 def test_a_taken_port_is_named() -> None:
     async def test() -> None:
         async with served() as nodes:
-            second: Any = HttpDoor(nodes.nodes[0], metrics=bytes, status=dict)
+            second: Any = HttpDoor(nodes.nodes[0].gateway, metrics=bytes, status=dict)
             with pytest.raises(PortInUseError, match=str(HTTP_PORT)):
                 await nodes.processes[0].run(second.start("node-0", HTTP_PORT))
 

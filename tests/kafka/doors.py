@@ -15,6 +15,7 @@ from antiphon.node.config import Ports
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
+from antiphon.server.server import Server
 from tests.node import real_nodes
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, Nodes, cluster_of, eventually
 
@@ -34,23 +35,25 @@ def configured(**config: Any) -> Iterator[None]:
 
 async def create(node: Node, name: str, shards: int = 1, **fields: Any) -> TopicMeta:
     """Make a topic, or a table, or what belongs to the cluster."""
-    return await node.create_topic(CreateTopic(name, fields.pop("kind", Kind.TOPIC), shards, **fields))
+    return await node.gateway.create_topic(
+        CreateTopic(name, fields.pop("kind", Kind.TOPIC), shards, **fields)
+    )
 
 
-def door_of(node: Node) -> KafkaDoor:
+def door_of(server: Server) -> KafkaDoor:
     """A node's door for Kafka's clients."""
-    (found,) = (door for door in node._doors if isinstance(door, KafkaDoor))
-    return found
+    assert server.kafka is not None
+    return server.kafka
 
 
 @asynccontextmanager
-async def real_node(directory: Path, **config: Any) -> AsyncIterator[Node]:
+async def real_node(directory: Path, **config: Any) -> AsyncIterator[Server]:
     """One node on the loop at hand, for clients that read the real clock or block."""
     nodes = real_nodes.Nodes(directory, 1, {}, kafka=True)
     with configured(**config):
         await nodes.start_all()
     try:
-        yield nodes.nodes[0]
+        yield nodes.servers[0]
     finally:
         await nodes.close()
 
@@ -76,6 +79,11 @@ class Doors:
         """Any node."""
         return next(iter(self.nodes.nodes.values()))
 
+    @property
+    def door(self) -> KafkaDoor:
+        """That node's door for Kafka's clients."""
+        return door_of(self.nodes.servers[self.first.node_id])
+
     async def create(self, name: str, shards: int = 1, **fields: Any) -> TopicMeta:
         """Make a topic that all nodes know of."""
         made = await create(self.first, name, shards, **fields)
@@ -84,7 +92,7 @@ class Doors:
 
     def host(self, name: str, index: int = 0) -> Partition:
         """The replica that serves a shard."""
-        shard_id = self.first.topic(name).shards[index].shard_id
+        shard_id = self.first.gateway.topic(name).shards[index].shard_id
         hosts = [node.hosts.get(shard_id) for node in self.nodes.nodes.values()]
         return next(host for host in hosts if host is not None and host.is_serving)
 
@@ -108,21 +116,21 @@ class Doors:
     async def append(self, name: str, batch: bytes | bytearray) -> None:
         """Append past the door."""
         host = self.host(name)
-        await self.nodes.nodes[host.services.node_id].append(host.shard_id, batch)
+        await self.nodes.nodes[host.services.node_id].gateway.append(host.shard_id, batch)
 
     async def lead(self, name: str, leader: int) -> None:
         """Another node leads all shards of a topic, in newer terms, and all nodes know."""
         node = self.nodes.nodes[leader]
-        for shard in [shard for shard in self.first.topic(name).shards if shard.leader != leader]:
-            await node.elect_leader(shard.shard_id, leader)
-        terms = {shard.shard_id: shard.term for shard in node.topic(name).shards}
+        for shard in [shard for shard in self.first.gateway.topic(name).shards if shard.leader != leader]:
+            await node.gateway.elect_leader(shard.shard_id, leader)
+        terms = {shard.shard_id: shard.term for shard in node.gateway.topic(name).shards}
 
         def all_know() -> bool:
-            found = [node.topic(name).shards for node in self.nodes.nodes.values()]
+            found = [node.gateway.topic(name).shards for node in self.nodes.nodes.values()]
             return all(s.leader == leader and s.term >= terms[s.shard_id] for shards in found for s in shards)
 
         await eventually(all_know)
 
 
 def _knows(node: Node, name: str) -> bool:
-    return any(topic.name == name for topic in node.metadata.topics)
+    return any(topic.name == name for topic in node.gateway.metadata.topics)

@@ -25,8 +25,8 @@ class Served:
 
     def start(self) -> None:
         self._thread.start()
-        self.node = self.call(self._nodes.__aenter__)
-        self.door = door_of(self.node)
+        server = self.call(self._nodes.__aenter__)
+        self.node, self.door = server.node, door_of(server)
 
     @property
     def address(self) -> str:

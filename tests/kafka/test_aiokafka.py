@@ -24,8 +24,8 @@ def run(tmp_path: Path) -> Callable[[Scenario], None]:
 
     def with_a_node(scenario: Scenario) -> None:
         async def main() -> None:
-            async with real_node(tmp_path) as node:
-                await asyncio.wait_for(scenario(node, door_of(node).address), 40)
+            async with real_node(tmp_path) as server:
+                await asyncio.wait_for(scenario(server.node, door_of(server).address), 40)
 
         asyncio.run(main())
 
@@ -68,7 +68,7 @@ def test_offsets_and_administration(run: Run) -> None:
         await admin.start()
         try:
             await admin.create_topics([NewTopic("made", 2, 1, topic_configs={"retention.ms": "5000"})])
-            assert node.topic("made").config == {"retention.ms": "5000"}
+            assert node.gateway.topic("made").config == {"retention.ms": "5000"}
             made_again = await admin.create_topics([NewTopic("made", 2, 1)])
             assert made_again.topic_errors[0][1] == TopicAlreadyExistsError.errno
             assert "made" in await admin.list_topics()
@@ -133,9 +133,9 @@ def test_a_group_goes_on_when_its_coordinator_forgets_it(run: Run) -> None:
                 await writer.send_and_wait("flights", b"one")
                 assert (await reader.getone()).value == b"one"
                 await reader.commit()
-                for shard in node.topic("__groups").shards:
-                    await node.elect_leader(shard.shard_id)
-                    assert node.shard(shard.shard_id)[1].term > shard.term
+                for shard in node.gateway.topic("__groups").shards:
+                    await node.gateway.elect_leader(shard.shard_id)
+                    assert node.gateway.shard(shard.shard_id)[1].term > shard.term
                 await writer.send_and_wait("flights", b"two")
                 assert (await reader.getone()).value == b"two"
                 while await reader.committed(TopicPartition("flights", 0)) != 2:

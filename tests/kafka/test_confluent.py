@@ -34,7 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def term(served: Served, topic: str) -> int:
     """Of the leader of a topic's first shard."""
-    return served.do(lambda: served.node.topic(topic).shards[0].term)
+    return served.do(lambda: served.node.gateway.topic(topic).shards[0].term)
 
 
 def producer(served: Served, **settings: Any) -> Any:
@@ -146,14 +146,14 @@ def test_retriable_errors_are_retried_without_duplicates(served: Served) -> None
         TimedOutError("too slow"),
         NotLeaderError("no", leader=1),
     ]
-    append = served.node.append
+    append = served.node.gateway.append
 
     async def failing(*what: Any, **how: Any) -> AppendResult:
         if errors:
             raise errors.pop(0)
         return await append(*what, **how)
 
-    with patch.object(served.node, "append", failing):
+    with patch.object(served.node.gateway, "append", failing):
         reports = send(producer(served, **{"retry.backoff.ms": 10}), "bumpy", range(50))
     assert not errors
     assert [err for err, _ in reports if err] == []
@@ -193,7 +193,7 @@ def test_what_belongs_to_the_cluster_is_neither_written_nor_administered(served:
             with pytest.raises(KafkaException) as caught:
                 refused.result(10)
             assert caught.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
-        found = served.do(lambda name=name: served.node.topic(name))  # type: ignore[misc]
+        found = served.do(lambda name=name: served.node.gateway.topic(name))  # type: ignore[misc]
         assert (len(found.shards), found.config) == (1, {})
 
 
@@ -314,7 +314,7 @@ def test_an_offset_of_a_deleted_topic_does_not_apply_to_its_successor(served: Se
     reader = consumer(served, "reborn")
     reader.commit(offsets=[TopicPartition("reborn", 0, 42)], asynchronous=False)
     assert reader.committed([TopicPartition("reborn", 0)], timeout=10)[0].offset == 42
-    served.call(lambda: served.node.delete_topic("reborn"))
+    served.call(lambda: served.node.gateway.delete_topic("reborn"))
     served.create("reborn")
     assert reader.committed([TopicPartition("reborn", 0)], timeout=10)[0].offset == -1001
     reader.close()

@@ -18,7 +18,6 @@ from antiphon.kafka.messages import admin, cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
-from tests.kafka.doors import door_of
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
 from tests.kafka.raw import batch, door, fetch, fetch_body, produce, produce_body, run
 from tests.node.in_process import KAFKA_PORT, eventually
@@ -124,7 +123,7 @@ def test_random_bytes_never_disturb_others() -> None:
     async def scenario() -> None:
         async with door() as (doors, connect):
             await doors.create("t")
-            good, serving = await connect(), door_of(doors.first)
+            good, serving = await connect(), doors.door
             rng = random.Random(5)
             for n in range(150):
                 api = rng.choice(list(APIS.values()))
@@ -151,7 +150,7 @@ def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
         async with door() as (doors, connect):
             await doors.create("t")
             await doors.append("t", batch(bytes(900_000)))
-            client, good, serving = await connect(), await connect(), door_of(doors.first)
+            client, good, serving = await connect(), await connect(), doors.door
             for _ in range(400):
                 client.send(1, 12, fetch_body("t", 0))
             await client.writer.drain()
@@ -295,7 +294,7 @@ def test_a_node_that_knows_no_names_yet_tells_of_no_disk() -> None:
             await doors.create("t")
             client = await connect()
             not_ready = NotReadyError("this node was just started")
-            with patch.object(type(doors.first), "shard", side_effect=not_ready):
+            with patch.object(type(doors.first.gateway), "shard", side_effect=not_ready):
                 answer = await client.ask(admin.DescribeLogDirsRequest(topics=None), 35, 3)
             assert answer.error_code == answer.results[0].error_code == code.LEADER_NOT_AVAILABLE
             assert answer.results[0].topics == []
@@ -307,7 +306,7 @@ def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
     async def scenario() -> None:
         async with door(2) as (doors, connect):
             await doors.create("t", 3, replicas=2)
-            first = [shard.ensemble[0] for shard in doors.first.topic("t").shards]
+            first = [shard.ensemble[0] for shard in doors.first.gateway.topic("t").shards]
             client = await connect()
 
             async def elect(partitions: list[int] | None, version: int = 2, kind: int = 0) -> Any:
@@ -339,7 +338,7 @@ def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
                 assert {at for at, error in found.items() if at[0] == "t"} == (
                     back if version == 0 else set()
                 )
-            await eventually(lambda: [s.leader for s in doors.first.topic("t").shards] == first)
+            await eventually(lambda: [s.leader for s in doors.first.gateway.topic("t").shards] == first)
             assert await elect([0], kind=1) == {("t", 0): code.ELECTION_NOT_NEEDED}
             unknown = admin.ElectLeadersRequest(election_type=7, topic_partitions=None, timeout_ms=1)
             assert (await client.ask(unknown, 43, 2)).error_code == code.INVALID_REQUEST
@@ -351,13 +350,13 @@ def test_a_preferred_leader_that_is_gone_is_not_elected() -> None:
     async def scenario() -> None:
         async with door(3) as (doors, connect):
             await doors.create("t", replicas=3)
-            (shard,) = doors.first.topic("t").shards
+            (shard,) = doors.first.gateway.topic("t").shards
             gone = shard.ensemble[0]
             asked = next(node for node in range(3) if node != gone)
             client = await connect(asked)
             await doors.nodes.stop(gone)
             node = doors.nodes.nodes[asked]
-            await eventually(lambda: node.topic("t").shards[0].leader not in {gone, -1})
+            await eventually(lambda: node.gateway.topic("t").shards[0].leader not in {gone, -1})
             for kind, error in ((0, code.PREFERRED_LEADER_NOT_AVAILABLE), (1, code.ELECTION_NOT_NEEDED)):
                 wanted = [admin.ElectionTopic(topic="t", partitions=[0])]
                 request = admin.ElectLeadersRequest(
@@ -377,10 +376,10 @@ def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
         async with door() as (doors, connect):
             await doors.create("t")
 
-            async def not_ready(*_: Any) -> Any:
+            def not_ready(*_: Any) -> Any:
                 raise NotReadyError("soon")
 
-            doors.first.list_offset = not_ready  # type: ignore[assignment]  # planted
+            doors.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # planted
             client = await connect()
             partition = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
             request = offsets.ListOffsetsRequest(
@@ -415,7 +414,7 @@ def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
             fetches = [task for task in asyncio.all_tasks() if task.get_name() == "kafka Fetch"]
             assert len(fetches) == 1
             await asyncio.wait(fetches)
-            assert door_of(doors.first).connections == 1
+            assert doors.door.connections == 1
 
     run(scenario)
 
@@ -446,7 +445,7 @@ def test_metadata_forms() -> None:
             index = next(index for index in (0, 1) if doors.leader("t", index) != 0)
             victim = doors.leader("t", index)
             doors.nodes.kill(victim)  # who had the only replica
-            await eventually(lambda: not doors.first.metadata.nodes[victim].alive)
+            await eventually(lambda: not doors.first.gateway.metadata.nodes[victim].alive)
             answer = await client.ask(cluster.MetadataRequest(topics=[asked(name="t")]), 3, 13)
             lost = next(part for part in answer.topics[0].partitions if part.partition_index == index)
             assert (lost.error_code, lost.leader_id) == (code.LEADER_NOT_AVAILABLE, -1)
@@ -460,7 +459,7 @@ def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> 
             client = await connect()
             request = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
             await client.ask(request, 10, 6)  # makes the table, too
-            assert doors.first.topic("__groups").internal
+            assert doors.first.gateway.topic("__groups").internal
             await doors.lead("__groups", 0)
             found = await client.ask(request, 10, 6)
             assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 0)
@@ -507,7 +506,7 @@ def test_the_number_of_connections_is_bounded() -> None:
 def test_a_taken_port_is_told() -> None:
     async def scenario() -> None:
         async with door() as (doors, _):
-            second = KafkaDoor(doors.first, "node-0", KAFKA_PORT)
+            second = KafkaDoor(doors.first.gateway, "node-0", KAFKA_PORT)
             with pytest.raises(PortInUseError, match=str(KAFKA_PORT)):
                 await doors.nodes.processes[0].run(second.start())
 
@@ -527,7 +526,7 @@ def test_rows_that_are_no_offsets_are_passed_over() -> None:
             client = await connect()
             await client.ask(cluster.FindCoordinatorRequest(coordinator_keys=["g"]), 10, 6)
             good = committed(7, -1, "m", 1, topic.topic_id)
-            for shard in doors.first.topic("__groups").shards:
+            for shard in doors.first.gateway.topic("__groups").shards:
                 bad = {
                     b"offset/x": b"",
                     b"offset/": good,
@@ -546,7 +545,7 @@ def test_rows_that_are_no_offsets_are_passed_over() -> None:
                     b"offset/g/t/0": good,
                 }
                 puts = tuple(Put(key, value) for key, value in bad.items())
-                await doors.first.table_write(TableWrite(shard.shard_id, puts))
+                await doors.first.gateway.table_write(TableWrite(shard.shard_id, puts))
             for _ in range(2):
                 listed = await client.ask(groups.ListGroupsRequest(), 16, 4)
                 assert (listed.error_code, [group.group_id for group in listed.groups]) == (0, ["g", "zz"])

@@ -23,6 +23,7 @@ from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
+from antiphon.server.server import Server
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
@@ -58,7 +59,8 @@ class Nodes:
         self.network = loop.network
         self.dial = dial
         self.told = {"ports": Ports(NATIVE_PORT, -1, -1, -1), **config}
-        self.nodes: dict[int, Node] = {}
+        self.servers: dict[int, Server] = {}
+        self.nodes: dict[int, Node] = {}  # of the servers
         self.processes: dict[int, Process] = {}
         self.random = Random(system.rng().getrandbits(64))
         self.members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(count)]
@@ -92,13 +94,15 @@ class Nodes:
 
     async def _start(self, process: Process, node_id: int, first: bool) -> None:
         disk, draw = self.disks[node_id], process.random
-        node = self.nodes[node_id] = Node(
+        server = self.servers[node_id] = Server(
             self.config(node_id, first=first),
             disk=disk,
             stores=MemoryEngine(disk, Random(draw.getrandbits(64))),
             make_wal=partial(SimulatedWal, rng=draw, took_s=lambda: self.slow_s.get(node_id, 0.0)),
+            finishes_epochs=False,
         )
-        await node.start()
+        self.nodes[node_id] = server.node
+        await server.start()
 
     async def start_all(self) -> None:
         """Start all and wait until they are a cluster."""
@@ -110,12 +114,13 @@ class Nodes:
     async def stop(self, node_id: int) -> None:
         """Stop a node cleanly."""
         process = self.processes[node_id]
-        await process.run(self.nodes.pop(node_id).stop())
+        del self.nodes[node_id]
+        await process.run(self.servers.pop(node_id).stop())
         process.kill()  # there is nothing left of it
 
     def kill(self, node_id: int) -> None:
         """End a node's process as `kill -9` does: what it wrote is on its disk."""
-        del self.nodes[node_id]
+        del self.nodes[node_id], self.servers[node_id]
         self.processes[node_id].kill()
         self.disks[node_id] = self.disks[node_id].kill()
 
@@ -162,7 +167,7 @@ async def append_to(nodes: SomeNodes, shard_id: int, value: bytes) -> int:
         node_id = (await leader_of(nodes, shard_id)).services.node_id
         try:
             batch = build_batch([(None, value, [], 1)])
-            return (await nodes.nodes[node_id].append(shard_id, batch)).next_offset
+            return (await nodes.nodes[node_id].gateway.append(shard_id, batch)).next_offset
         except AntiphonError as error:
             again = error.retriable or isinstance(error, NotLeaderError)
             if not again or loop.time() > deadline:

@@ -12,6 +12,7 @@ from antiphon.log.disk import Disk
 from antiphon.node.config import Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
+from antiphon.server.server import Server
 from tests.node.in_process import append_to, eventually, leader_of
 from tests.node.processes import bind, port_of
 
@@ -28,7 +29,8 @@ class Nodes:
         self.disks = disks
         self.dial = dial
         self.kafka = kafka  # is there a door for Kafka's clients, on any free port?
-        self.nodes: dict[int, Node] = {}
+        self.servers: dict[int, Server] = {}
+        self.nodes: dict[int, Node] = {}  # of the servers
         self._sockets = [bind() for _ in range(count)]
         self._ports = [port_of(listener) for listener in self._sockets]
         self.members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self._ports)]
@@ -49,10 +51,11 @@ class Nodes:
     async def start(self, node_id: int, *, first: bool = False) -> Node:
         """Start a node and wait until it has joined."""
         sockets = {"native": self._sockets[node_id]} if first else None
-        node = Node(self.config(node_id, first=first), sockets, self.disks.get(node_id))
-        self.nodes[node_id] = node
-        await node.start()
-        return node
+        config, disk = self.config(node_id, first=first), self.disks.get(node_id)
+        server = self.servers[node_id] = Server(config, sockets, disk, finishes_epochs=False)
+        self.nodes[node_id] = server.node
+        await server.start()
+        return server.node
 
     async def start_all(self) -> None:
         """Start all and wait until they are a cluster."""
@@ -63,7 +66,8 @@ class Nodes:
 
     async def stop(self, node_id: int) -> None:
         """Stop a node cleanly."""
-        await self.nodes.pop(node_id).stop()
+        del self.nodes[node_id]
+        await self.servers.pop(node_id).stop()
 
     async def close(self) -> None:
         """Stop all."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError
 from antiphon.node.config import load_config
-from antiphon.node.process import run_node
+from antiphon.server.process import run_node
 
 
 def main() -> int:

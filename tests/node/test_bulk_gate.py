@@ -184,7 +184,7 @@ def test_a_node_lets_bulk_writes_through_as_the_table_says() -> None:
     async def test() -> None:
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
-            topic = await node.create_topic(CreateTopic("t", kind=Kind.TABLE))
+            topic = await node.gateway.create_topic(CreateTopic("t", kind=Kind.TABLE))
             shard_id = topic.shards[0].shard_id
             await nodes.leader(shard_id)
             client = await _connect(nodes.members[0].native)
@@ -192,16 +192,16 @@ def test_a_node_lets_bulk_writes_through_as_the_table_says() -> None:
             assert isinstance(written, TableWritten)
             assert node.bulk.bytes_through > 0
             with pytest.raises(InvalidRequestError, match=r"bulk.bytes.per.second='fast'"):
-                await node.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "fast"}))
-            await node.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "0"}))
+                await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "fast"}))
+            await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "0"}))
             refused = await client.ask(TableWrite(shard_id, (Put(b"b", b"2"),), bulk=True))
             assert isinstance(refused, Failure)
             assert refused.code == "overloaded"
             assert isinstance(await client.ask(TableWrite(shard_id, (Put(b"c", b"3"),))), TableWritten)
-            await node.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": None}))
+            await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": None}))
             again = await client.ask(TableWrite(shard_id, (Put(b"d", b"4"),), bulk=True))
             assert isinstance(again, TableWritten)
-            rows = (await node.table_get(TableGet(shard_id, (b"a", b"b", b"c", b"d")))).rows
+            rows = (await node.gateway.table_get(TableGet(shard_id, (b"a", b"b", b"c", b"d")))).rows
             assert [row.value if row else None for row in rows] == [b"1", None, b"3", b"4"]
             assert b"antiphon_bulk_bytes_per_second" in node.metrics.render()
             client.close()

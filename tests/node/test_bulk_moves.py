@@ -68,7 +68,7 @@ async def _move_a_follower(nodes: Nodes, shard_id: int) -> None:
     leader = (await nodes.leader(shard_id)).services.node_id
     with_replica = {node_id for node_id, node in nodes.nodes.items() if shard_id in node.hosts}
     (free,) = set(nodes.nodes) - with_replica
-    await nodes.nodes[leader].administer(MoveReplica(shard_id, max(with_replica - {leader}), free))
+    await nodes.nodes[leader].gateway.administer(MoveReplica(shard_id, max(with_replica - {leader}), free))
     hosts = [node.hosts for node in nodes.nodes.values()]
     await eventually(
         lambda: sum(shard_id in one for one in hosts) == 3 and shard_id in nodes.nodes[free].hosts
@@ -78,7 +78,7 @@ async def _move_a_follower(nodes: Nodes, shard_id: int) -> None:
 def test_replicas_stay_the_same_while_they_move_under_bulk_writes() -> None:
     async def test() -> None:
         async with cluster_of(4) as nodes:
-            topic = await nodes.nodes[0].create_topic(
+            topic = await nodes.nodes[0].gateway.create_topic(
                 CreateTopic("t", kind=Kind.TABLE, profile="tarantool", replicas=3)
             )
             shard_id = topic.shards[0].shard_id

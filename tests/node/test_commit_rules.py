@@ -21,7 +21,7 @@ from tests.node.in_process import Nodes, cluster_of, eventually, run
 async def new_shard(
     nodes: Nodes, profile: str = "oxia", config: dict[str, str] | None = None, kind: Kind = Kind.TOPIC
 ) -> int:
-    made = await nodes.nodes[0].create_topic(
+    made = await nodes.nodes[0].gateway.create_topic(
         CreateTopic("t", kind=kind, profile=profile, config=config or {})
     )
     return made.shards[0].shard_id
@@ -32,7 +32,7 @@ def batch(value: bytes) -> bytes:
 
 
 def meta(node: Node, shard_id: int) -> ShardMeta:
-    return node.shard(shard_id)[1]
+    return node.gateway.shard(shard_id)[1]
 
 
 def deafen(host: Partition) -> None:
@@ -59,7 +59,7 @@ async def read_all(node: Node, shard_id: int, isolation: str = "committed") -> l
     found: list[bytes | None] = []
     at = 0
     while True:
-        got = await node.fetch(shard_id, at, 1 << 20, isolation)
+        got = await node.gateway.fetch(shard_id, at, 1 << 20, isolation)
         if not got.batches:
             return found
         for chunk in got.batches:
@@ -84,7 +84,7 @@ def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches
             deafen(silent)
             told = node.agent._live_changes
             monkeypatch.setattr(node.agent, "_live_changes", lambda: ())  # the coordinator hears of nothing
-            waiting = asyncio.ensure_future(node.append(shard_id, batch(b"two have it")))
+            waiting = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"two have it")))
             leading = host.single_writer
             assert leading is not None
             await eventually(lambda: leading.proposed_live is not None)
@@ -114,7 +114,7 @@ def test_min_live_blocks_writes_until_enough_are_live() -> None:
             away = followers(nodes, host)[0].services.node_id
             await nodes.stop(away)
             with pytest.raises(TimedOutError, match="are enough replicas live"):
-                await node.append(shard_id, batch(b"with two"), timeout_s=0.5)
+                await node.gateway.append(shard_id, batch(b"with two"), timeout_s=0.5)
             assert host.high_watermark == 1
             assert host.log.log_end == 2, "it is in the log and not acknowledged"
             await nodes.start(away)
@@ -169,7 +169,7 @@ async def _shard_led_elsewhere(nodes: Nodes, config: dict[str, str], kind: Kind 
     """A shard whose leader does not vote in `__cluster`, so that stopping it leaves the coordinator alone."""
     for number in range(20):
         request = CreateTopic(f"t{number}", kind=kind, profile="fluvio", config=config)
-        made = await nodes.nodes[0].create_topic(request)
+        made = await nodes.nodes[0].gateway.create_topic(request)
         if (await nodes.leader(made.shards[0].shard_id)).services.node_id == 3:
             return made.shards[0].shard_id
     raise AssertionError("node 3 leads nothing")
@@ -196,10 +196,10 @@ def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_re
             await eventually(lambda: host.settled == 5)
             cut_off(host)
             for number in range(3):  # S4.18: the leader's own disk is enough
-                await node.append(shard_id, batch(b"only here %d" % number), timeout_s=2)
+                await node.gateway.append(shard_id, batch(b"only here %d" % number), timeout_s=2)
             assert (host.high_watermark, host.settled) == (8, 5)
             assert len(await read_all(node, shard_id)) == 8
-            await nodes.nodes[0].elect_leader(shard_id, followers(nodes, host)[0].services.node_id)
+            await nodes.nodes[0].gateway.elect_leader(shard_id, followers(nodes, host)[0].services.node_id)
             elected = next(one for one in followers(nodes, host) if one.is_serving)
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 elected.reads.fetch(8, 1000, "", at_least_one=True)
@@ -226,7 +226,7 @@ def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between() -> N
             await nodes.append(shard_id, b"everybody has it")
             await eventually(lambda: host.settled == 1)
             cut_off(host)
-            await nodes.nodes[leader].append(shard_id, batch(b"only here"), timeout_s=2)
+            await nodes.nodes[leader].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
             await nodes.stop(leader)
             assert await nodes.append(shard_id, b"another leader's") >= 2
             back = await nodes.start(leader)
@@ -245,7 +245,7 @@ def test_s4_28_the_loss_is_counted_also_when_the_power_failed_in_between(*, elec
             await nodes.append(shard_id, b"everybody has it")
             await eventually(lambda: host.settled == 1)
             cut_off(host)
-            await nodes.nodes[leader].append(shard_id, batch(b"only here"), timeout_s=2)
+            await nodes.nodes[leader].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
             nodes.kill(leader)
             nodes.disks[leader] = nodes.disks[leader].crash()
             if elected_again:  # and the power failed again before it had written anything in that term
@@ -265,7 +265,7 @@ def test_a_leader_that_comes_to_acknowledge_early_notes_its_term() -> None:
             shard_id = await new_shard(nodes)
             host = await nodes.leader(shard_id)
             assert host.log.hard_state.led_term == 0
-            await nodes.nodes[0].alter_topic(AlterTopic("t", config={"commit": "local"}))
+            await nodes.nodes[0].gateway.alter_topic(AlterTopic("t", config={"commit": "local"}))
             await eventually(lambda: host.log.hard_state.led_term == host.term)
 
     run(test())
@@ -280,9 +280,9 @@ def test_s4_29_at_least_k_waits_for_k_replicas() -> None:
             await nodes.append(shard_id, b"three have it")
             deafen(followers(nodes, host)[0])
             with pytest.raises(TimedOutError):
-                await node.append(shard_id, batch(b"two have it"), timeout_s=0.4)
+                await node.gateway.append(shard_id, batch(b"two have it"), timeout_s=0.4)
             assert host.high_watermark == 1
-            await node.alter_topic(AlterTopic("t", {"commit": "at_least(2)"}))
+            await node.gateway.alter_topic(AlterTopic("t", {"commit": "at_least(2)"}))
             await eventually(lambda: host.high_watermark == 2)  # the new rule counts for what waits, too
             await nodes.append(shard_id, b"two have it")
 
@@ -311,7 +311,7 @@ def test_c1_a_living_topic_changes_its_commit_rule_under_load() -> None:
             writers = [asyncio.ensure_future(write(number)) for number in range(3)]
             for rule in ("live", "at_least(3)", "local", "quorum", "live", "quorum"):
                 before = len(acknowledged)
-                await nodes.nodes[1].alter_topic(AlterTopic("t", {"commit": rule}))
+                await nodes.nodes[1].gateway.alter_topic(AlterTopic("t", {"commit": rule}))
                 fence = "live" if rule == "live" else "majority"
                 await eventually(lambda: meta(nodes.nodes[0], shard_id).fence == fence)  # noqa: B023 - awaited here
                 await eventually(lambda: len(acknowledged) > before + 20)  # noqa: B023 - awaited here
@@ -356,7 +356,7 @@ def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it() -> None
             assert node.metrics.commit_markers >= len(told)
             assert await read_all(node, shard_id) == [b"%d" % number for number in range(10)]
             before = node.metrics.commit_markers
-            await node.alter_topic(AlterTopic("t", {"commit.marker": "piggyback"}))
+            await node.gateway.alter_topic(AlterTopic("t", {"commit.marker": "piggyback"}))
             await nodes.append(shard_id, b"without")
             assert node.metrics.commit_markers <= before + 1, "a setting of a living shard"
 
@@ -371,15 +371,15 @@ def test_min_live_and_the_patience_with_laggards_change_on_a_living_shard() -> N
             node = node_of(nodes, host)
             await nodes.append(shard_id, b"with three")
             deafen(followers(nodes, host)[0])
-            waiting = asyncio.ensure_future(node.append(shard_id, batch(b"waits a minute for it")))
+            waiting = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"waits a minute for it")))
             await asyncio.sleep(0.3)
             assert not waiting.done()
-            await node.alter_topic(AlterTopic("t", {"live.lag.ms": "100"}))
+            await node.gateway.alter_topic(AlterTopic("t", {"live.lag.ms": "100"}))
             assert (await waiting).next_offset == 2
-            await node.alter_topic(AlterTopic("t", {"min.live": "3"}))
+            await node.gateway.alter_topic(AlterTopic("t", {"min.live": "3"}))
             with pytest.raises(TimedOutError):
-                await node.append(shard_id, batch(b"with two"), timeout_s=0.3)
-            await node.alter_topic(AlterTopic("t", {"min.live": "2"}))
+                await node.gateway.append(shard_id, batch(b"with two"), timeout_s=0.3)
+            await node.gateway.alter_topic(AlterTopic("t", {"min.live": "2"}))
             await eventually(lambda: host.high_watermark == 3)
 
     run(test())
@@ -395,7 +395,7 @@ def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew() ->
 
             async def put(key: bytes, value: bytes) -> None:
                 node = node_of(nodes, await nodes.leader(shard_id))
-                await node.table_write(TableWrite(shard_id, (Put(key, value),)))
+                await node.gateway.table_write(TableWrite(shard_id, (Put(key, value),)))
 
             await put(b"a", b"everybody has it")
             others = followers(nodes, host)
@@ -427,9 +427,9 @@ def test_a_topic_that_names_no_profile_gets_the_nodes_default() -> None:
     async def test() -> None:
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
-            assert (await node.create_topic(CreateTopic("plain", profile=""))).profile == "oxia"
-            node.default_profile = "raft"
-            assert (await node.create_topic(CreateTopic("votes", profile=""))).profile == "raft"
+            assert (await node.gateway.create_topic(CreateTopic("plain", profile=""))).profile == "oxia"
+            node.config.profile = "raft"
+            assert (await node.gateway.create_topic(CreateTopic("votes", profile=""))).profile == "raft"
 
     run(test())
 
@@ -440,6 +440,6 @@ def test_settings_that_mean_nothing_are_refused_when_a_living_topic_is_altered()
             await new_shard(nodes)
             for config in ({"commit": "most"}, {"commit": "at_least(1)"}, {"election": "raft"}):
                 with pytest.raises(AntiphonError):
-                    await nodes.nodes[0].alter_topic(AlterTopic("t", dict(config)))
+                    await nodes.nodes[0].gateway.alter_topic(AlterTopic("t", dict(config)))
 
     run(test())

@@ -39,14 +39,14 @@ def value(number: int) -> bytes:
 async def table(nodes: Nodes, name: str = "t", **config: str) -> int:
     """A table of one shard with its rows, on the disk of every replica; returns the shard."""
     node = nodes.nodes[0]
-    made = await node.create_topic(
+    made = await node.gateway.create_topic(
         CreateTopic(name, kind=Kind.TABLE, replicas=len(nodes.nodes), config=config)
     )
     shard_id = made.shards[0].shard_id
     leader = await nodes.leader(shard_id)
     writer = nodes.nodes[leader.services.node_id]
     for number in range(ROWS):
-        await writer.table_write(TableWrite(shard_id, (Put(b"key%03d" % number, value(number)),)))
+        await writer.gateway.table_write(TableWrite(shard_id, (Put(b"key%03d" % number, value(number)),)))
     await eventually(
         lambda: all(applied(one, shard_id) == leader.log.log_end for one in nodes.nodes.values())
     )
@@ -71,21 +71,23 @@ def flip_bit(directory: Path, node_id: int, shard_id: int, share: float) -> None
 
 
 def scan(node: Node, shard_id: int, consistency: str = "linearizable") -> Coroutine[Any, Any, TableRows]:
-    return node.table_scan(TableScan(shard_id, b"", b"", 1000, consistency=consistency))
+    return node.gateway.table_scan(TableScan(shard_id, b"", b"", 1000, consistency=consistency))
 
 
 READS: dict[str, Callable[[Node, int], Coroutine[Any, Any, Any]]] = {
     "scan": scan,
     "scan here": lambda node, shard_id: scan(node, shard_id, "local"),
-    "get": lambda node, shard_id: node.table_get(TableGet(shard_id, (b"key055",))),
-    "get of several": lambda node, shard_id: node.table_get(
+    "get": lambda node, shard_id: node.gateway.table_get(TableGet(shard_id, (b"key055",))),
+    "get of several": lambda node, shard_id: node.gateway.table_get(
         TableGet(shard_id, tuple(b"key%03d" % number for number in range(ROWS)), consistency="leader")
     ),
-    "find": lambda node, shard_id: node.table_get(TableGet(shard_id, (b"key055",), comparison=CEILING)),
-    "delete of a range": lambda node, shard_id: node.table_write(
+    "find": lambda node, shard_id: node.gateway.table_get(
+        TableGet(shard_id, (b"key055",), comparison=CEILING)
+    ),
+    "delete of a range": lambda node, shard_id: node.gateway.table_write(
         TableWrite(shard_id, (DeleteRange(b"key000", b"key999"),))
     ),
-    "condition": lambda node, shard_id: node.table_write(
+    "condition": lambda node, shard_id: node.gateway.table_write(
         TableWrite(shard_id, (Put(b"key055", b"new", expected_version=999),))
     ),
 }
@@ -97,13 +99,13 @@ def whole(rows: TableRows) -> bool:
 
 
 def health(node: Node) -> tuple[int, dict[str, Any]]:
-    door = HttpDoor(node, metrics=lambda: b"", status=dict)
+    door = HttpDoor(node.gateway, metrics=lambda: b"", status=dict)
     status, _, body = door.answer(b"GET /healthz HTTP/1.1")
     return status, json.loads(body)
 
 
 def state_of(node: Node, shard_id: int) -> str:
-    return next(one.state for one in node.replica_statuses() if one.shard_id == shard_id)
+    return next(one.state for one in node.gateway.replica_statuses() if one.shard_id == shard_id)
 
 
 @pytest.mark.parametrize("kind", READS)

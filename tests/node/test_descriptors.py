@@ -19,11 +19,11 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk, SimulatedFile
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import AppendBatch, CreateTopic
-from antiphon.node.file_limits import connection_shares
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.trimming import trim_replica
 from antiphon.partition.failures import as_failure
 from antiphon.records.builder import build_batch
+from antiphon.server.file_limits import connection_shares
 from tests.log.helpers import Runner, batch_at
 from tests.node.in_process import cluster_of, eventually, run
 from tests.node.processes import NativeClient, Processes
@@ -87,7 +87,7 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
     async def test() -> None:
         disk = Starved(Random(0))
         async with cluster_of(1, {0: disk}) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=1))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
             shard_id = topic.shards[0].shard_id
             for value in (b"one", b"two", b"three"):
                 await nodes.append(shard_id, value)
@@ -99,8 +99,10 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
             with pytest.raises(OverloadedError):
                 host.reads.list_offset(1)
             with pytest.raises(OverloadedError):
-                await trim_replica(nodes.nodes[0], shard_id, host.log.log_end - 1)
-            work = asyncio.ensure_future(nodes.nodes[0].append(shard_id, build_batch([(None, b"x", [], 1)])))
+                await trim_replica(nodes.nodes[0].replicas, shard_id, host.log.log_end - 1)
+            work = asyncio.ensure_future(
+                nodes.nodes[0].gateway.append(shard_id, build_batch([(None, b"x", [], 1)]))
+            )
             await asyncio.sleep(0.5)
             assert not work.done()
             disk.starved = False
@@ -124,7 +126,7 @@ def test_the_coordinator_goes_on_where_it_could_not_read_what_was_committed() ->
             assert (shell._metadata.offset, host.failed) == (host.log.log_start, None)
             disk.starved = False
             await eventually(lambda: shell._metadata.offset == host.high_watermark)
-            await node.create_topic(CreateTopic("t", replicas=1))
+            await node.gateway.create_topic(CreateTopic("t", replicas=1))
 
     run(test())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.model.requests import CreateTopic
-from antiphon.node import native_door, peers
+from antiphon.node import accepted_peers, peers
 from antiphon.node.peers import PeerLink
 from antiphon.replication.messages import Ack, Append
 from tests.node.in_process import Nodes, cluster_of, eventually, run
@@ -27,7 +27,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
         return sending
 
     monkeypatch.setattr(peers, "send_on", note("made"))
-    monkeypatch.setattr(native_door, "send_on", note("accepted"))
+    monkeypatch.setattr(accepted_peers, "send_on", note("accepted"))
     return seen
 
 
@@ -44,7 +44,7 @@ def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(monkeypatch: pytest.Mo
     async def test() -> None:
         seen = spy(monkeypatch)
         async with cluster_of(3, dial=dial) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t"))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t"))
             shard_id = topic.shards[0].shard_id
             seen.clear()
             for number in range(20):
@@ -63,10 +63,10 @@ def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(monkeypatch: pytest.Mo
 def connections(nodes: Nodes) -> Counter[frozenset[int]]:
     """Connections between each pair of nodes, both directions."""
     return Counter(
-        frozenset((node.node_id, session._peer_id))
-        for node in nodes.nodes.values()
-        for session in node.sessions.values()
-        if session._peer_id is not None
+        frozenset((node_id, session.peer_id))
+        for node_id, server in nodes.servers.items()
+        for session in server.native.sessions.values()
+        if session.peer_id is not None
     )
 
 
@@ -74,14 +74,14 @@ def connections(nodes: Nodes) -> Counter[frozenset[int]]:
 def test_s3_21_two_connections_serve_all_shards_of_a_pair_and_a_broken_one_is_made_good(dial: str) -> None:
     async def test() -> None:
         async with cluster_of(3, dial=dial) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", shards=6))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=6))
             shards = [shard.shard_id for shard in topic.shards]
             assert len({(await nodes.leader(one)).services.node_id for one in shards}) > 1
             for shard_id in shards:
                 await nodes.append(shard_id, b"x")
             assert set(connections(nodes).values()) == {2}
             for node in nodes.nodes.values():
-                for link in node._links.values():
+                for link in node.network.links.values():
                     _cut(link)
             await asyncio.sleep(0.05)
             for shard_id in shards:

@@ -21,7 +21,7 @@ def clicks(age_ms: int) -> bytearray:
 
 async def new_topic(node: Node, **config: str) -> int:
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    topic = await node.create_topic(CreateTopic("clicks", replicas=1, config=settings))
+    topic = await node.gateway.create_topic(CreateTopic("clicks", replicas=1, config=settings))
     return topic.shards[0].shard_id
 
 
@@ -30,8 +30,8 @@ def test_a_topic_that_was_told_nothing_keeps_records_of_last_year() -> None:
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_topic(node)
-            await node.append(shard_id, clicks(8 * DAY_MS))
-            await node.append(shard_id, clicks(400 * DAY_MS))
+            await node.gateway.append(shard_id, clicks(8 * DAY_MS))
+            await node.gateway.append(shard_id, clicks(400 * DAY_MS))
             node.shards.apply_retention()
             assert (node.hosts[shard_id].log.log_start, node.metrics.expired_appends) == (0, 0)
 
@@ -43,11 +43,11 @@ def test_records_that_have_expired_already_are_counted_and_told_of_once_a_minute
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_topic(node, retention_ms=str(7 * DAY_MS))
-            await node.append(shard_id, clicks(0))
-            await node.append(shard_id, clicks(6 * DAY_MS))
+            await node.gateway.append(shard_id, clicks(0))
+            await node.gateway.append(shard_id, clicks(6 * DAY_MS))
             with structlog.testing.capture_logs() as lines:
                 for _ in range(3):
-                    await node.append(shard_id, clicks(8 * DAY_MS))
+                    await node.gateway.append(shard_id, clicks(8 * DAY_MS))
             told = [line for line in lines if line["event"] == "expired_records_appended"]
             assert [(line["log_level"], line["shard"], line["retention_ms"]) for line in told] == [
                 ("warning", shard_id, 7 * DAY_MS)
@@ -66,7 +66,7 @@ def test_the_age_of_records_is_what_retention_goes_by() -> None:
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
             shard_id = await new_topic(node, retention_ms=str(7 * DAY_MS))
-            await node.append(shard_id, clicks(8 * DAY_MS))
+            await node.gateway.append(shard_id, clicks(8 * DAY_MS))
             node.shards.apply_retention()
             assert node.hosts[shard_id].log.log_start == 3
 

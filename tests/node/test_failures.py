@@ -32,7 +32,7 @@ def break_syncs(disk: SimulatedDisk) -> None:
 
 
 async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
-    topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind=kind, config=config))
+    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind=kind, config=config))
     return topic.shards[0].shard_id
 
 
@@ -50,7 +50,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
             with pytest.raises(DiskFullError):
                 host.check_writable()
             assert host.status().state == "disk_full"
-            assert (await node.fetch(shard_id, end - 1, 1000)).batches
+            assert (await node.gateway.fetch(shard_id, end - 1, 1000)).batches
             disk.capacity_bytes = None
             await eventually(lambda: not node.wal.disk_full)
             assert await nodes.append(shard_id, b"after") == end + 2
@@ -89,7 +89,7 @@ def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(monkeypatch
 
             monkeypatch.setattr(host.replica, "persisted", broken)
             with pytest.raises(NotLeaderError, match="the impossible happened"):
-                await nodes.nodes[0].append(sick, build_batch([(None, b"never acknowledged", [], 1)]))
+                await nodes.nodes[0].gateway.append(sick, build_batch([(None, b"never acknowledged", [], 1)]))
             assert isinstance(host.failed, InternalError)
             assert host.status().state == "failed"
             await nodes.append(well, b"goes on")
@@ -179,7 +179,7 @@ def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
             await eventually(lambda: host.high_watermark == leader.high_watermark)
             if host.table is not None:
                 keys = tuple(b"key%d" % number for number in range(41))
-                rows = await node.table_get(TableGet(shard_id, keys, consistency="local"))
+                rows = await node.gateway.table_get(TableGet(shard_id, keys, consistency="local"))
                 assert [row.value for row in rows.rows if row is not None] == [b"x" * 1000] * 41
 
     run(test())
@@ -198,9 +198,9 @@ def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> No
             old, victim = leader.services.node_id, (leader.services.node_id + 1) % 3
             once = TableWrite(shard_id, (Put(b"once", b"x"),), 9 | 1 << 61, 0, 0)
             if kind is Kind.TOPIC:
-                first = await nodes.nodes[old].append(shard_id, batch)
+                first = await nodes.nodes[old].gateway.append(shard_id, batch)
             else:
-                await nodes.nodes[old].table_write(once)
+                await nodes.nodes[old].gateway.table_write(once)
             await nodes.stop(victim)
             for number in range(40):
                 await write(nodes, shard_id, kind, number)
@@ -218,16 +218,16 @@ def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> No
             await nodes.stop(victim)  # what came with the snapshot is on the disk
             node = await nodes.start(victim)
             await eventually(lambda: shard_id in node.hosts)
-            await node.elect_leader(shard_id, victim)
+            await node.gateway.elect_leader(shard_id, victim)
             host = await nodes.leader(shard_id)
             assert host.services.node_id == victim
             end = host.log.log_end
             if kind is Kind.TOPIC:
-                again = await node.append(shard_id, batch)
+                again = await node.gateway.append(shard_id, batch)
                 assert (again.base_offset, again.duplicate) == (first.base_offset, True)
             else:
                 with pytest.raises(AlreadyAppliedError):
-                    await node.table_write(once)
+                    await node.gateway.table_write(once)
             assert host.log.log_end == end
 
     run(test())
@@ -240,7 +240,7 @@ async def write(nodes: Nodes, shard_id: int, kind: Kind, number: int) -> None:
         return
     leader = await nodes.leader(shard_id)
     node = nodes.nodes[leader.services.node_id]
-    await node.table_write(TableWrite(shard_id, (Put(b"key%d" % number, b"x" * 1000),)))
+    await node.gateway.table_write(TableWrite(shard_id, (Put(b"key%d" % number, b"x" * 1000),)))
 
 
 def test_messages_of_tomorrow_are_refused_one_by_one() -> None:

@@ -34,7 +34,7 @@ def batch(value: bytes, sequence: int = -1) -> bytes:
 
 
 async def new_shard(nodes: Nodes, name: str, config: dict[str, str], kind: Kind = Kind.TOPIC) -> int:
-    topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind=kind, config=config))
+    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind=kind, config=config))
     return topic.shards[0].shard_id
 
 
@@ -58,7 +58,9 @@ def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_the_com
             host = await nodes.leader(shard_id)
             seen = watch_heads(host)
             node = nodes.nodes[host.services.node_id]
-            results = await asyncio.gather(*(node.append(shard_id, batch(b"%d" % i)) for i in range(50)))
+            results = await asyncio.gather(
+                *(node.gateway.append(shard_id, batch(b"%d" % i)) for i in range(50))
+            )
             assert [result.base_offset for result in results] == list(range(50)), "in the order of arrival"
             assert seen == [1] * 50
 
@@ -71,9 +73,11 @@ def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_waits() -
             shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
             host = await nodes.leader(shard_id)
             node = nodes.nodes[host.services.node_id]
-            chain = [node.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10)]
-            broken = node.append(shard_id, batch(b"no"), expected_offset=3)
-            after = [node.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10, 20)]
+            chain = [node.gateway.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10)]
+            broken = node.gateway.append(shard_id, batch(b"no"), expected_offset=3)
+            after = [
+                node.gateway.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10, 20)
+            ]
             found = await asyncio.gather(*chain, broken, *after, return_exceptions=True)
             refused = found.pop(10)
             assert isinstance(refused, OffsetMismatchError)
@@ -90,8 +94,8 @@ def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over
             node = nodes.nodes[host.services.node_id]
             for other in [one for one in list(nodes.nodes) if one != node.node_id]:
                 node.link(other).send_replica_message = lambda message: None  # type: ignore[method-assign]  # cut off
-            first = asyncio.ensure_future(node.append(shard_id, batch(b"head"), timeout_s=5))
-            second = asyncio.ensure_future(node.append(shard_id, batch(b"waits"), timeout_s=0.2))
+            first = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"head"), timeout_s=5))
+            second = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"waits"), timeout_s=0.2))
             with pytest.raises(TimedOutError, match="nothing was appended"):
                 await second
             assert host.log.log_end == host.high_watermark + 1
@@ -112,12 +116,12 @@ def test_a_tables_writes_wait_in_the_same_line() -> None:
             seen = watch_heads(host)
             node = nodes.nodes[host.services.node_id]
             writes = [TableWrite(shard_id, (Put(b"k", b"%d" % i),)) for i in range(20)]
-            done = await asyncio.gather(*(node.table_write(write) for write in writes))
+            done = await asyncio.gather(*(node.gateway.table_write(write) for write in writes))
             assert [one.results[0].version.modifications for one in done if one.results[0].version] == list(
                 range(20)
             )
             assert max(seen) == 1
-            rows = (await node.table_get(TableGet(shard_id, (b"k",)))).rows
+            rows = (await node.gateway.table_get(TableGet(shard_id, (b"k",)))).rows
             assert rows[0] is not None
             assert rows[0].value == b"19"
 

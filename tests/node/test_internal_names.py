@@ -32,7 +32,7 @@ async def internal_shards(nodes: Nodes) -> dict[str, int]:
     """All of the cluster's own, as nodes and jobs make them; shard ids by name."""
     found = {}
     for name, kind in KINDS.items():
-        topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind, internal=True))
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind, internal=True))
         found[name] = topic.shards[0].shard_id
         await nodes.leader(found[name])
     return found
@@ -118,7 +118,7 @@ def test_nobody_makes_them_as_something_else() -> None:
             for name, kind in KINDS.items():
                 other = Kind.TOPIC if kind is Kind.TABLE else Kind.TABLE
                 with pytest.raises(InvalidRequestError, match=f"is a {kind.value}"):
-                    await nodes.nodes[0].create_topic(CreateTopic(name, other, internal=True))
+                    await nodes.nodes[0].gateway.create_topic(CreateTopic(name, other, internal=True))
             error = await answer_of(nodes.nodes[0], CreateTopic(GROUPS_TABLE, Kind.TABLE, 3, internal=True))
             assert isinstance(error, InvalidRequestError)
             assert "only its nodes" in error.message

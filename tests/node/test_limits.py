@@ -40,7 +40,7 @@ def one(value: bytes = b"x", **fields: Any) -> bytearray:
 
 
 async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
-    topic = await nodes.nodes[0].create_topic(CreateTopic(name, kind=kind, config=config))
+    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind=kind, config=config))
     return topic.shards[0].shard_id
 
 
@@ -60,15 +60,15 @@ def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answere
             node = nodes.nodes[left]
             if leader.is_serving:
                 with pytest.raises((TimedOutError, NotLeaderError)):
-                    await node.append(shard_id, one(), timeout_s=0.3)
+                    await node.gateway.append(shard_id, one(), timeout_s=0.3)
                 with pytest.raises((TimedOutError, NotLeaderError)):
-                    await node.append(shard_id, one(), expected_offset=99, timeout_s=0.3)
+                    await node.gateway.append(shard_id, one(), expected_offset=99, timeout_s=0.3)
                 assert leader.high_watermark == end
             if node.hosts[table_id].is_serving:
                 with pytest.raises((TimedOutError, NotLeaderError)):
-                    await node.table_write(TableWrite(table_id, (Put(b"k", b"v"),), timeout_ms=300))
+                    await node.gateway.table_write(TableWrite(table_id, (Put(b"k", b"v"),), timeout_ms=300))
             local = TableGet(table_id, (b"k",), consistency="local")
-            assert (await node.table_get(local)).rows == (None,)
+            assert (await node.gateway.table_get(local)).rows == (None,)
 
     run(test())
 
@@ -80,7 +80,7 @@ def test_what_is_not_a_batch_to_be_appended_is_refused() -> None:
             node = nodes.nodes[0]
             await nodes.leader(shard_id)
             with pytest.raises(BatchTooLargeError):
-                await node.append(shard_id, one(b"x" * 2000))
+                await node.gateway.append(shard_id, one(b"x" * 2000))
             flipped = one()
             flipped[-1] ^= 1
             control = one()
@@ -95,7 +95,7 @@ def test_what_is_not_a_batch_to_be_appended_is_refused() -> None:
                 (control, InvalidRequestError),
             ):
                 with pytest.raises(error):
-                    await node.append(shard_id, bad)
+                    await node.gateway.append(shard_id, bad)
             assert node.hosts[shard_id].log.log_end == node.hosts[shard_id].high_watermark
 
     run(test())
@@ -108,16 +108,16 @@ def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same() -> Non
             node = nodes.nodes[0]
             for number in range(50):
                 await nodes.append(shard_id, b"<%d>" % number)
-            warm = await node.fetch(shard_id, 10, 2000)
+            warm = await node.gateway.fetch(shard_id, 10, 2000)
             reads = node.hosts[shard_id].reads
             assert not reads.is_cold(10, "committed")
             node.hosts[shard_id].log.release_memory()
             assert reads.is_cold(10, "committed")
-            cold = await node.fetch(shard_id, 10, 2000)
+            cold = await node.gateway.fetch(shard_id, 10, 2000)
             assert b"".join(cold.batches) == b"".join(warm.batches)
             assert len(cold.batches) > 5
             with pytest.raises(OffsetOutOfRangeError):
-                await node.fetch(shard_id, 10_000, 2000)
+                await node.gateway.fetch(shard_id, 10_000, 2000)
 
     run(test())
 
@@ -139,16 +139,16 @@ def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_
             await eventually(lambda: victim.hosts[shard_id].high_watermark == 20)
             log = victim.hosts[shard_id].log
             await eventually(lambda: log.durable_end == 20)
-            whole = b"".join((await victim.fetch(shard_id, 0, 1 << 20, "replica")).batches)
+            whole = b"".join((await victim.gateway.fetch(shard_id, 0, 1 << 20, "replica")).batches)
             assert log.is_in_memory(0)
             flip_last_bit(nodes.disks[victim.node_id], log.path)
             with pytest.raises(NotLeaderError, match="damaged at offset 19"):
-                await victim.fetch(shard_id, 0, 1 << 20, "replica")
+                await victim.gateway.fetch(shard_id, 0, 1 << 20, "replica")
 
             await nodes.stop(victim.node_id)
             victim = await nodes.start(victim.node_id)
             await eventually(lambda: shard_id in victim.hosts and victim.hosts[shard_id].log.damaged is None)
-            mended = await victim.fetch(shard_id, 0, 1 << 20, "replica")
+            mended = await victim.gateway.fetch(shard_id, 0, 1 << 20, "replica")
             assert b"".join(mended.batches)[: len(whole)] == whole
 
     run(test())
@@ -165,13 +165,13 @@ def test_odd_questions_to_a_table_are_refused() -> None:
                 TableGet(shard_id, (b"k",), comparison=9),
             ):
                 with pytest.raises(InvalidRequestError):
-                    await node.table_get(question)
+                    await node.gateway.table_get(question)
             with pytest.raises(InvalidRequestError):
-                await node.table_scan(TableScan(shard_id, b"", b"", limit=0))
+                await node.gateway.table_scan(TableScan(shard_id, b"", b"", limit=0))
             with pytest.raises(InvalidRequestError):
-                await node.table_write(TableWrite(shard_id, ()))
+                await node.gateway.table_write(TableWrite(shard_id, ()))
             with pytest.raises(InvalidRequestError):
-                await node.table_write(TableWrite(shard_id, (Put(b"k", b"v"),), producer_id=1 << 61))
+                await node.gateway.table_write(TableWrite(shard_id, (Put(b"k", b"v"),), producer_id=1 << 61))
 
     run(test())
 
@@ -182,7 +182,9 @@ def test_a_flood_is_slowed_down_and_loses_nothing() -> None:
     async def test() -> None:
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
-            node.limits = Limits(append_in_flight=100_000, requests_per_connection=50)
+            node.limits = Limits(append_in_flight=100_000)
+            native = nodes.servers[0].native
+            native.limits = native.limits._replace(requests_per_connection=50)
             shard_id = await new_shard(nodes, "t")
             await nodes.leader(shard_id)
             host, _, port = nodes.members[0].native.rpartition(":")
@@ -213,7 +215,8 @@ def test_a_client_that_takes_no_answers_holds_up_nobody() -> None:
     async def test() -> None:
         async with cluster_of(1) as nodes:
             node = nodes.nodes[0]
-            node.limits = Limits(connection_write=50_000)
+            native = nodes.servers[0].native
+            native.limits = native.limits._replace(connection_write_bytes=50_000)
             shard_id = await new_shard(nodes, "t")
             await nodes.append(shard_id, b"x" * 100_000)
             host, _, port = nodes.members[0].native.rpartition(":")
@@ -228,8 +231,8 @@ def test_a_client_that_takes_no_answers_holds_up_nobody() -> None:
             await eventually(lambda: node.metrics.fetches > fetched)
             for number in range(20):
                 assert await nodes.append(shard_id, b"%d" % number) > 0
-            waiting = [session for session in node.sessions.values() if session.waiting_bytes > 0]
-            assert sum(session.waiting_bytes for session in waiting) < 64 * 1024 * 1024
+            connections = [session.connection for session in native.sessions.values()]
+            assert sum(one.waiting_bytes for one in connections if one is not None) < 64 * 1024 * 1024
             writer.transport.abort()
 
     run(test())

@@ -11,7 +11,7 @@ def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
 
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile="oxia", replicas=3))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
             shard_id = topic.shards[0].shard_id
             await nodes.append(shard_id, b"one")
             leader = (await nodes.leader(shard_id)).single_writer
@@ -34,7 +34,7 @@ def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
 def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile="oxia", replicas=3))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
             shard_id = topic.shards[0].shard_id
             await nodes.append(shard_id, b"one")
             leader = (await nodes.leader(shard_id)).single_writer

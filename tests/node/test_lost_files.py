@@ -84,7 +84,7 @@ def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
 ) -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", profile=profile, replicas=3))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile=profile, replicas=3))
             shard_id = topic.shards[0].shard_id
             values = await without(nodes, shard_id)
             lose(nodes.disks[EMPTIED], shard_id)
@@ -115,7 +115,7 @@ def test_a_replica_that_has_more_than_its_leader_says_so() -> None:
 
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", replicas=3))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
             shard_id = topic.shards[0].shard_id
             for i in range(10):
                 await nodes.append(shard_id, b"%d" % i)
@@ -150,7 +150,7 @@ def test_the_metadata_outlives_the_loss_of_a_voters_files(lose: Callable[[Simula
         async with cluster_of(3) as nodes:
             await nodes.stop(OLD)
             await nodes.leader(CLUSTER_SHARD_ID)
-            await nodes.nodes[FULL].create_topic(CreateTopic("t", replicas=1))
+            await nodes.nodes[FULL].gateway.create_topic(CreateTopic("t", replicas=1))
             await nodes.stop(EMPTIED)
             await nodes.stop(FULL)
             lose(nodes.disks[EMPTIED], CLUSTER_SHARD_ID)
@@ -174,7 +174,7 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
 
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(
+            topic = await nodes.nodes[0].gateway.create_topic(
                 CreateTopic("t", profile="tarantool", replicas=3, config={"writers": "multi"})
             )
             shard_id = topic.shards[0].shard_id
@@ -205,7 +205,7 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
 async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:
     def writable() -> bool:
         try:
-            nodes.nodes[node_id].host(shard_id).check_writable()
+            nodes.nodes[node_id].replicas.host(shard_id).check_writable()
         except AntiphonError:
             return False
         return True

@@ -47,7 +47,7 @@ async def new_shard(
     nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, settings: dict[str, str] | None = None
 ) -> int:
     """A shard on three nodes, open and writable on all of them."""
-    topic = await nodes.nodes[0].create_topic(
+    topic = await nodes.nodes[0].gateway.create_topic(
         CreateTopic(name, kind=kind, replicas=3, profile="tarantool", config={**MULTI, **(settings or {})})
     )
     shard_id = topic.shards[0].shard_id
@@ -55,7 +55,7 @@ async def new_shard(
     def writable() -> bool:
         try:
             for node in nodes.nodes.values():
-                node.host(shard_id).check_writable()
+                node.replicas.host(shard_id).check_writable()
         except AntiphonError:
             return False
         return True
@@ -70,7 +70,7 @@ def host(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:
 
 async def append(nodes: Nodes, node_id: int, shard_id: int, *values: bytes, **producer: int) -> int:
     batch = build_batch([(None, value, [], 1) for value in values], **producer)  # type: ignore[arg-type]
-    return (await nodes.nodes[node_id].append(shard_id, batch)).base_offset
+    return (await nodes.nodes[node_id].gateway.append(shard_id, batch)).base_offset
 
 
 def values(nodes: Nodes, node_id: int, shard_id: int) -> list[bytes | None]:
@@ -83,7 +83,7 @@ def values(nodes: Nodes, node_id: int, shard_id: int) -> list[bytes | None]:
 
 
 async def write(nodes: Nodes, node_id: int, shard_id: int, *ops: TableOp) -> TableWritten:
-    return await nodes.nodes[node_id].table_write(TableWrite(shard_id, ops))
+    return await nodes.nodes[node_id].gateway.table_write(TableWrite(shard_id, ops))
 
 
 def table(nodes: Nodes, node_id: int, shard_id: int) -> list[Row]:
@@ -144,7 +144,7 @@ def test_c11_three_writers_of_a_table_end_with_the_same_rows() -> None:
             await write(nodes, 1, shard_id, Delete(b"k3"))
             await converged(nodes, shard_id)
             assert table(nodes, 0, shard_id) == table(nodes, 1, shard_id) == table(nodes, 2, shard_id)
-            rows = await nodes.nodes[2].table_get(TableGet(shard_id, (b"k1", b"k3")))
+            rows = await nodes.nodes[2].gateway.table_get(TableGet(shard_id, (b"k1", b"k3")))
             assert rows.rows[0] is not None
             assert rows.rows[1] is None
             ids = {one.results[0].version.id for one in done if one.results[0].version is not None}
@@ -221,7 +221,7 @@ def test_s4_28_a_node_that_was_away_sends_and_gets_what_was_missed() -> None:
 def test_s4_22_an_emptied_directory_writes_as_a_new_origin() -> None:
     async def test() -> None:
         async with cluster_of(4) as nodes:
-            topic = await nodes.nodes[0].create_topic(
+            topic = await nodes.nodes[0].gateway.create_topic(
                 CreateTopic("log", replicas=3, profile="tarantool", config=MULTI)
             )
             shard = topic.shards[0]
@@ -290,7 +290,7 @@ def is_trimmed(nodes: Nodes, node_id: int, shard_id: int) -> bool:
 def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused() -> None:
     async def test() -> None:
         async with cluster_of(1) as nodes:
-            topic = await nodes.nodes[0].create_topic(
+            topic = await nodes.nodes[0].gateway.create_topic(
                 CreateTopic(
                     "t",
                     kind=Kind.TABLE,
@@ -299,7 +299,7 @@ def test_c11_a_conflict_rule_is_chosen_by_name_and_an_unknown_one_is_refused() -
                 )
             )
             with pytest.raises(InvalidRequestError, match="no conflict rule 'luck'"):
-                await nodes.nodes[0].create_topic(
+                await nodes.nodes[0].gateway.create_topic(
                     CreateTopic("u", kind=Kind.TABLE, config={**MULTI, "conflict": "luck"})
                 )
             shard_id = topic.shards[0].shard_id
@@ -330,7 +330,7 @@ def test_a_replica_that_stopped_sends_its_clients_to_another_one() -> None:
 def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further() -> None:
     async def test() -> None:
         async with cluster_of(5) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("log", replicas=2, config=MULTI))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("log", replicas=2, config=MULTI))
             shard = topic.shards[0]
             shard_id, (sound, copied) = shard.shard_id, sorted(shard.ensemble)
             await eventually(
@@ -370,7 +370,7 @@ def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further() -> None:
 def test_a_replica_moves_while_everybody_writes() -> None:
     async def test() -> None:
         async with cluster_of(4) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("log", replicas=3, config=MULTI))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("log", replicas=3, config=MULTI))
             shard = topic.shards[0]
             shard_id, old = shard.shard_id, shard.ensemble[-1]
             new = next(node for node in nodes.nodes if node not in shard.ensemble)
@@ -382,11 +382,11 @@ def test_a_replica_moves_while_everybody_writes() -> None:
             )
             for number in range(20):
                 await append(nodes, shard.ensemble[number % 3], shard_id, b"before-%d" % number)
-            await nodes.nodes[0].administer(MoveReplica(shard_id, old, new))
+            await nodes.nodes[0].gateway.administer(MoveReplica(shard_id, old, new))
             stays = [node for node in shard.ensemble if node != old]
             for number in range(20):
                 await append(nodes, stays[number % 2], shard_id, b"meanwhile-%d" % number)
-            await eventually(lambda: nodes.nodes[0].shard(shard_id)[1].ensemble == (*stays, new))
+            await eventually(lambda: nodes.nodes[0].gateway.shard(shard_id)[1].ensemble == (*stays, new))
             await eventually(lambda: shard_id not in nodes.nodes[old].hosts)
             await eventually(lambda: host(nodes, new, shard_id).replica.origin == 4)
             await append(nodes, new, shard_id, b"after")

@@ -15,7 +15,7 @@ from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
 
 async def raft_shard(nodes: Nodes, replicas: int = 3, profile: str = "raft") -> int:
     node = next(iter(nodes.nodes.values()))
-    topic = await node.create_topic(CreateTopic("t", profile=profile, replicas=replicas))
+    topic = await node.gateway.create_topic(CreateTopic("t", profile=profile, replicas=replicas))
     return topic.shards[0].shard_id
 
 
@@ -55,7 +55,7 @@ async def agree(nodes: Nodes, shard_id: int, *node_ids: int) -> None:
 async def lead_with(nodes: Nodes, shard_id: int, wanted: int) -> None:
     """Have a node lead, by way of the coordinator."""
     some = next(iter(nodes.nodes.values()))
-    await some.administer(ElectLeader(shard_id, wanted))
+    await some.gateway.administer(ElectLeader(shard_id, wanted))
     await eventually(lambda: nodes.nodes[wanted].hosts[shard_id].is_serving)
 
 
@@ -177,7 +177,7 @@ def test_a_replica_moves_to_a_node_that_had_none() -> None:
             leader = await leader_of(nodes, shard_id)
             before = set(shard_meta(nodes, leader, shard_id).ensemble)
             (free,) = set(range(4)) - before
-            await nodes.nodes[free].administer(MoveReplica(shard_id, leader, free))
+            await nodes.nodes[free].gateway.administer(MoveReplica(shard_id, leader, free))
             after = before - {leader} | {free}
             await eventually(lambda: set(shard_meta(nodes, free, shard_id).ensemble) == after)
             await eventually(lambda: shard_id not in nodes.nodes[leader].hosts)
@@ -205,7 +205,7 @@ def test_a_replica_that_moved_while_its_node_was_down_is_given_up() -> None:
             (free,) = {0, 1, 2, 3} - members
             away = max(members - {await leader_of(nodes, shard_id), 0})
             await nodes.stop(away)
-            await nodes.nodes[free].administer(MoveReplica(shard_id, away, free))
+            await nodes.nodes[free].gateway.administer(MoveReplica(shard_id, away, free))
             after = members - {away} | {free}
             await eventually(lambda: set(shard_meta(nodes, free, shard_id).ensemble) == after)
             node = await nodes.start(away)

@@ -24,14 +24,14 @@ BATCHES = 6
 
 async def filled(nodes: Nodes, profile: str, settings: dict[str, str]) -> int:
     """A shard with several segments on every node."""
-    topic = await nodes.nodes[0].create_topic(
+    topic = await nodes.nodes[0].gateway.create_topic(
         CreateTopic("t", profile=profile, replicas=3, config={**SETTINGS, **settings})
     )
     shard_id = topic.shards[0].shard_id
     for i in range(BATCHES):
         node_id = (await nodes.leader(shard_id)).services.node_id
         batch = build_batch([(b"%d" % i, bytes(500_000), [], 1)])
-        await nodes.nodes[node_id].append(shard_id, batch)
+        await nodes.nodes[node_id].gateway.append(shard_id, batch)
 
     def same() -> bool:
         hosts = [node.hosts.get(shard_id) for node in nodes.nodes.values()]
@@ -136,7 +136,7 @@ def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPa
 def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what: str) -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(
+            topic = await nodes.nodes[0].gateway.create_topic(
                 CreateTopic("t", kind=Kind.TABLE, profile=profile, replicas=3)
             )
             shard_id = topic.shards[0].shard_id
@@ -149,7 +149,7 @@ def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what
             if what == "room":
                 disk.faults.append(Fault(("write", "create"), errno.ENOSPC, table.path))
                 with pytest.raises(NotLeaderError):
-                    await trim_replica(node, shard_id, host.settled)
+                    await trim_replica(node.replicas, shard_id, host.settled)
             else:
                 disk.faults.append(descriptors_used_up(host.log.path))
                 host.log.release_memory()

@@ -26,14 +26,14 @@ async def table_that_needs_a_snapshot(nodes: Nodes) -> tuple[int, int]:
     """A table's shard whose log no longer begins at 0, and a stopped follower that has none of it."""
     node = nodes.nodes[0]
     settings = {"segment.bytes": "65536", "retention.bytes": "65536"}
-    topic = await node.create_topic(CreateTopic("t", kind=Kind.TABLE, replicas=3, config=settings))
+    topic = await node.gateway.create_topic(CreateTopic("t", kind=Kind.TABLE, replicas=3, config=settings))
     shard_id = topic.shards[0].shard_id
     leader = await nodes.leader(shard_id)
     victim = (leader.services.node_id + 1) % 3
     await nodes.stop(victim)
     for number in range(ROWS):
         put = Put(b"key%03d" % number, value(number))
-        await nodes.nodes[leader.services.node_id].table_write(TableWrite(shard_id, (put,)))
+        await nodes.nodes[leader.services.node_id].gateway.table_write(TableWrite(shard_id, (put,)))
     for other in nodes.nodes.values():
         table = other.hosts[shard_id].table
         assert table is not None
@@ -54,7 +54,7 @@ async def wait_until_whole(nodes: Nodes, shard_id: int, victim: int) -> None:
 
     await eventually(has_all)
     keys = tuple(b"key%03d" % number for number in range(ROWS))
-    rows = (await node.table_get(TableGet(shard_id, keys, consistency="local"))).rows
+    rows = (await node.gateway.table_get(TableGet(shard_id, keys, consistency="local"))).rows
     assert [row.value for row in rows if row is not None] == [value(number) for number in range(ROWS)]
 
 

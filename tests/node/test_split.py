@@ -130,7 +130,7 @@ def whole_log(host: Partition) -> list[memoryview]:
 async def check_logs(nodes: Nodes, name: str, load: Load) -> None:
     """The logs tell each acknowledged write once, apart from the copies at the child's beginning, and no removals."""
     written: list[tuple[str, int]] = []
-    topic = next(iter(nodes.nodes.values())).topic(name)
+    topic = next(iter(nodes.nodes.values())).gateway.topic(name)
     for shard in topic.shards:
         leader = await nodes.leader(shard.shard_id)
         changes = list(decode_changes(whole_log(leader)))
@@ -151,7 +151,7 @@ def test_split_with_readers_and_writers_at_work() -> None:
             table = await db.create_table("t", shards=1, replicas=3)
             await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(5_000)))
             load = await under_load(db, "t", lambda: db.split_shard("t", 0))
-            shards = nodes.nodes[0].topic("t").shards
+            shards = nodes.nodes[0].gateway.topic("t").shards
             assert [shard.hashes for shard in shards] == [(0, HALF - 1), (HALF, 2 * HALF - 1)]
             assert len(await table.list("k", "l")) == 5_000
             assert max(load.gaps_s) < 1.0, "writers of the keys that move wait for a moment only"
@@ -203,14 +203,14 @@ def test_split_while_the_leader_of_both_shards_is_lost(pause_ms: int) -> None:
 
                 load = await under_load(db, "t", split)
                 node = next(iter(nodes.nodes.values()))
-                assert [shard.hashes for shard in node.topic("t").shards] == [
+                assert [shard.hashes for shard in node.gateway.topic("t").shards] == [
                     (0, HALF - 1),
                     (HALF, 2 * HALF - 1),
                 ]
                 assert len(await table.list("k", "l")) == 2_000
                 await check_logs(nodes, "t", load)
                 await nodes.start(victim)
-                for shard in node.topic("t").shards:
+                for shard in node.gateway.topic("t").shards:
                     await caught_up(nodes, victim, shard.shard_id)
 
     run(test())
@@ -245,7 +245,7 @@ def test_a_shard_can_be_split_again_and_again() -> None:
                         await db.split_shard("t", shard)
 
             load = await under_load(db, "t", split_all)
-            found = sorted(shard.hashes for shard in nodes.nodes[0].topic("t").shards)
+            found = sorted(shard.hashes for shard in nodes.nodes[0].gateway.topic("t").shards)
             size = (1 << 32) // 8
             assert found == [(at * size, (at + 1) * size - 1) for at in range(8)]
             assert len(await table.list("k", "l")) == 1_000
@@ -406,7 +406,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason() -> None:
                 await db.split_shard("t", 1, at=5)
             await db.split_shard("t", 1, at=3 << 30)
             await db.split_shard("t", 1, at=3 << 30)  # the same command once more: a repeat
-            assert len(nodes.nodes[0].topic("t").shards) == 3
+            assert len(nodes.nodes[0].gateway.topic("t").shards) == 3
 
     run(test())
 
@@ -419,20 +419,20 @@ def test_who_asks_the_wrong_shard_is_told_so_and_nothing_is_carried_out() -> Non
             keys = [f"k{number}" for number in range(20)]
             await asyncio.gather(*(table.put(key, b"v") for key in keys))
             await db.split_shard("t", 0)
-            parent, child = node.topic("t").shards
+            parent, child = node.gateway.topic("t").shards
             low = next(key.encode() for key in keys if key_hash(key.encode()) < HALF)
             high = next(key.encode() for key in keys if key_hash(key.encode()) >= HALF)
             end = node.hosts[parent.shard_id].log.log_end
             with pytest.raises(WrongShardError):
-                await node.table_write(TableWrite(parent.shard_id, (Put(low, b"x"), Put(high, b"x"))))
+                await node.gateway.table_write(TableWrite(parent.shard_id, (Put(low, b"x"), Put(high, b"x"))))
             with pytest.raises(WrongShardError):
-                await node.table_get(TableGet(parent.shard_id, (high,)))
+                await node.gateway.table_get(TableGet(parent.shard_id, (high,)))
             with pytest.raises(WrongShardError):
-                await node.table_get(TableGet(child.shard_id, (low,)))
+                await node.gateway.table_get(TableGet(child.shard_id, (low,)))
             with pytest.raises(WrongShardError):  # whoever does not know of the split would miss rows
-                await node.table_scan(TableScan(parent.shard_id, b"", b""))
+                await node.gateway.table_scan(TableScan(parent.shard_id, b"", b""))
             assert node.hosts[parent.shard_id].log.log_end == end
-            rows = await node.table_scan(TableScan(parent.shard_id, b"", b"", hashes=parent.hashes))
+            rows = await node.gateway.table_scan(TableScan(parent.shard_id, b"", b"", hashes=parent.hashes))
             assert all(row is not None and key_hash(row.key) < HALF for row in rows.rows)
 
     run(test())
@@ -445,17 +445,19 @@ def test_a_job_that_wrote_to_the_parent_is_recognised_by_the_child() -> None:
         async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
             node = nodes.nodes[0]
             await db.create_table("t", shards=1)
-            shard_id = node.topic("t").shards[0].shard_id
+            shard_id = node.gateway.topic("t").shards[0].shard_id
             high = next(key for key in (b"k%d" % i for i in range(99)) if key_hash(key) >= HALF)
-            await node.table_write(TableWrite(shard_id, (Put(high, b"x"),), job, 5, 0))
+            await node.gateway.table_write(TableWrite(shard_id, (Put(high, b"x"),), job, 5, 0))
             await db.split_shard("t", 0)
             await db.split_shard("t", 1)
-            child = next(s for s in node.topic("t").shards if s.hashes[0] <= key_hash(high) <= s.hashes[1])
+            child = next(
+                s for s in node.gateway.topic("t").shards if s.hashes[0] <= key_hash(high) <= s.hashes[1]
+            )
             with pytest.raises(AlreadyAppliedError):
-                await node.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 5, 0))
+                await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 5, 0))
             with pytest.raises(ProducerFencedError):
-                await node.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 4, 0))
-            await node.table_write(TableWrite(child.shard_id, (Put(high, b"y"),), job, 6, 0))
+                await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 4, 0))
+            await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"y"),), job, 6, 0))
 
     run(test())
 

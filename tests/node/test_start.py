@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import DirectoryInUseError
 from antiphon.node.config import Member, NodeConfig, Ports, Timings, save_config
-from antiphon.node.node import Node
+from antiphon.server.server import Server
 from tests.node.processes import SCRIPT, bind, port_of
 from tests.node.real_nodes import cluster_of, run
 
@@ -91,7 +91,7 @@ def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> No
             said = await asyncio.to_thread(start_fails, config.dir)
             assert said.startswith("directory_in_use: ")
             with pytest.raises(DirectoryInUseError):
-                Node(config)
+                Server(config)
 
     run(test())
 
@@ -99,14 +99,14 @@ def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> No
 def test_a_node_without_a_majority_is_up_but_has_not_joined(tmp_path: Path) -> None:
     async def test() -> None:
         members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate((1, 2, 3))]
-        node = Node(config_for(tmp_path, nodes=members))
-        await node.start()
+        server = Server(config_for(tmp_path, nodes=members))
+        await server.start()
         try:
-            assert not await node.joined(0.1)
-            assert node.metadata.version == -1
+            assert not await server.node.joined(0.1)
+            assert server.node.gateway.metadata.version == -1
         finally:
-            await node.stop()
-            await node.stop()  # a second stop does nothing
+            await server.stop()
+            await server.stop()  # a second stop does nothing
 
     run(test())
 
@@ -115,13 +115,13 @@ def test_a_start_that_fails_gives_the_directory_back(tmp_path: Path) -> None:
     async def test() -> None:
         with bind() as taken:
             config = config_for(tmp_path, ports=Ports(port_of(taken), -1, -1, -1))
-            node = Node(config)
+            server = Server(config)
             with pytest.raises(Exception, match="native door"):
-                await node.start()
-            await node.stop()
-        again = Node(config_for(tmp_path))
+                await server.start()
+            await server.stop()
+        again = Server(config_for(tmp_path))
         await again.start()
-        assert await again.joined(20)
+        assert await again.node.joined(20)
         await again.stop()
 
     run(test())

@@ -24,7 +24,7 @@ def test_a_job_that_repeats_its_epoch_gets_its_answers_again() -> None:
 
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].create_topic(CreateTopic("t", kind=Kind.TABLE))
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", kind=Kind.TABLE))
             shard_id = topic.shards[0].shard_id
             asked: list[tuple[TableOp, ...]] = [
                 tuple(Put(b"key%d" % number, b"x") for number in range(5)),
@@ -38,7 +38,7 @@ def test_a_job_that_repeats_its_epoch_gets_its_answers_again() -> None:
             ) -> TableWritten:
                 leader = await nodes.leader(shard_id)
                 request = TableWrite(shard_id, ops, JOB, epoch, number << 16 | content)
-                return await nodes.nodes[leader.services.node_id].table_write(request)
+                return await nodes.nodes[leader.services.node_id].gateway.table_write(request)
 
             first = [await send(number, ops, 9) for number, ops in enumerate(asked)]
             statuses = [result.status for result in first[2].results]
@@ -54,7 +54,7 @@ def test_a_job_that_repeats_its_epoch_gets_its_answers_again() -> None:
                     await send(4, asked[0], 9, epoch=5)
                 assert leader.log.log_end == end
                 node_id = leader.services.node_id
-                await nodes.nodes[node_id].elect_leader(shard_id, (node_id + 1) % 3)
+                await nodes.nodes[node_id].gateway.elect_leader(shard_id, (node_id + 1) % 3)
             assert (await send(0, asked[0], 9, epoch=7)).offset >= 0
 
     run(test())

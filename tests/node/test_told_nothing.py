@@ -14,7 +14,7 @@ def test_a_node_that_was_told_nothing_does_not_say_that_things_do_not_exist() ->
                 await nodes.stop(node_id)
             node = await nodes.start(0)
             with pytest.raises(NotReadyError):
-                node.host(1)
+                node.replicas.host(1)
             with pytest.raises(UnreachableError, match="just started"):
                 await aio.connect(nodes.members[0].native, connect_timeout_s=0.3)
 

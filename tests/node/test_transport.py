@@ -9,9 +9,10 @@ import pytest
 from antiphon.errors import AntiphonError, PortInUseError, TimedOutError, UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, NewProducerId
 from antiphon.node.peers import PeerLink
-from antiphon.node.transport import Connection, bound_address, listen
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import AnyMessage
+from antiphon.transport.connection import Connection
+from antiphon.transport.listening import bound_address, listen
 from antiphon.wire.frames import Frame, decode_request, encode_message
 
 HELLO = Hello(PROTOCOL_VERSION, "test", "c", 0, "one")

@@ -22,7 +22,7 @@ async def new_shard(
     nodes: Nodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", replicas: int = 3, **config: str
 ) -> int:
     request = CreateTopic("t", kind=kind, profile=profile, replicas=replicas, config=config)
-    topic = await nodes.nodes[0].create_topic(request)
+    topic = await nodes.nodes[0].gateway.create_topic(request)
     return topic.shards[0].shard_id
 
 
@@ -31,7 +31,7 @@ async def append(nodes: Nodes, shard_id: int, number: int) -> int:
     records: list[RecordInput] = [(None, b"%d.%d" % (number, place), [], 1) for place in range(THREE)]
     batch = build_batch(records, producer_id=9, producer_epoch=0, base_sequence=THREE * number)
     node_id = (await nodes.leader(shard_id)).services.node_id
-    return (await nodes.nodes[node_id].append(shard_id, batch)).base_offset
+    return (await nodes.nodes[node_id].gateway.append(shard_id, batch)).base_offset
 
 
 async def settled(nodes: Nodes, shard_id: int) -> int:
@@ -59,7 +59,7 @@ def test_each_replica_begins_at_the_batch_that_holds_the_offset(profile: str) ->
                 if node_id == 2:
                     node.hosts[shard_id].log.release_memory()
                 for before in (begins[7] + 1, begins[5]):  # inside of a batch; and never back
-                    assert await trim_replica(node, shard_id, before) == begins[7]
+                    assert await trim_replica(node.replicas, shard_id, before) == begins[7]
                 assert first_batch(node, shard_id) == begins[7]
                 with pytest.raises(OffsetOutOfRangeError):
                     node.hosts[shard_id].log.read(begins[6], 1, end)
@@ -85,7 +85,7 @@ def test_where_a_log_begins_is_on_the_disk_when_it_is_answered() -> None:
             await settled(nodes, shard_id)
             node, path = nodes.nodes[0], os.path.join(nodes.nodes[0].hosts[shard_id].log.path, START_NAME)
             nodes.slow_s[0] = 0.5
-            asked = [asyncio.create_task(trim_replica(node, shard_id, begins[2])) for _ in range(2)]
+            asked = [asyncio.create_task(trim_replica(node.replicas, shard_id, begins[2])) for _ in range(2)]
             for answered in asyncio.as_completed(asked):
                 assert await answered == begins[2]
                 start = decode_start(bytes(nodes.disks[0].durable(path) or b""), path)
@@ -101,7 +101,7 @@ def test_nothing_goes_that_is_not_settled_and_producers_outlive_it_all() -> None
             begins = [await append(nodes, shard_id, number) for number in range(4)]
             end = await settled(nodes, shard_id)
             for node in nodes.nodes.values():
-                assert await trim_replica(node, shard_id, 1 << 40) == end
+                assert await trim_replica(node.replicas, shard_id, 1 << 40) == end
                 assert node.hosts[shard_id].log.size_bytes == 0
             for node_id in range(3):
                 await nodes.stop(node_id)
@@ -121,16 +121,16 @@ def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk() -> None:
             shard_id = await new_shard(nodes, Kind.TABLE, replicas=1)
             node = nodes.nodes[0]
             for number in range(10):
-                await node.table_write(TableWrite(shard_id, (Put(b"k%d" % number, b"v"),)))
+                await node.gateway.table_write(TableWrite(shard_id, (Put(b"k%d" % number, b"v"),)))
             end = await settled(nodes, shard_id)
             state = (await nodes.leader(shard_id)).require_table().state
             assert state.durable_offset < end
-            assert await trim_replica(node, shard_id, end) == end
+            assert await trim_replica(node.replicas, shard_id, end) == end
             assert state.durable_offset == end
             await nodes.stop(0)
             node = await nodes.start(0)
             await nodes.leader(shard_id)
-            rows = await node.table_get(TableGet(shard_id, (b"k0", b"k9"), include_value=True))
+            rows = await node.gateway.table_get(TableGet(shard_id, (b"k0", b"k9"), include_value=True))
             assert [row.value for row in rows.rows if row is not None] == [b"v", b"v"]
 
     run(test())
@@ -147,7 +147,7 @@ def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s() -> 
             begins = [await append(nodes, shard_id, number) for number in range(1, 10)]
             await settled(nodes, shard_id)
             for node in nodes.nodes.values():
-                await trim_replica(node, shard_id, begins[5])
+                await trim_replica(node.replicas, shard_id, begins[5])
             node = await nodes.start(victim)
             await eventually(lambda: shard_id in node.hosts)
             await eventually(lambda: node.hosts[shard_id].log.log_start == begins[5])
@@ -173,10 +173,10 @@ def test_a_leader_keeps_what_a_connected_follower_is_still_to_be_fed(monkeypatch
             with monkeypatch.context() as patch:
                 patch.setattr("antiphon.node.trimming.FOLLOWERS_WAIT_S", 0.05)
                 patch.setattr(type(leader.replica), "followers", lambda _: (*slow, *real[1:]))
-                assert await trim_replica(node, shard_id, end) == begins[2]
+                assert await trim_replica(node.replicas, shard_id, end) == begins[2]
                 slow[0] = slow[0]._replace(connected=False)
-                assert await trim_replica(node, shard_id, begins[4]) == begins[4]
-            assert await trim_replica(node, shard_id, end) == end
+                assert await trim_replica(node.replicas, shard_id, begins[4]) == begins[4]
+            assert await trim_replica(node.replicas, shard_id, end) == end
 
     run(test())
 
@@ -192,13 +192,13 @@ def test_over_the_wire_and_from_the_leader_to_all() -> None:
                     assert (await client.request(TrimShard(shard_id, begins[2])))[0] == Trimmed(begins[2])
             leader = await nodes.leader(shard_id)
             node = nodes.nodes[leader.services.node_id]
-            assert await node.trim(shard_id, begins[4] + 2, 10.0) == begins[4]
+            assert await node.gateway.trim(shard_id, begins[4] + 2, 10.0) == begins[4]
             for other in nodes.nodes.values():
                 assert other.hosts[shard_id].log.log_start == begins[4]
             with pytest.raises(OffsetOutOfRangeError):
-                await node.trim(shard_id, leader.high_watermark + 1, 10.0)
+                await node.gateway.trim(shard_id, leader.high_watermark + 1, 10.0)
             await nodes.stop((node.node_id + 1) % 3)  # who is away does not keep the others from it
-            assert await node.trim(shard_id, -1, 10.0) == leader.high_watermark
+            assert await node.gateway.trim(shard_id, -1, 10.0) == leader.high_watermark
 
     run(test())
 
@@ -211,8 +211,8 @@ def test_what_is_refused() -> None:
             await eventually(lambda: shard_id in node.hosts)
             for asked, before in ((shard_id, 1), (0, 1)):
                 with pytest.raises(InvalidRequestError):
-                    await trim_replica(node, asked, before)
+                    await trim_replica(node.replicas, asked, before)
             with pytest.raises(AntiphonError, match="no shard 99"):
-                await trim_replica(node, 99, 1)
+                await trim_replica(node.replicas, 99, 1)
 
     run(test())

@@ -80,7 +80,7 @@ def folded(node: Node) -> int:
 async def all_go_on(nodes: Nodes, end: int, name: str) -> None:
     await eventually(lambda: all(folded(node) >= end for node in nodes.nodes.values()))
     assert all(node.hosts[CLUSTER_SHARD_ID].failed is None for node in nodes.nodes.values())
-    made = await nodes.nodes[0].create_topic(CreateTopic(name))
+    made = await nodes.nodes[0].gateway.create_topic(CreateTopic(name))
     assert made.name == name
 
 
@@ -112,7 +112,7 @@ def test_no_client_writes_to_the_clusters_own_log() -> None:
             metrics = nodes.nodes[0].metrics
             assert (metrics.appends, metrics.metadata_unreadable, host.log.log_start) == (0, 0, 0)
             with pytest.raises(InvalidRequestError):
-                await nodes.nodes[0].append(CLUSTER_SHARD_ID, garbage())
+                await nodes.nodes[0].gateway.append(CLUSTER_SHARD_ID, garbage())
 
     run(test())
 
@@ -127,7 +127,7 @@ async def refused(address: str, body: Any, payload: bytes) -> AntiphonError:
 def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_them() -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            await nodes.nodes[0].create_topic(CreateTopic("before"))
+            await nodes.nodes[0].gateway.create_topic(CreateTopic("before"))
             with structlog.testing.capture_logs() as lines:
                 first = await append(nodes, garbage())
                 await append(nodes, compressed())
@@ -141,7 +141,7 @@ def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_the
             assert all(state.topics == states[0].topics for state in states)
             assert all(state.counters["test"] == 7 for state in states), "what can be read counts"
             assert all(node.metrics.metadata_unreadable == len(each) for node in nodes.nodes.values())
-            assert nodes.nodes[1].status("x").metadata_unreadable == len(each)
+            assert nodes.nodes[1].status().metadata_unreadable == len(each)
             for node_id in range(3):
                 await nodes.stop(node_id)
             for node_id in range(3):
@@ -173,9 +173,9 @@ def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
             await nodes.stop(0)
             node = await nodes.start(0)
             await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].failed, NewerFormatError))
-            assert [one.state for one in node.replica_statuses() if one.shard_id == CLUSTER_SHARD_ID] == [
-                "failed"
-            ]
+            assert [
+                one.state for one in node.gateway.replica_statuses() if one.shard_id == CLUSTER_SHARD_ID
+            ] == ["failed"]
 
     run(test())
 

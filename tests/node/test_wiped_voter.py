@@ -48,7 +48,7 @@ def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost() -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
             leader, victim, _ = await followers(nodes)
-            await nodes.nodes[leader].create_topic(CreateTopic("t"))
+            await nodes.nodes[leader].gateway.create_topic(CreateTopic("t"))
             term = voter(nodes.nodes[leader]).term
             await wipe(nodes, victim)
             host = voter(await nodes.start(victim))
@@ -64,7 +64,7 @@ def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost() -> None:
             await nodes.stop(leader if leader != victim else (victim + 1) % 3)
             await nodes.leader(CLUSTER_SHARD_ID)
             await eventually(lambda: "t" in nodes.nodes[victim].view.topics)
-            await nodes.nodes[victim].create_topic(CreateTopic("u"))
+            await nodes.nodes[victim].gateway.create_topic(CreateTopic("u"))
 
     run(test())
 
@@ -73,7 +73,7 @@ def test_a_wiped_voter_elects_nobody_not_even_after_a_restart() -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
             leader, victim, other = await followers(nodes)
-            await nodes.nodes[leader].create_topic(CreateTopic("t"))
+            await nodes.nodes[leader].gateway.create_topic(CreateTopic("t"))
             await wipe(nodes, victim)
             await nodes.stop(leader)
             for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_wiped_voter_elects_nobody_not_even_after_a_restart() -> None:
             host = voter(nodes.nodes[victim])
             await eventually(lambda: not host.replica.damaged)
             await nodes.leader(CLUSTER_SHARD_ID)
-            await nodes.nodes[other].create_topic(CreateTopic("u"))
+            await nodes.nodes[other].gateway.create_topic(CreateTopic("u"))
 
     run(test())
 
@@ -113,7 +113,7 @@ def test_a_voter_with_a_rotten_old_segment_starts_and_is_repaired() -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
             leader, victim, _ = await followers(nodes)
-            await nodes.nodes[leader].create_topic(CreateTopic("t"))
+            await nodes.nodes[leader].gateway.create_topic(CreateTopic("t"))
             await nodes.stop(victim)
             disk, directory = nodes.shard_path(victim, CLUSTER_SHARD_ID)
             path = f"{directory}/{0:020d}.log"

@@ -18,13 +18,15 @@ pytestmark = pytest.mark.cluster
 
 
 def _default_shards(nodes: Nodes) -> list[int]:
-    return [shard.shard_id for shard in nodes.nodes[0].topic("default").shards]
+    return [shard.shard_id for shard in nodes.nodes[0].gateway.topic("default").shards]
 
 
 def test_s0_18_s0_21_put_get_and_delete_are_carried_out_by_the_leader_only() -> None:
     async def test() -> None:
         async with cluster_of(3) as nodes:
-            await eventually(lambda: any(topic.name == "default" for topic in nodes.nodes[0].metadata.topics))
+            await eventually(
+                lambda: any(topic.name == "default" for topic in nodes.nodes[0].gateway.metadata.topics)
+            )
             shard_id = _default_shards(nodes)[0]
             leader = (await nodes.leader(shard_id)).services.node_id
             for node_id, node in nodes.nodes.items():
@@ -32,20 +34,24 @@ def test_s0_18_s0_21_put_get_and_delete_are_carried_out_by_the_leader_only() -> 
                     continue
                 for ops in ((Put(b"k", b"v"),), (Delete(b"k"),)):
                     with pytest.raises(NotLeaderError) as refused:
-                        await node.table_write(TableWrite(shard_id, ops))
+                        await node.gateway.table_write(TableWrite(shard_id, ops))
                     assert refused.value.details["leader"] in {leader, None}  # a hint
                 with pytest.raises(NotLeaderError):
-                    await node.table_get(TableGet(shard_id, (b"k",)))
+                    await node.gateway.table_get(TableGet(shard_id, (b"k",)))
             node = nodes.nodes[leader]
-            assert (await node.table_write(TableWrite(shard_id, (Put(b"k", b"v"),)))).results[0].status == 0
-            row = (await node.table_get(TableGet(shard_id, (b"k",)))).rows[0]
+            assert (await node.gateway.table_write(TableWrite(shard_id, (Put(b"k", b"v"),)))).results[
+                0
+            ].status == 0
+            row = (await node.gateway.table_get(TableGet(shard_id, (b"k",)))).rows[0]
             assert row is not None
             assert row.value == b"v"
             # Who asks for it by name gets what a follower knows to be committed (a divergence from S0.21).
             for follower in nodes.nodes.values():
                 host = follower.hosts[shard_id]
                 await eventually(lambda host=host: stored(host) == b"v")  # type: ignore[misc]
-                row = (await follower.table_get(TableGet(shard_id, (b"k",), consistency="local"))).rows[0]
+                row = (
+                    await follower.gateway.table_get(TableGet(shard_id, (b"k",), consistency="local"))
+                ).rows[0]
                 assert row is not None
                 assert row.value == b"v"
 
@@ -61,7 +67,7 @@ def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before() -> None:
                 await table.put("committed", b"1")
                 first = await asyncio.wait_for(anext(changes), 10)
                 assert (first.key, first.value) == (b"committed", b"1")
-                shard_id = nodes.nodes[0].topic("watched").shards[0].shard_id
+                shard_id = nodes.nodes[0].gateway.topic("watched").shards[0].shard_id
                 leader = await nodes.leader(shard_id)
                 others = [node_id for node_id in nodes.nodes if node_id != leader.services.node_id]
                 for node_id in others:  # no majority: what is put now cannot be committed
@@ -84,9 +90,9 @@ def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before() -> None:
 async def slow_table() -> AsyncIterator[tuple[Nodes, Partition]]:
     """A node that leads a table with one row, `k` = `old`; from now on its disk takes half a second for a write."""
     async with cluster_of(1) as nodes:
-        topic = await nodes.nodes[0].create_topic(CreateTopic("t", kind=Kind.TABLE))
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", kind=Kind.TABLE))
         host = await nodes.leader(topic.shards[0].shard_id)
-        await nodes.nodes[0].table_write(TableWrite(host.shard_id, (Put(b"k", b"old"),)))
+        await nodes.nodes[0].gateway.table_write(TableWrite(host.shard_id, (Put(b"k", b"old"),)))
         nodes.slow_s[0] = 0.5
         yield nodes, host
 
@@ -102,15 +108,19 @@ def test_s0_19_between_append_and_commit_a_get_returns_the_old_value() -> None:
         async with slow_table() as (nodes, host):
             node, shard_id = nodes.nodes[0], host.shard_id
             end = host.log.log_end
-            putting = asyncio.ensure_future(node.table_write(TableWrite(shard_id, (Put(b"k", b"new"),))))
+            putting = asyncio.ensure_future(
+                node.gateway.table_write(TableWrite(shard_id, (Put(b"k", b"new"),)))
+            )
             await eventually(lambda: host.log.log_end > end)
             for consistency in ("linearizable", "leader"):
-                row = (await node.table_get(TableGet(shard_id, (b"k",), consistency=consistency))).rows[0]
+                row = (
+                    await node.gateway.table_get(TableGet(shard_id, (b"k",), consistency=consistency))
+                ).rows[0]
                 assert row is not None
                 assert row.value == b"old", consistency
             assert not putting.done()
             await putting
-            row = (await node.table_get(TableGet(shard_id, (b"k",)))).rows[0]
+            row = (await node.gateway.table_get(TableGet(shard_id, (b"k",)))).rows[0]
             assert row is not None
             assert row.value == b"new"
 

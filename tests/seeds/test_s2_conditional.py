@@ -52,7 +52,7 @@ class Shard:
             producer_epoch=0 if producer[0] >= 0 else -1,
             base_sequence=producer[1],
         )
-        return await self.nodes.nodes[node].append(self.shard_id, batch, expected_offset=at)
+        return await self.nodes.nodes[node].gateway.append(self.shard_id, batch, expected_offset=at)
 
     async def refused(self, *values: bytes, at: int, producer: tuple[int, int] = (-1, -1)) -> int:
         """The append is refused; returns the actual end that the refusal names."""
@@ -67,7 +67,7 @@ class Shard:
         found: list[bytes | None] = []
         at = host.log.log_start
         while at < host.high_watermark:
-            fetched = await self.nodes.nodes[host.services.node_id].fetch(self.shard_id, at, 1 << 20)
+            fetched = await self.nodes.nodes[host.services.node_id].gateway.fetch(self.shard_id, at, 1 << 20)
             for batch in fetched.batches:
                 found += [record.value for record in decode_records(batch)]
                 at = read_header(batch).next_offset
@@ -75,7 +75,7 @@ class Shard:
 
 
 async def shard_of(nodes: Nodes, name: str = "t") -> Shard:
-    topic = await nodes.nodes[0].create_topic(CreateTopic(name))
+    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name))
     shard = Shard(nodes, topic.shards[0].shard_id)
     await nodes.leader(shard.shard_id)
     return shard
@@ -122,7 +122,7 @@ def test_s2_01_a_tables_row_is_in_one_shard_and_found_there() -> None:
                 await table.put(key, b"value of " + key)
             node = nodes.nodes[0]
             held: dict[bytes, list[int]] = {key: [] for key in keys}
-            for shard in node.topic("k").shards:
+            for shard in node.gateway.topic("k").shards:
                 host = await nodes.leader(shard.shard_id)
                 assert host.table is not None
                 for key in keys:

@@ -53,7 +53,7 @@ def is_online(nodes: SomeNodes, shard_id: int, live: int) -> bool:
 async def topic_of(nodes: SomeNodes, config: dict[str, str] | None = None) -> int:
     request = CreateTopic("t", replicas=3, profile="fluvio", config={**FAST, **(config or {})})
     node = next(iter(nodes.nodes.values()))
-    shard_id = (await node.create_topic(request)).shards[0].shard_id
+    shard_id = (await node.gateway.create_topic(request)).shards[0].shard_id
     await eventually(lambda: is_online(nodes, shard_id, 3))
     return shard_id
 
@@ -63,7 +63,7 @@ async def texts(nodes: Nodes, shard_id: int, isolation: str = "committed") -> li
     records: list[Record] = []
     at = 0
     while True:
-        found = await leader.fetch(shard_id, at, 1 << 20, isolation)
+        found = await leader.gateway.fetch(shard_id, at, 1 << 20, isolation)
         if not found.batches:
             return [record.value or b"" for record in records]
         records += [record for batch in found.batches for record in decode_records(batch)]
@@ -161,7 +161,7 @@ def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_unc
             await eventually(lambda: len(meta_of(nodes, shard_id).live) == 2)
             leader = nodes.nodes[meta_of(nodes, shard_id).leader]
             waiting = asyncio.ensure_future(
-                leader.append(shard_id, build_batch([(None, b"not yet", [], 1)]), timeout_s=2)
+                leader.gateway.append(shard_id, build_batch([(None, b"not yet", [], 1)]), timeout_s=2)
             )
             await eventually(lambda: leader.hosts[shard_id].log.log_end == 2)
             assert await texts(nodes, shard_id, "committed") == [b"sure"]
@@ -209,7 +209,7 @@ def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_
             assert meta_of(nodes, shard_id).status is ShardStatus.OFFLINE, "never by itself (C10)"
             assert meta_of(nodes, shard_id).live == (last,)
             unclean = {"unclean.leader.election.enable": "true"}
-            await nodes.nodes[away[0]].alter_topic(AlterTopic("t", config=dict(unclean)))
+            await nodes.nodes[away[0]].gateway.alter_topic(AlterTopic("t", config=dict(unclean)))
             await eventually(lambda: is_online(nodes, shard_id, 2))
             assert meta_of(nodes, shard_id).leader == away[1]
             await nodes.append(shard_id, b"after")
@@ -381,7 +381,7 @@ def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
             )
             leader = nodes.nodes[old.leader]
             waiting = asyncio.ensure_future(
-                leader.append(shard_id, build_batch([(None, b"not everywhere", [], 1)]))
+                leader.gateway.append(shard_id, build_batch([(None, b"not everywhere", [], 1)]))
             )
             await soon(lambda: nodes.nodes[near].hosts[shard_id].log.durable_end == 1)
             assert nodes.nodes[far].hosts[shard_id].log.log_end == 0

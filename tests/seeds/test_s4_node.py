@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from antiphon.records.batch import Buffer
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.messages import Ack, AnyMessage, Append
+from antiphon.transport.connection import Connection
 from tests.node import real_nodes
 from tests.node.in_process import SomeNodes, cluster_of, eventually, run
 
@@ -78,7 +80,9 @@ async def new_shard(
     nodes: SomeNodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", segment_bytes: int = 1 << 20
 ) -> int:
     config = {"segment.bytes": str(segment_bytes)}
-    made = await nodes.nodes[0].create_topic(CreateTopic("t", kind=kind, profile=profile, config=config))
+    made = await nodes.nodes[0].gateway.create_topic(
+        CreateTopic("t", kind=kind, profile=profile, config=config)
+    )
     return made.shards[0].shard_id
 
 
@@ -96,13 +100,15 @@ def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_s
             host = await nodes.leader(shard_id)
             disk.may_sync.clear()
             disk.calls.clear()
-            waiting = [asyncio.ensure_future(node.append(shard_id, batch(b"%d" % i))) for i in range(100)]
+            waiting = [
+                asyncio.ensure_future(node.gateway.append(shard_id, batch(b"%d" % i))) for i in range(100)
+            ]
             try:
                 await eventually(lambda: host.log.log_end == 101)
                 await asyncio.sleep(0.02)
                 # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
                 assert host.high_watermark == 1
-                assert not (await node.fetch(shard_id, 1, 1000)).batches
+                assert not (await node.gateway.fetch(shard_id, 1, 1000)).batches
                 assert not any(one.done() for one in waiting)
             finally:
                 disk.may_sync.set()
@@ -123,11 +129,11 @@ def test_s4_16_the_log_is_read_again_after_a_restart() -> None:
             shard_id = await new_shard(nodes, Kind.TABLE)
             write = TableWrite(shard_id, (Put(b"k", b"v"),))
             await nodes.leader(shard_id)
-            await nodes.nodes[0].table_write(write)
+            await nodes.nodes[0].gateway.table_write(write)
             await nodes.stop(0)
             await nodes.start(0)
             await nodes.leader(shard_id)
-            rows = (await nodes.nodes[0].table_get(TableGet(shard_id, (b"k",)))).rows
+            rows = (await nodes.nodes[0].gateway.table_get(TableGet(shard_id, (b"k",)))).rows
             assert rows[0] is not None
             assert rows[0].value == b"v"
 
@@ -150,7 +156,7 @@ def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows() ->
             host.log.release_memory(0)
             assert host.reads.is_cold(20, "committed"), "what the replica asks for is on the disk only"
             for at in (0, 7, 20, 41):  # a client may ask for everything from any point, too
-                found = await leader.fetch(shard_id, at, 300)
+                found = await leader.gateway.fetch(shard_id, at, 300)
                 assert decode_records(found.batches[0])[0].offset == at
             back = await nodes.start(away)
             await eventually(lambda: shard_id in back.hosts and back.hosts[shard_id].log.log_end == 60)
@@ -187,10 +193,13 @@ def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_oth
             await nodes.append(shard_id, b"x")
             await eventually(lambda: follower.hosts[shard_id].high_watermark == 1)
             assert sent == {leader.node_id: {Append}, follower.node_id: {Ack}}
-            session = leader._peer_sessions[follower.node_id]  # the connection that the replica has made
-            assert session is not None
-            session.close()
-            await eventually(lambda: leader._peer_sessions.get(follower.node_id) not in {None, session})
+            session = leader.network.accepted.newest[
+                follower.node_id
+            ]  # the connection that the replica has made
+            cast(Connection, session._connection).close()
+            await eventually(
+                lambda: leader.network.accepted.newest.get(follower.node_id) not in {None, session}
+            )
             await nodes.append(shard_id, b"y")
             await eventually(lambda: follower.hosts[shard_id].high_watermark == 2)
 
@@ -206,18 +215,20 @@ def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included() -> Non
             end = await nodes.append(shard_id, b"x")
             host = await nodes.leader(shard_id)
             leading = nodes.nodes[host.services.node_id]
-            settings = leading.shards.settings.of(leading.shard(shard_id)[0])
+            settings = leading.shards.settings.of(leading.gateway.shard(shard_id)[0])
             assert settings.replication.on_not_leader == "forward"
             for node in nodes.nodes.values():
                 if node.node_id != host.services.node_id:
                     for refused in (
-                        node.append(shard_id, batch(b"y")),
-                        node.fetch(shard_id, 0, 1000),
-                        node.list_offset(shard_id, -1),
+                        node.gateway.append(shard_id, batch(b"y")),
+                        node.gateway.fetch(shard_id, 0, 1000),
                     ):
                         with pytest.raises(NotLeaderError) as caught:
                             await refused
                         assert caught.value.details["leader"] == host.services.node_id
+                    with pytest.raises(NotLeaderError) as caught:
+                        node.gateway.list_offset(shard_id, -1)
+                    assert caught.value.details["leader"] == host.services.node_id
             assert host.log.log_end >= end
 
     run(test())
@@ -231,7 +242,7 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -
             leader = nodes.nodes[host.services.node_id]
             for first in range(0, 1000, 100):
                 ops = tuple(Put(b"%d" % number, bytes(100)) for number in range(first, first + 100))
-                await leader.table_write(TableWrite(shard_id, ops))
+                await leader.gateway.table_write(TableWrite(shard_id, ops))
             end = host.log.log_end
             wanted = next(node for node in nodes.nodes.values() if node is not leader)
             follower = wanted.hosts[shard_id]
@@ -247,7 +258,7 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -
 
             follower.log.read = watched  # type: ignore[method-assign,assignment]
             began = leader.loop.time()
-            await nodes.nodes[0].elect_leader(shard_id, wanted.node_id)
+            await nodes.nodes[0].gateway.elect_leader(shard_id, wanted.node_id)
             took_s = leader.loop.time() - began
             assert follower.is_serving
             assert took_s < 1.0, "usually some ten milliseconds"
@@ -255,7 +266,7 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -
                 "nothing before the end of what was applied is read again"
             )
             keys = tuple(b"%d" % number for number in range(1000))
-            rows = (await wanted.table_get(TableGet(shard_id, keys))).rows
+            rows = (await wanted.gateway.table_get(TableGet(shard_id, keys))).rows
             assert [row and (row.key, row.value) for row in rows] == [(key, bytes(100)) for key in keys]
 
     run(test())

@@ -31,7 +31,7 @@ def batch_of(*values: bytes) -> bytearray:
 
 async def topic_of(nodes: Nodes, db: antiphon.aio.AsyncClient) -> Partition:
     await db.create_topic("t", shards=1, replicas=3)
-    return await nodes.leader(nodes.nodes[0].topic("t").shards[0].shard_id)
+    return await nodes.leader(nodes.nodes[0].gateway.topic("t").shards[0].shard_id)
 
 
 def test_s4_6_one_call_carries_a_bundle_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,9 @@ def test_s4_6_one_call_carries_a_bundle_of_transactions(monkeypatch: pytest.Monk
 
             monkeypatch.setattr(host.services, "send", spy)
             node = nodes.nodes[host.services.node_id]
-            await asyncio.gather(*(node.append(host.shard_id, batch_of(b"a", b"b", b"c")) for _ in range(20)))
+            await asyncio.gather(
+                *(node.gateway.append(host.shard_id, batch_of(b"a", b"b", b"c")) for _ in range(20))
+            )
             assert max(carried) > 1  # several in one message
             assert len(carried) < 2 * 20
             assert [records for *_, records in entries(host)[-20:]] == [3] * 20
@@ -64,7 +66,9 @@ def test_s4_7_at_quorum_transactions_commit_together_and_the_rest_get_them_later
             laggard = (host.services.node_id + 1) % 3
             await nodes.stop(laggard)
             node = nodes.nodes[(await nodes.leader(host.shard_id)).services.node_id]
-            made = await asyncio.gather(*(node.append(host.shard_id, batch_of(b"a", b"b")) for _ in range(5)))
+            made = await asyncio.gather(
+                *(node.gateway.append(host.shard_id, batch_of(b"a", b"b")) for _ in range(5))
+            )
             end = max(result.next_offset for result in made)  # committed by two of three
             await nodes.start(laggard)
             hosts = nodes.nodes[laggard].hosts
@@ -87,7 +91,7 @@ def test_s4_8_a_transaction_is_logged_while_earlier_ones_are_not_committed() -> 
                     peer.fail(RuntimeError("a test"))  # no acknowledgements come any more
             node = nodes.nodes[leader]
             pending = [
-                node.spawn(node.append(host.shard_id, batch_of(b"one", b"two"), timeout_s=20))
+                node.spawn(node.gateway.append(host.shard_id, batch_of(b"one", b"two"), timeout_s=20))
                 for _ in range(3)
             ]
             await eventually(lambda: host.log.log_end >= mark + 6)  # all three, none waits for the one before
@@ -151,7 +155,7 @@ def test_s4_a_table_s_transaction_is_carried_out_whole_or_not_at_all() -> None:
             assert sum(int(row.value or b"") for row in rows) == 400
             assert refused <= {0, 1}
             assert refused
-            leader = await nodes.leader(nodes.nodes[0].topic("accounts").shards[0].shard_id)
+            leader = await nodes.leader(nodes.nodes[0].gateway.topic("accounts").shards[0].shard_id)
             assert {records for *_, records in entries(leader)[-20:]} == {2}
 
     run(test())

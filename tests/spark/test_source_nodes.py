@@ -65,7 +65,7 @@ def archive(live: LiveNodes, name: str, root: Path, **how: Any) -> None:
     def one_by_one(tasks: Any) -> list[ArchivedFile | None]:
         return [run_task(task) for task in tasks]
 
-    shard_ids = [shard.shard_id for shard in live.nodes.nodes[0].topic(name).shards]
+    shard_ids = [shard.shard_id for shard in live.nodes.nodes[0].gateway.topic(name).shards]
     for shard_id in shard_ids:
         live.all_settled(shard_id)
     limits = Limits(None, None, how.pop("up_to", None))
@@ -97,7 +97,7 @@ def test_followers_give_the_same_rows(
 ) -> None:
     db.create_topic(name, shards=1)
     append(db, name, 0, 200)
-    shard_id = live.nodes.nodes[0].topic(name).shards[0].shard_id
+    shard_id = live.nodes.nodes[0].gateway.topic(name).shards[0].shard_id
     live.all_settled(shard_id)
     by_leader = rows_of(reader(live, topic=name))
     assert sources == []
@@ -107,7 +107,7 @@ def test_followers_give_the_same_rows(
     assert len(by_leader) == 200
     assert sum(source.from_leader for source in sources) == 0
     after = {node: one.hosts[shard_id].services.metrics.fetches for node, one in live.nodes.nodes.items()}
-    leader = live.nodes.nodes[0].topic(name).shards[0].leader
+    leader = live.nodes.nodes[0].gateway.topic(name).shards[0].leader
     assert all((after[node] > before[node]) == (node != leader) for node in after), (
         "reads spread over both followers"
     )
@@ -118,7 +118,7 @@ def test_the_leader_stands_in_for_followers_that_are_away(
 ) -> None:
     db.create_topic(name, shards=1)
     append(db, name, 0, 100)
-    meta = live.nodes.nodes[0].topic(name).shards[0]
+    meta = live.nodes.nodes[0].gateway.topic(name).shards[0]
     away = next(node for node in meta.ensemble if node != meta.leader)
     live.stop(away)
     try:
@@ -168,7 +168,7 @@ def test_an_archived_topic_is_one_topic(
     planned = reader(live, topic=name, minPartitions=4)
     partitions = planned.partitions()
     archive(live, name, tmp_path, up_to=120)
-    assert min(live.log_starts(live.nodes.nodes[0].topic(name).shards[0].shard_id).values()) > 100
+    assert min(live.log_starts(live.nodes.nodes[0].gateway.topic(name).shards[0].shard_id).values()) > 100
     assert rows_of(planned, partitions) == before, "what was planned before is read from where it is now"
     assert rows_of(reader(live, topic=name)) == before
     assert rows_of(reader(live, topic=name, maxRecordsPerPartition=30, readFrom="follower")) == before
@@ -205,9 +205,9 @@ def test_what_the_archive_does_not_have_is_lost(
 ) -> None:
     db.create_topic(name, shards=1)
     append(db, name, 0, 100)
-    shard = live.nodes.nodes[0].topic(name).shards[0]
+    shard = live.nodes.nodes[0].gateway.topic(name).shards[0]
     live.all_settled(shard.shard_id)
-    live.run(live.nodes.nodes[shard.leader].trim(shard.shard_id, 30, 10.0))
+    live.run(live.nodes.nodes[shard.leader].gateway.trim(shard.shard_id, 30, 10.0))
     archive(live, name, tmp_path, up_to=60)
     with pytest.raises(DataLossError, match="begins at offset 30, 3 was asked for"):
         reader(live, topic=name, startingOffsets=f'{{"{name}": {{"0": 3}}}}').partitions()
@@ -235,7 +235,7 @@ def test_the_past_of_an_archived_table(
             time.sleep(0.003)
             ends = {
                 shard.index: live.run(_end(live, shard.leader, shard.shard_id))
-                for shard in live.nodes.nodes[0].topic(name).shards
+                for shard in live.nodes.nodes[0].gateway.topic(name).shards
             }
             moments.append((time.time_ns() // 1_000_000, ends, dict(state)))
             time.sleep(0.003)
@@ -243,7 +243,9 @@ def test_the_past_of_an_archived_table(
             db.split_shard(name, 0)
     archive(live, name, tmp_path)
     assert all(
-        start > 0 for shard in live.nodes.nodes[0].topic(name).shards for start in _starts(live, shard)
+        start > 0
+        for shard in live.nodes.nodes[0].gateway.topic(name).shards
+        for start in _starts(live, shard)
     )
     for time_ms, ends, expected in moments:
         offsets = json.dumps({name: ends})

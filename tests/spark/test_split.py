@@ -49,7 +49,7 @@ def written(nodes: Nodes) -> Counter[tuple[bytes, int]]:
     """(key, modifications) of all changes, without the copies."""
     found: Counter[tuple[bytes, int]] = Counter()
     node = nodes.nodes[0]
-    for shard in node.topic("t").shards:
+    for shard in node.gateway.topic("t").shards:
         found.update(
             (change.key, change.modifications)
             for change in decode_changes(whole_log(node.hosts[shard.shard_id]))

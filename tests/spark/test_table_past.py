@@ -57,7 +57,7 @@ class Story:
         time_ms = time.time_ns() // 1_000_000
         ends = {
             shard.index: self.nodes.nodes[0].hosts[shard.shard_id].high_watermark
-            for shard in self.nodes.nodes[0].topic("t").shards
+            for shard in self.nodes.nodes[0].gateway.topic("t").shards
         }
         self.moments.append(Moment(time_ms, ends, dict(self.state)))
         await asyncio.sleep(0.003)
@@ -193,8 +193,8 @@ def test_a_log_that_is_trimmed_before_it_is_folded(tmp_path: Path) -> None:
             await story.write(100)
             reader = await asyncio.to_thread(story.reader)
             (part,) = await asyncio.to_thread(reader.partitions)
-            shard_id = nodes.nodes[0].topic("t").shards[0].shard_id
-            await nodes.nodes[0].trim(shard_id, 50, 10.0)
+            shard_id = nodes.nodes[0].gateway.topic("t").shards[0].shard_id
+            await nodes.nodes[0].gateway.trim(shard_id, 50, 10.0)
             assert await asyncio.to_thread(story.rows, reader, [part]) == story.state
             assert await story.state_at() == story.state
 

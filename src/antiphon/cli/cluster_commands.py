@@ -116,7 +116,8 @@ def _start_all(
     directory: Path, cluster: LocalClusterFile, bases: dict[str, int | None], asked: list[int]
 ) -> dict[int, int]:
     """Start every node; returns their pids. Once a signal is in `asked`, stops those that run: KeyboardInterrupt."""
-    from antiphon.cli.node_process import node_config, run, warm_up, write_config
+    from antiphon.cli.node_process import node_config, run, write_config
+    from antiphon.server.process import warm_up
 
     bound = supervisor.bind_ports(cluster, bases)
     pids: dict[int, int] = {}

@@ -1,6 +1,5 @@
-"""What a node's process runs: the bridge from the supervisor to `antiphon.node`."""
+"""What a node's process runs: the bridge from the supervisor to `antiphon.server`."""
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,40 +41,17 @@ def write_config(config: NodeConfig, directory: Path) -> None:
     save_config(config, directory)
 
 
-def warm_up() -> None:
-    """Import what a node needs, once, before the forks."""
-    for name in (
-        "antiphon.node.node",
-        "antiphon.kafka.door",
-        "antiphon.http.door",
-        "antiphon.table.state",
-        "antiphon.spark.staging.housekeeper",
-    ):
-        importlib.import_module(name)
-
-
 def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> None:
     """Serve until SIGTERM; `ready` is called once with whether the node has joined its cluster."""
-    from antiphon.node.process import run_node
+    from antiphon.server.process import run_node
 
-    _look_after_staging(config)
     run_node(config, sockets=sockets, ready=ready)
 
 
 def run_from_file(path: Path, *, bootstrap: bool) -> None:
     """Serve in the foreground by a `node.toml`."""
-    from antiphon.node.process import run_node
+    from antiphon.server.process import run_node
 
     config = load_config(path)
     config.bootstrap = bootstrap
-    _look_after_staging(config)
     run_node(config)
-
-
-def _look_after_staging(config: NodeConfig) -> None:
-    """Have a thread of this process finish what Spark's drivers leave undone (`antiphon.spark.staging.housekeeper`)."""
-    from antiphon.spark.staging import housekeeper as staging_housekeeper
-
-    host = "127.0.0.1" if config.listen_host in {"", "0.0.0.0", "::"} else config.listen_host  # noqa: S104 - compared
-    if config.ports.native:
-        staging_housekeeper.start(config.node_id, (host, config.ports.native))

@@ -1,19 +1,30 @@
 """The node as its listeners see it: shards to append to and read from, tables, and the cluster's metadata.
 
 The listeners (native, Kafka, HTTP) translate their protocol to these calls and the errors of `antiphon.errors` back;
-they know nothing of replication. Shards are named by their cluster-wide id. A call for a shard that this node does not
+they know nothing of replication.
+
+Many calls come in two forms that do the same. The awaitable one is for listeners that have a task per connection. The other
+one starts with `submit_` and calls back. It is for the native listener: its connections have thousands of requests open,
+without a task for any of them.
+
+Shards are named by their cluster-wide id. A call for a shard that this node does not
 lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from antiphon.errors import NotLeaderError
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
+    AppendBatch,
     CreateTopic,
+    Fetch,
+    ListOffset,
     ReplicaStatus,
+    StatusReply,
     TableGet,
     TableRows,
     TableScan,
@@ -22,6 +33,15 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.records.batch import Buffer
+
+Done = Callable[[Any], None]
+"""Called once with the result that the awaitable form returns, or with the AntiphonError that it raises."""
+
+AnsweredWithBulk = Callable[[Any, memoryview], None]
+"""Called once with the reply's body and its bulk bytes, or with an AntiphonError and none."""
+
+ShardRequest = AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableScan
+"""Requests of the native protocol that the leader of a shard answers."""
 
 
 class Gateway(Protocol):
@@ -33,6 +53,11 @@ class Gateway(Protocol):
     @property
     def metadata(self) -> ClusterMeta:
         """The newest metadata that reached this node."""
+        ...
+
+    @property
+    def metadata_version(self) -> int:
+        """Version of that metadata; -1 while this node has been told nothing since its start."""
         ...
 
     def topic(self, name: str) -> TopicMeta:
@@ -99,6 +124,19 @@ class Gateway(Protocol):
         """
         ...
 
+    def check_may_write(self, shard_id: int, *, internal: bool) -> None:
+        """Raise InvalidRequestError for a write to what belongs to the cluster, unless it is `internal`.
+
+        Raises NotLeaderError where this node has no replica of the shard.
+        """
+        ...
+
+    def submit_append(
+        self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
+    ) -> None:
+        """See `append`; errors that are known at once are raised."""
+        ...
+
     async def fetch(
         self,
         shard_id: int,
@@ -117,13 +155,38 @@ class Gateway(Protocol):
         """
         ...
 
+    def is_cold(self, shard_id: int, offset: int, isolation: str) -> bool:
+        """Does a fetch at this offset wait for the disk?"""
+        ...
+
+    def fetch_now(self, shard_id: int, offset: int, max_bytes: int, isolation: str) -> FetchResult:
+        """See `fetch`; without waiting. On a cold offset it reads from the disk, on the event loop."""
+        ...
+
     async def wait_for_data(
         self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1
     ) -> None:
         """Return when any (shard id, offset) has data at or after its offset, stops being led here, or on time-out."""
         ...
 
-    async def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
+    def next_follow_key(self) -> int:
+        """A key for `follow` that nobody else on this node has."""
+        ...
+
+    def follow(
+        self, key: int, shard_id: int, offset: int, isolation: str, arrived: Callable[[], None]
+    ) -> bool:
+        """Call `arrived` once, when the shard has data at `offset` or stops being led here.
+
+        False: there is data already, or nothing to wait for; then `arrived` is not called.
+        """
+        ...
+
+    def unfollow(self, shard_id: int, key: int) -> None:
+        """Nobody waits for data under this key any more; harmless where nobody did."""
+        ...
+
+    def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
         """Offset by timestamp; -1: the high watermark, -2: the log start, -3: the record with the largest timestamp."""
         ...
 
@@ -131,6 +194,10 @@ class Gateway(Protocol):
         """Let the shard's log begin at the batch that holds `before` (-1: all that is committed goes), on every replica that
         answers in time; returns where it begins now. Raises NotLeaderError, OffsetOutOfRangeError, InvalidRequestError.
         """
+        ...
+
+    async def trim_replica(self, shard_id: int, before: int) -> int:
+        """Let the log of this node's replica begin at the batch that holds `before`; returns where it begins now."""
         ...
 
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
@@ -149,6 +216,35 @@ class Gateway(Protocol):
         """Read a range of keys."""
         ...
 
+    def submit_table_write(self, request: TableWrite, done: Done) -> None:
+        """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn."""
+        ...
+
+    def submit_table_get(self, request: TableGet, done: Done) -> None:
+        """See `table_get`; errors that are known at once are raised."""
+        ...
+
+    def submit_table_scan(self, request: TableScan, done: Done) -> None:
+        """See `table_scan`; errors that are known at once are raised."""
+        ...
+
+    def forward(
+        self,
+        body: ShardRequest,
+        payload: memoryview,
+        error: NotLeaderError,
+        answered: AnsweredWithBulk,
+    ) -> bool:
+        """Pass a request on to the shard's leader after it failed here with `error`, before it had any effect.
+
+        False: the topic does not want that, or the leader is not in reach; then `answered` is not called.
+        """
+        ...
+
     def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
         """State of every replica on this node, for status pages."""
+        ...
+
+    def status(self) -> StatusReply:
+        """State of this node and its replicas."""
         ...

@@ -16,6 +16,7 @@ A sender that would have to wait for more than `LINE_S_MAX` is told so at once (
 bounded by time, and so by bytes. Requests of one shard keep their order.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,9 +25,10 @@ from antiphon.errors import AntiphonError, InternalError, OverloadedError, Unava
 from antiphon.model.requests import Delete, Put, TableWrite
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from antiphon.node.node import Node
+    from antiphon.node.config import NodeConfig
+    from antiphon.node.local_replicas import LocalReplicas
+    from antiphon.node.metrics import NodeMetrics
+    from antiphon.node.topic_settings import SettingsBook
 
 PERIOD_S: Final = 0.1  # between two looks at how long requests take
 RISE: Final = 1.1
@@ -251,20 +253,22 @@ def _size_bytes(request: TableWrite) -> int:
     return size
 
 
-def gate_of(node: "Node") -> BulkGate:
+def gate_of(
+    config: "NodeConfig", replicas: "LocalReplicas", settings: "SettingsBook", metrics: "NodeMetrics"
+) -> BulkGate:
     """The gate of a node."""
 
     def write(request: TableWrite, done: Done) -> None:
-        node.host(request.shard_id).table_write(request, done)
+        replicas.host(request.shard_id).table_write(request, done)
 
     def limit_of(shard_id: int) -> int | None:
-        found = node.view.shard(shard_id)
-        return None if found is None else node.shards.settings.of(found[0]).bulk_bytes_per_s
+        found = replicas.view.shard(shard_id)
+        return None if found is None else settings.of(found[0]).bulk_bytes_per_s
 
-    limits = node.limits
-    rate = BulkRate(node.config.timings.bulk_commit / 1000, limits.bulk_floor, limits.bulk_ceiling)
-    gate = BulkGate(node.loop, rate, write, limit_of)
-    gauges = node.metrics.gauges
+    limits = config.limits
+    rate = BulkRate(config.timings.bulk_commit / 1000, limits.bulk_floor, limits.bulk_ceiling)
+    gate = BulkGate(asyncio.get_running_loop(), rate, write, limit_of)
+    gauges = metrics.gauges
     gauges["antiphon_bulk_bytes_per_second"] = (
         "Bulk writes that are let through",
         lambda: rate.bytes_per_s,

@@ -5,7 +5,7 @@ request is passed on once: what comes from another node is answered or refused w
 each other for the leader do not play ball. Everything is bounded: how many are underway, and for how long.
 """
 
-from collections.abc import Callable
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import (
@@ -15,39 +15,47 @@ from antiphon.errors import (
     TimedOutError,
     UnavailableError,
 )
-from antiphon.model.requests import AppendBatch, Fetch, ListOffset, TableGet, TableScan, TableWrite
+from antiphon.gateway.interface import AnsweredWithBulk, ShardRequest
+from antiphon.model.requests import AppendBatch, Fetch, TableWrite
 from antiphon.node.peers import PeerLink
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from collections.abc import Callable
+
+    from antiphon.node.local_view import LocalView
+    from antiphon.node.metrics import NodeMetrics
+    from antiphon.node.topic_settings import SettingsBook
 
 FORWARDED_MAX: Final = 1000  # underway on this node
 OTHER_TIMEOUT_S: Final = 30.0
 EXTRA_S: Final = 1.0  # beyond what the request itself may take at the leader
 
-Answered = Callable[[Any, memoryview], None]
-"""Called once with the reply's body and its bulk bytes, or with an AntiphonError and none."""
-
-ShardRequest = AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableScan
-
 
 class Forwarder:
-    """What one node has passed on."""
+    """What one node has passed on. `link` gives the connection to a node, or UnavailableError."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(
+        self,
+        view: "LocalView",
+        settings: "SettingsBook",
+        link: "Callable[[int], PeerLink]",
+        metrics: "NodeMetrics",
+    ) -> None:
+        self._view = view
+        self._settings = settings
+        self._link = link
+        self._metrics = metrics
         self.underway = 0
 
     def forward(
-        self, body: ShardRequest, payload: memoryview, error: NotLeaderError, answered: Answered
+        self, body: ShardRequest, payload: memoryview, error: NotLeaderError, answered: AnsweredWithBulk
     ) -> bool:
         """Pass a request on that failed with `error` before it had any effect; False: let the client have the error."""
-        node = self._node
         link = self._link_for(body, error)
         if link is None or self.underway >= FORWARDED_MAX:
             return False
         self.underway += 1
-        node.metrics.forwarded += 1
+        self._metrics.forwarded += 1
         timeout_s = _timeout_s(body)
 
         def finished(reply: Any, bulk: memoryview) -> None:
@@ -59,23 +67,22 @@ class Forwarder:
             if link.forget(request_id):
                 finished(_late(body, link.node_id, timeout_s), memoryview(b""))
 
-        timer = node.loop.call_later(timeout_s, late)
+        timer = asyncio.get_running_loop().call_later(timeout_s, late)
         request_id = link.forward(body, payload, finished)
         return True
 
     def _link_for(self, body: ShardRequest, error: NotLeaderError) -> PeerLink | None:
         """The connection to the leader, where there is one that may be used."""
-        node = self._node
-        found = node.view.shard(body.shard_id)
+        found = self._view.shard(body.shard_id)
         if found is None:
             return None
         leader = error.details.get("leader")
         if not isinstance(leader, int):
             leader = found[1].leader
         try:
-            if node.shards.settings.of(found[0]).replication.on_not_leader != "forward":
+            if self._settings.of(found[0]).replication.on_not_leader != "forward":
                 return None
-            link = node.link(leader)
+            link = self._link(leader)
         except (InvalidRequestError, UnavailableError):
             return None
         return link if link.up and not link.congested else None

@@ -7,10 +7,9 @@ something outstanding, one beats for the whole node.
 
 import asyncio
 import os
-import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -22,26 +21,26 @@ from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
 from antiphon.model.cluster import MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
-from antiphon.model.requests import PROTOCOL_VERSION, Hello, StatusReply
+from antiphon.model.requests import StatusReply
 from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.bulk_gate import gate_of
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
-from antiphon.node.doors import start_http_door, start_kafka_door
 from antiphon.node.forwarding import Forwarder
-from antiphon.node.gateway_calls import GatewayCalls
 from antiphon.node.injected_faults import InjectedFaults
+from antiphon.node.local_replicas import LocalReplicas
+from antiphon.node.local_view import LocalView
 from antiphon.node.memory import LongLived
 from antiphon.node.metrics import NodeMetrics
-from antiphon.node.native_door import NativeSession
-from antiphon.node.peers import ON_ACCEPTED, PeerLink
+from antiphon.node.node_gateway import NodeGateway
+from antiphon.node.peer_network import PeerNetwork
+from antiphon.node.peers import PeerLink
 from antiphon.node.raft_shards import hand_over
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
 from antiphon.node.splits import Splits
-from antiphon.node.transport import Connection, bound_address, listen
-from antiphon.node.trimming import trim_everywhere
+from antiphon.node.trimming import Trimming
 from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
 from antiphon.partition.single_writer import SingleWriterPartition
@@ -56,40 +55,45 @@ from antiphon.replication.messages import (
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.store import StoreEngine
 
+if TYPE_CHECKING:
+    from antiphon.gateway.intake import Intake
+
 EXPIRE_EVERY_S: Final = 0.25
 NOT_AT_ONCE: Final = ("retention", "collection")
 
-Sockets = dict[str, socket.socket]
 
+class Node:
+    """See the module's text. `server.server.Server` puts it together with its listeners.
 
-class Node(GatewayCalls):
-    """See the module's text. `start()`, then `stop()`; both once, on the node's event loop."""
+    It lives through `open()`, `join()`, `leave()`, `close_shards()` and `close()`, each once, on its event loop. Listeners
+    take connections from `open()` on and are closed before `close()`.
+
+    Attributes:
+        gateway: the node, as listeners see it.
+        network: connections to and from other nodes.
+        intakes: listeners that are to read no more while the node has too much in hand.
+    """
 
     def __init__(
         self,
         config: NodeConfig,
-        sockets: Sockets | None = None,
         disk: Disk | None = None,
         faults: InjectedFaults | None = None,
         make_wal: Callable[..., Wal] = WalThread,
         stores: StoreEngine | None = None,
     ) -> None:
-        super().__init__()
-        self.faults = faults
         self.config = check_config(config)
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
         self.limits = config.limits
-        self.default_profile = config.profile
         self.incarnation = system.new_uuid().hex
         self.random = system.rng()
         self.loop = asyncio.get_running_loop()
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
         self.hosts: dict[int, Partition] = {}
-        self.sessions: dict[int, NativeSession] = {}
+        self.intakes: list[Intake] = []
         self.stopping = False
-        self._sockets = dict(sockets or {})
         self._log = structlog.get_logger()
         # Every file of this node is read and written there.
         self.disk: Disk = RealDisk() if disk is None else disk
@@ -99,21 +103,27 @@ class Node(GatewayCalls):
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
-        self.forwarder = Forwarder(self)
+        self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults)
+        self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
         self.shards = Shards(self, self.disk, self._directory)
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
-        self.bulk = gate_of(self)
+        self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
+        self.forwarder = Forwarder(self.view, self.shards.settings, self.link, self.metrics)
+        self.gateway = NodeGateway(
+            config,
+            self.agent,
+            self.replicas,
+            trimming=Trimming(self.replicas, self.link),
+            bulk=self.bulk,
+            forwarder=self.forwarder,
+            lost_peers=self.lost_peers,
+            status=self.status,
+        )
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()
-        self._links: dict[int, PeerLink] = {}
-        self._peer_sessions: dict[int, NativeSession] = {}  # by node: the newest connection that it made
-        self._on_accepted = ON_ACCEPTED[config.dial]
-        self._lost: set[int] = set()
         self._alive: set[int] = set()  # as the metadata last said
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: list[asyncio.Server] = []
-        self._doors: list[Any] = []
         self._addresses: dict[str, str] = {}
         self._started_s = self.loop.time()
         self._in_flight_bytes = 0
@@ -125,42 +135,27 @@ class Node(GatewayCalls):
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Bind, recover, join. Returns when the node serves, which may be before it is part of the cluster.
-
-        Raises PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError.
-        """
-        config = self.config
+    def open(self) -> None:
+        """Start the WAL thread: listeners may hand on requests from now on, which find no replicas yet."""
         self.wal.start(self.loop)
         self._add_gauges()
-        server = await listen(
-            self._accept, config.listen_host, config.ports.native, self._sockets.get("native"), "native"
-        )
-        self._servers.append(server)
-        self._addresses["native"] = bound_address(server, config.host_told)
-        await self._start_doors()
-        for member in config.nodes:
-            if member.id != self.node_id:
-                self._add_link(member.id, member.native)
-        if self.node_id in config.voters:
+
+    def join(self, addresses: Mapping[str, str]) -> None:
+        """Recover the replicas and make for the cluster, which is told these addresses of the listeners.
+
+        Returns when the node serves, which may be before it is part of the cluster.
+        """
+        self._addresses = dict(addresses)
+        self.network.add_founders()
+        if self.node_id in self.config.voters:
             host = self.shards.open_cluster_shard()
             self.coordinator = CoordinatorShell(self, host)
         self.shards.remember()
-        for link in self._links.values():
-            link.start()
+        self.network.start()
         self._beat()
         self._log.info(
             "started", node=self.node_id, cluster=self.cluster_id, addresses=self._addresses, pid=os.getpid()
         )
-
-    async def _start_doors(self) -> None:
-        ports = self.config.ports
-        if ports.kafka >= 0:
-            kafka, self._addresses["kafka"] = await start_kafka_door(self, self._sockets.get("kafka"))
-            self._doors.append(kafka)
-        if ports.http >= 0:
-            http, self._addresses["http"] = await start_http_door(self, self._sockets.get("http"))
-            self._doors.append(http)
 
     async def joined(self, timeout_s: float) -> bool:
         """Wait until the coordinator counts on this node; False when that takes longer than `timeout_s`."""
@@ -170,28 +165,25 @@ class Node(GatewayCalls):
             return False
         return True
 
-    async def stop(self) -> None:
-        """Stop serving, bring everything to disk, let go of the directory."""
-        if self.stopping:
-            return
+    async def leave(self) -> None:
+        """Hand over what is led here, where replicas vote, and do nothing by the clock any more."""
         self.stopping = True
         self._log.info("stopping", node=self.node_id)
         await hand_over(self)
         for timer in (self._tick_timer, self._beat_timer):
             if timer is not None:
                 timer.cancel()
-        for server in self._servers:
-            server.close()
-        for door in self._doors:
-            await door.stop()
+
+    def close_shards(self) -> None:
+        """Close the replicas. Whoever waits for one is told to ask elsewhere, on connections that are still open."""
         self.bulk.close()
         if self.coordinator is not None:
             self.coordinator.stop()
         self.shards.close_all()
-        for session in list(self.sessions.values()):
-            session.close()
-        for link in self._links.values():
-            await link.close()
+
+    async def close(self) -> None:
+        """Bring everything to disk, let go of the directory."""
+        await self.network.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -210,10 +202,12 @@ class Node(GatewayCalls):
     def _broken(self, error: Exception) -> None:
         self._log.error("unexpected", error=str(error), exc_info=error)
 
-    def _accept(self) -> Connection:
-        return Connection(NativeSession(self), self.turn, self.limits.connection_write)
-
     # -- who this is --------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> LocalView:
+        """The metadata as it is kept here."""
+        return self.agent.view
 
     def meta(self) -> NodeMeta:
         """This node as others should know it."""
@@ -229,20 +223,20 @@ class Node(GatewayCalls):
             disk_id=self._directory.identity.disk_id,
         )
 
-    def status(self, version: str) -> StatusReply:
+    def status(self) -> StatusReply:
         """State of this node and its replicas."""
         uptime_ms = int((self.loop.time() - self._started_s) * 1000)
         return StatusReply(
             self.meta(),
-            version,
+            system.installed_version(),
             uptime_ms,
             system.resident_bytes(),
-            self.replica_statuses(),
+            self.replicas.statuses(),
             self.metrics.metadata_unreadable,
         )
 
     def broken_shards(self) -> Sequence[int]:
-        """See GatewayCalls."""
+        """Shards whose replica here cannot be opened."""
         return tuple(self.shards.broken)
 
     def _add_gauges(self) -> None:
@@ -267,7 +261,6 @@ class Node(GatewayCalls):
         gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", lambda: self._in_flight_bytes)
         gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(self.wal.disk_full))
         gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
-        gauges["antiphon_connections"] = ("Native connections", lambda: len(self.sessions))
 
     def _live_sets(self) -> list[tuple[int, ...]]:
         return [host.live for host in self.hosts.values()]
@@ -324,65 +317,22 @@ class Node(GatewayCalls):
 
     # -- other nodes --------------------------------------------------------------------------------------------
 
-    def _add_link(self, node_id: int, address: str) -> PeerLink:
-        hello = Hello(
-            PROTOCOL_VERSION, f"antiphon-node/{self.node_id}", self.cluster_id, self.node_id, self.incarnation
-        )
-        link = PeerLink(node_id, address, hello, self.turn, self, self.limits.peer_write)
-        link.reconnect_max_s = self.config.timings.reconnect_max / 1000
-        link.cut(self.faults is not None and node_id in self.faults.cut)
-        self._links[node_id] = link
-        self._lost.add(node_id)
-        return link
-
-    async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
-        """See Gateway."""
-        return await trim_everywhere(self, shard_id, before, timeout_s)
-
     def link(self, node_id: int) -> PeerLink:
         """The connection to a node; UnavailableError for one that is not known."""
-        found = self._links.get(node_id)
-        if found is None:
-            raise UnavailableError(f"node {node_id} is not known to node {self.node_id}")
-        return found
+        return self.network.link(node_id)
 
     def lost_peers(self) -> list[int]:
         """Nodes that are not reached now."""
-        return sorted(self._lost)
+        return self.network.lost_peers()
 
-    def suffer(self) -> None:
-        """Do as the faults say now that a test has told them anew."""
-        faults = self.faults
-        if faults is None:
-            return
-        try:
-            faults.read()
-        except (ValueError, OSError) as error:
-            self._log.error("faults_not_read", error=str(error))
-            return
-        self._log.warning("faults_injected", cut=sorted(faults.cut), disk=faults.disk)
-        for link in self._links.values():
-            link.cut(link.node_id in faults.cut)
-        for session in self.sessions.values():
-            session.cut(faults)
-
-    def heard_of(self, node_id: int, session: NativeSession) -> None:
-        """A node has just connected: it can be reached again."""
-        self._peer_sessions[node_id] = session
-        link = self._links.get(node_id)
-        if link is not None:
-            link.dial_now()
-            if link.up and self._on_accepted:
-                self.peer_up(node_id)  # what was said before this connection stood is lost
-
-    def hung_up(self, node_id: int, session: NativeSession) -> None:
-        """A connection that a node had made is gone."""
-        if self._peer_sessions.get(node_id) is session:
-            del self._peer_sessions[node_id]
+    def heard_of(self, node_id: int) -> None:
+        """See PeerFrames."""
+        if self.network.heard_of(node_id):
+            self.peer_up(node_id)
 
     def peer_up(self, node_id: int) -> None:
         """See PeerEvents."""
-        self._lost.discard(node_id)
+        self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
             host.call(host.replica.peer_connected, node_id)
         if self.coordinator is not None:
@@ -392,8 +342,8 @@ class Node(GatewayCalls):
 
     def peer_lost(self, node_id: int, *, refused: bool) -> None:
         """See PeerEvents."""
-        if node_id not in self._lost:
-            self._lost.add(node_id)
+        if node_id not in self.network.lost:
+            self.network.lost.add(node_id)
             for host in list(self.hosts.values()):
                 host.call(host.replica.peer_lost, node_id)
         self.agent.peer_gone(node_id)
@@ -415,22 +365,11 @@ class Node(GatewayCalls):
         if to == self.node_id:
             self.turn.for_shard(partial(self.deliver, to, message))
             return
-        if type(message) in self._on_accepted:
-            session = self._peer_sessions.get(to)
-            if session is not None:
-                session.send_replica_message(message)
-            return
-        link = self._links.get(to)
-        if link is not None:
-            link.send_replica_message(message)
+        self.network.send(to, message)
 
     def is_congested(self, to: int) -> bool:
         """See PartitionServices."""
-        if Append in self._on_accepted:
-            session = self._peer_sessions.get(to)
-            return session is not None and session.congested
-        link = self._links.get(to)
-        return link is not None and link.congested
+        return self.network.is_congested(to)
 
     def deliver(self, sender: int, message: AnyMessage) -> None:
         """A replica message arrived."""
@@ -450,13 +389,15 @@ class Node(GatewayCalls):
         host.receive(sender, message)
         if self.wal.overloaded and not self._holding_peers:
             self._holding_peers = True
-            for session in self.sessions.values():
-                session.hold_disk()
-            if (
-                Append in self._on_accepted
-            ):  # then entries come over the connections that were made from here, too
-                for link in self._links.values():
-                    link.hold_disk()
+            for intake in self.intakes:
+                intake.hold_disk()
+            self.network.hold_disk()
+
+    def snapshot_received(
+        self, sender: int, body: Any, payload: memoryview, answered: Callable[[Any], None]
+    ) -> None:
+        """See PeerFrames."""
+        self.snapshots.receive(sender, body, payload, answered)
 
     def send_snapshot(self, host: SingleWriterPartition, to: int) -> None:
         """See PartitionServices."""
@@ -469,9 +410,10 @@ class Node(GatewayCalls):
         if node_id == self.node_id:
             self.coordinator_request(self.node_id, body, answered)
             return
-        link = self._links.get(node_id)
-        if link is None:
-            answered(UnavailableError(f"node {node_id} is not known to node {self.node_id}"))
+        try:
+            link = self.link(node_id)
+        except UnavailableError as error:
+            answered(error)
         else:
             link.request(body, answered)
 
@@ -491,18 +433,8 @@ class Node(GatewayCalls):
     def metadata_changed(self) -> None:
         """The metadata moved on: follow it."""
         nodes = self.view.nodes
-        for node in nodes.values():
-            if node.node_id == self.node_id:
-                continue
-            link = self._links.get(node.node_id)
-            if link is None:
-                self._add_link(node.node_id, node.native).start()
-            else:
-                link.move(node.native)
-        initial = {member.id for member in self.config.nodes}
-        for node_id in [known for known in self._links if known not in nodes and known not in initial]:
-            self._lost.add(node_id)
-            self.spawn(self._links.pop(node_id).close())
+        for link in self.network.follow(nodes):
+            self.spawn(link.close())
         self.shards.reconcile()
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
@@ -510,7 +442,7 @@ class Node(GatewayCalls):
 
     def _ask_returned(self, alive: set[int]) -> None:
         """Nodes that were silent and are alive again, on connections that never broke: leaders ask them where they are."""
-        returned = sorted(alive - self._alive - self._lost)
+        returned = sorted(alive - self._alive - self.network.lost)
         self._alive = alive
         for node_id in returned:
             for host in list(self.hosts.values()):
@@ -525,21 +457,20 @@ class Node(GatewayCalls):
         limit = self.limits.append_in_flight
         if not self._holding and self._in_flight_bytes > limit:
             self._holding = True
-            for session in self.sessions.values():
-                session.hold()
+            for intake in self.intakes:
+                intake.hold_clients()
         elif self._holding and self._in_flight_bytes < limit // 2:
             self._holding = False
-            for session in self.sessions.values():
-                session.release()
+            for intake in self.intakes:
+                intake.release_clients()
 
     def disk_progressed(self) -> None:
         """See PartitionServices."""
         if self._holding_peers and self.wal.backlog_bytes < self.limits.wal_backlog // 2:
             self._holding_peers = False
-            for session in self.sessions.values():
-                session.release_disk()
-            for link in self._links.values():
-                link.release_disk()
+            for intake in self.intakes:
+                intake.release_disk()
+            self.network.release_disk()
 
     @property
     def is_overloaded(self) -> bool:
@@ -580,6 +511,6 @@ class Node(GatewayCalls):
 
     async def _give_up_leadership(self, shard_id: int) -> None:
         try:
-            await self.elect_leader(shard_id)
+            await self.gateway.elect_leader(shard_id)
         except AntiphonError as error:
             self._log.error("leadership_not_given_up", shard=shard_id, error=error.message)

@@ -9,17 +9,17 @@ one that is reset is dialled again first.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
+from antiphon.gateway.interface import AnsweredWithBulk
+from antiphon.gateway.peers import Answered, PeerConnection
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 from antiphon.node.config import split_address
 from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_payload
-from antiphon.node.transport import Connection
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
     Ack,
@@ -31,6 +31,7 @@ from antiphon.replication.messages import (
     Truncate,
     TruncateReply,
 )
+from antiphon.transport.connection import Connection
 from antiphon.wire.frames import Buffer, Frame, encode_message
 
 RECONNECT_FIRST_S = 0.02
@@ -44,14 +45,10 @@ ON_ACCEPTED: Final[dict[str, frozenset[type]]] = {
 }
 """By `dial`: what is sent on the connection that the other node made (C3)."""
 
-Answered = Callable[[Any], None]
-"""Called once with the reply's body or with the exception that took its place."""
-AnsweredWithBulk = Callable[[Any, memoryview], None]
-"""The same, with the bulk bytes of the reply."""
 NO_BULK = memoryview(b"")
 
 
-def send_on(connection: Connection, message: Message, limit_bytes: int) -> None:
+def send_on(connection: PeerConnection, message: Message, limit_bytes: int) -> None:
     """Send a replica message; feeds are lost when far too much waits to be sent already."""
     if (
         connection.congested

@@ -450,7 +450,7 @@ class Shards:
     async def _mend(self, shard_id: int) -> None:
         self._log.info("mending_damaged_log", shard=shard_id)
         try:
-            await self._node.elect_leader(shard_id)
+            await self._node.gateway.elect_leader(shard_id)
         except AntiphonError as error:
             self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
 

@@ -25,19 +25,22 @@ from antiphon.model.requests import Trimmed, TrimShard
 from antiphon.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from collections.abc import Callable
+
+    from antiphon.node.local_replicas import LocalReplicas
+    from antiphon.node.peers import PeerLink
 
 FOLLOWERS_WAIT_S: Final = 1.0  # for those that are connected to have what is to go
 RETRY_S: Final = 0.05  # between tries of a follower that does not know yet what is committed
 END: Final = -1
 
 
-async def trim_replica(node: "Node", shard_id: int, before: int) -> int:
+async def trim_replica(replicas: "LocalReplicas", shard_id: int, before: int) -> int:
     """Trim this node's replica to the batch that holds `before`, or to what is settled; returns where it begins now.
 
     Raises InvalidRequestError for shards that are never trimmed so, and NotLeaderError where no replica is here.
     """
-    host = node.host(shard_id)
+    host = replicas.host(shard_id)
     _check(host, before)
     host.check_alive()
     fed = await _fed(host, min(before, host.settled))
@@ -97,40 +100,48 @@ async def _trim(host: Partition, log_start: int) -> None:
         raise error
 
 
-async def trim_everywhere(node: "Node", shard_id: int, before: int, timeout_s: float) -> int:
-    """On the leader: trim here, then at the followers that answer in time; returns where this log begins now.
+class Trimming:
+    """Trims a shard's log at its leader and its followers. `link` gives the connection to a node, or UnavailableError."""
 
-    `before` is an offset, or END for all that is committed. A follower that is away keeps what it has, until retention or a
-    later request. Raises NotLeaderError, OffsetOutOfRangeError beyond what is committed.
-    """
-    host = node.host(shard_id)
-    host.check_serving()
-    wanted = host.high_watermark if before == END else before
-    if wanted > host.high_watermark:
-        raise OffsetOutOfRangeError(
-            f"records before {wanted} were to go, committed are those before {host.high_watermark}",
-            asked=wanted,
-            start=host.log.log_start,
-            end=host.high_watermark,
-        )
-    log_start = await trim_replica(node, shard_id, wanted)
-    _, shard = node.shard(shard_id)
-    deadline_s = node.loop.time() + timeout_s
-    others = [member for member in shard.everybody if member != node.node_id]
-    await asyncio.gather(*(_trim_follower(node, other, shard_id, log_start, deadline_s) for other in others))
-    return log_start
+    def __init__(self, replicas: "LocalReplicas", link: "Callable[[int], PeerLink]") -> None:
+        self._replicas = replicas
+        self._link = link
 
+    async def everywhere(self, shard_id: int, before: int, timeout_s: float) -> int:
+        """On the leader: trim here, then at the followers that answer in time; returns where this log begins now.
 
-async def _trim_follower(node: "Node", other: int, shard_id: int, log_start: int, deadline_s: float) -> None:
-    """Ask until it has done so: what is committed reaches a follower a little later than the leader."""
-    while (left_s := deadline_s - node.loop.time()) > 0:
-        try:
-            reply = await node.link(other).ask(TrimShard(shard_id, log_start), left_s)
-        except AntiphonError as error:
-            structlog.get_logger().warning(
-                "follower_not_trimmed", shard=shard_id, node=other, reason=error.message
+        `before` is an offset, or END for all that is committed. A follower that is away keeps what it has, until retention
+        or a later request. Raises NotLeaderError, OffsetOutOfRangeError beyond what is committed.
+        """
+        replicas = self._replicas
+        host = replicas.host(shard_id)
+        host.check_serving()
+        wanted = host.high_watermark if before == END else before
+        if wanted > host.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"records before {wanted} were to go, committed are those before {host.high_watermark}",
+                asked=wanted,
+                start=host.log.log_start,
+                end=host.high_watermark,
             )
-            return
-        if not isinstance(reply, Trimmed) or reply.log_start >= log_start:
-            return
-        await asyncio.sleep(RETRY_S)
+        log_start = await trim_replica(replicas, shard_id, wanted)
+        _, shard = replicas.shard(shard_id)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        others = [member for member in shard.everybody if member != replicas.node_id]
+        await asyncio.gather(*(self._follower(other, shard_id, log_start, deadline_s) for other in others))
+        return log_start
+
+    async def _follower(self, other: int, shard_id: int, log_start: int, deadline_s: float) -> None:
+        """Ask until it has done so: what is committed reaches a follower a little later than the leader."""
+        loop = asyncio.get_running_loop()
+        while (left_s := deadline_s - loop.time()) > 0:
+            try:
+                reply = await self._link(other).ask(TrimShard(shard_id, log_start), left_s)
+            except AntiphonError as error:
+                structlog.get_logger().warning(
+                    "follower_not_trimmed", shard=shard_id, node=other, reason=error.message
+                )
+                return
+            if not isinstance(reply, Trimmed) or reply.log_start >= log_start:
+                return
+            await asyncio.sleep(RETRY_S)

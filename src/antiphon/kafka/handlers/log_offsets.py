@@ -53,7 +53,7 @@ class LogOffsetsHandler:
             return m.ListedOffset(partition_index=index, error_code=code.INVALID_REQUEST)
         timestamp = EARLIEST if wanted.timestamp in {EARLIEST_LOCAL, LATEST_TIERED} else wanted.timestamp
         try:
-            found = await self._gateway.list_offset(shard.shard_id, timestamp)
+            found = self._gateway.list_offset(shard.shard_id, timestamp)
         except NotReadyError:
             # The new leader's high watermark may still be behind what consumers have seen (KIP-207).
             late = version >= FIRST_OFFSET_NOT_AVAILABLE

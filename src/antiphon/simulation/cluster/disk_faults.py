@@ -393,13 +393,13 @@ def _old_disk(faults: Faults, fault: Fault, _draw: Random) -> None:
 
 def _while_stopped(faults: Faults, machine: "Machine", work: Callable[[], None]) -> None:
     """Stop the node in good order, do this to its disk, start it again."""
-    process, node = machine.process, machine.node
+    process, server = machine.process, machine.server
     if (
         faults.stopped
         or process is None
-        or node is None
+        or server is None
         or not machine.is_up
-        or not node.agent.registered.is_set()
+        or not server.node.agent.registered.is_set()
     ):
         return
     if not may_be_hurt(faults.cluster, machine):
@@ -414,7 +414,7 @@ def _while_stopped(faults: Faults, machine: "Machine", work: Callable[[], None])
                 work()
             machine.start()
 
-    task = process.run(node.stop())
+    task = process.run(server.stop())
     task.add_done_callback(lambda _: faults.later(0.0, stopped))
     faults.later(STOP_S, stopped)
 
@@ -491,6 +491,6 @@ async def _keep_house(host: "Partition") -> None:
 
 async def _trim_one(node: "Node", shard_id: int, before: int) -> None:
     try:
-        await trimming.trim_replica(node, shard_id, before)
+        await trimming.trim_replica(node.replicas, shard_id, before)
     except AntiphonError:
         return  # it does not lead any more, has stopped, or is busy: as it would be told at the door

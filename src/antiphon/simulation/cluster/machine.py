@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports
-from antiphon.node.node import Node
+from antiphon.server.server import Server
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
@@ -15,6 +15,7 @@ from antiphon.simulation.runtime.wal import SimulatedWal
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_faults import Duration, Fault
+    from antiphon.node.node import Node
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.table.store import StoreEngine
 
@@ -34,7 +35,7 @@ class Machine:
         self.random = random
         self.disk = SimulatedDisk(Random(random.getrandbits(64)), self._now_s)
         self.process: Process | None = None
-        self.node: Node | None = None
+        self.server: Server | None = None
         self.starts = 0
         self.trouble: list[Fault] = []  # what the disk does wrong, over restarts too
         self.may_stop = False  # has the disk given replicas a reason to stop?
@@ -74,6 +75,11 @@ class Machine:
         return bool(self.trouble) or self._capacity_bytes is not None
 
     # -- its process --------------------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> "Node | None":
+        """The node that runs here."""
+        return None if self.server is None else self.server.node
 
     @property
     def is_up(self) -> bool:
@@ -116,15 +122,15 @@ class Machine:
 
     async def _serve(self, process: Process) -> None:
         try:
-            node = Node(
+            server = self.server = Server(
                 self.config(),
                 disk=self.disk,
                 stores=self._stores(process),
                 make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
+                finishes_epochs=False,  # it is a thread
             )
-            self.node = node
-            self.cluster.watch.node_made(self, node)
-            await node.start()
+            self.cluster.watch.node_made(self, server.node)
+            await server.start()
         except Exception as error:  # noqa: BLE001 - a start that fails is the cluster's to judge
             self.cluster.start_failed(self, error)
             return
@@ -162,9 +168,9 @@ class Machine:
 
     def _gone(self) -> None:
         self.disk_is_known = self.is_disk_known()
-        node, self.node = self.node, None
+        server, self.server = self.server, None
         self.slow_s = 0.0
-        if node is not None:
+        if server is not None:
             self.cluster.watch.node_gone(self)
 
     def power_off_if(self, process: Process | None) -> None:

@@ -6,9 +6,9 @@ from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.handlers import produce
 from antiphon.log import producer_state
 from antiphon.model.cluster import MetadataView
-from antiphon.node import native_door
+from antiphon.native.session import NativeSession
 from antiphon.node.metadata_fold import MetadataFold
-from antiphon.node.native_door import NativeSession
+from antiphon.node.node_gateway import NodeGateway
 from antiphon.partition.base import PartitionBase
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.reads import PartitionReads
@@ -48,7 +48,11 @@ _INTERNAL: Final = (
     ClusterPlant(
         "door-writes-internal-tables",
         "clients of the native protocol may write to the cluster's own tables and topics",
-        (Edit(native_door, "_check_owner", "if settings is not None and settings.internal:", "if False:"),),
+        (
+            Edit(
+                NodeGateway, "check_may_write", "if settings is not None and settings.internal:", "if False:"
+            ),
+        ),
         options=_INTRUDED,
     ),
     ClusterPlant(
@@ -159,13 +163,15 @@ _FORWARDED: Final = (
         (
             Edit(
                 NativeSession,
-                "_append",
-                "        host.clients.append(payload, body.expected_offset, _timeout_s(body.timeout_ms), appended)\n",
-                "        base, forwarded = host.log.log_end, self._peer_id is not None\n"
-                "        told = (lambda _: None) if forwarded else appended\n"
-                "        host.clients.append(payload, body.expected_offset, _timeout_s(body.timeout_ms), told)\n"
-                "        if forwarded:\n"
-                "            appended(Appended(base, host.log.log_end, host.term))\n",
+                "_dispatch",
+                "            HANDLERS[type(body)](exchange, request_id, body, payload)\n",
+                "            passed_on = exchange.is_peers and type(body).__name__ == 'AppendBatch'\n"
+                "            host = exchange.gateway.replicas.host(body.shard_id) if passed_on else None\n"
+                "            base = host.log.log_end if passed_on else -1\n"
+                "            HANDLERS[type(body)](exchange, request_id, body, payload)\n"
+                "            if passed_on:\n"
+                "                from antiphon.model.requests import Appended\n"
+                "                exchange.reply(request_id, Appended(base, host.log.log_end, host.term))\n",
             ),
         ),
         profile="tarantool",

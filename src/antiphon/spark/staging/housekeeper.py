@@ -15,7 +15,7 @@ Two that do this at once, and a driver besides, are harmless: see `commit`.
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -52,18 +52,20 @@ class Look(NamedTuple):
     trimmed: int = 0  # shards
 
 
-def start(node_id: int, address: Address) -> threading.Thread | None:
-    """Begin to look after the cluster, from the process of a node that listens at `address`."""
+def start(node_id: int, address: Address) -> Callable[[], None]:
+    """Begin to look after the cluster, from the process of a node that listens at `address`.
+
+    Returns what ends that. A look that is underway then is not waited for; the thread does not keep the process.
+    """
     try:
         wait_s = float(os.environ.get(WAIT_VARIABLE, WAIT_S_DEFAULT))
     except ValueError:
         wait_s = WAIT_S_DEFAULT
-    if wait_s <= 0:
-        return None
-    keeper = Housekeeper([address], node_id, wait_s=wait_s)
-    thread = threading.Thread(target=keeper.run, name="staging housekeeper", daemon=True)
-    thread.start()
-    return thread
+    stopped = threading.Event()
+    if wait_s > 0:
+        keeper = Housekeeper([address], node_id, wait_s=wait_s)
+        threading.Thread(target=keeper.run, args=(stopped,), name="staging housekeeper", daemon=True).start()
+    return stopped.set
 
 
 class Housekeeper:
@@ -83,11 +85,10 @@ class Housekeeper:
         self._told: set[bytes] = set()  # keys of rows that cannot be read
         self._log = structlog.get_logger()
 
-    def run(self) -> None:
-        """Look again and again, for as long as the process lives."""
+    def run(self, stopped: threading.Event) -> None:
+        """Look again and again, until `stopped`."""
         with Cluster(self._servers, TIMEOUT_MS) as cluster:
-            while True:
-                time.sleep(self._look_s)
+            while not stopped.wait(self._look_s):
                 try:
                     self.look(cluster)
                 except (AntiphonError, OSError) as error:

@@ -71,7 +71,7 @@ class GroupWorkload(KafkaWorkload):
     def check(self) -> None:
         """See `Workload`."""
         node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        shard_id = shard_of_group(node, GROUP).shard_id
+        shard_id = shard_of_group(node.gateway, GROUP).shard_id
         places = self._places(shard_id)
         self._check_commits(shard_id, places)
         self._check_generations(shard_id, places)

@@ -12,12 +12,19 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from antiphon.errors import AntiphonError, FrameTooLargeError, PortInUseError, ProtocolViolationError
-from antiphon.node.turn import Turn
+from antiphon.errors import FrameTooLargeError, ProtocolViolationError
 from antiphon.wire.frames import Buffer, Frame, FrameDecoder
 
 JOIN_BELOW_BYTES = 128 * 1024  # small messages are copied into one write, large ones go out as they are
 JOIN_PARTS_BELOW_BYTES = 2048  # and so are many small parts, which cost more one by one than copied
+
+
+class EndOfTurn(Protocol):
+    """Runs work once at the end of the event loop's turn."""
+
+    def for_connection(self, work: Callable[[], None]) -> None:
+        """Run `work` when everything else of this turn is done."""
+        ...
 
 
 class ConnectionOwner(Protocol):
@@ -43,7 +50,7 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.Protocol):
     """One framed TCP connection."""
 
-    def __init__(self, owner: ConnectionOwner, turn: Turn, write_limit_bytes: int) -> None:
+    def __init__(self, owner: ConnectionOwner, turn: EndOfTurn, write_limit_bytes: int) -> None:
         self._owner = owner
         self._turn = turn
         self._limit = write_limit_bytes
@@ -153,7 +160,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()  # type: ignore[union-attr]  # `open` saw it
 
     def cut(self, on: bool) -> None:
-        """Let nothing through in either direction, or again what was held; the work of `injected_faults`."""
+        """Let nothing through in either direction, or again what was held; the work of injected faults."""
         if on == self._cut:
             return
         self._cut = on
@@ -190,34 +197,3 @@ def _notice_silence(sock: socket.socket) -> None:
         number = getattr(socket, option, None)  # not every system has all of them
         if number is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
-
-
-async def listen(
-    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, sock: socket.socket | None, door: str
-) -> asyncio.Server:
-    """Listen on an already bound socket, or bind `host:port`. Raises PortInUseError naming the door."""
-    loop = asyncio.get_running_loop()
-    try:
-        if sock is not None:
-            sock.setblocking(False)
-            return await loop.create_server(factory, sock=sock, backlog=512)
-        return await loop.create_server(factory, host, port, backlog=512, reuse_address=True)
-    except OSError as error:
-        raise PortInUseError(
-            f"{host}:{port} ({door} door) cannot be used: {error.strerror or error}; choose another port in node.toml",
-            port=port,
-        ) from None
-
-
-def bound_address(server: asyncio.Server, host: str) -> str:
-    """`host:port` as others reach the server: the host they are told, the port it really has."""
-    port: int = server.sockets[0].getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def plain_details(error: AntiphonError) -> dict[str, str | int | bool | None]:
-    """An error's facts in the types that the wire carries."""
-    return {
-        key: value if value is None or isinstance(value, str | int | bool) else str(value)
-        for key, value in error.details.items()
-    }

@@ -1,7 +1,8 @@
-"""A node as the only thing that this process does: settings of the process, signals, the loop, the end."""
+"""A server as the only thing that this process does: settings of the process, signals, the loop, the end."""
 
 import asyncio
 import gc
+import importlib
 import resource
 import signal
 import sys
@@ -15,10 +16,10 @@ import structlog
 from antiphon.errors import AntiphonError
 from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
-from antiphon.node.file_limits import connection_shares
 from antiphon.node.injected_faults import HurtDisk, InjectedFaults
 from antiphon.node.logs import open_log
-from antiphon.node.node import Node, Sockets
+from antiphon.server.file_limits import connection_shares
+from antiphon.server.server import Server, Sockets
 
 SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
 STOP_TIMEOUT_S: Final = 10.0
@@ -39,19 +40,31 @@ def raise_file_limit() -> int:
     return hard
 
 
+def warm_up() -> None:
+    """Import what a node needs, once, before the processes of several are forked."""
+    for name in (
+        "antiphon.server.server",
+        "antiphon.kafka.door",
+        "antiphon.http.door",
+        "antiphon.table.state",
+        "antiphon.spark.staging.housekeeper",
+    ):
+        importlib.import_module(name)
+
+
 async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[bool], None] | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
-    node = Node(config, sockets, None if faults is None else HurtDisk(faults), faults)
+    server = Server(config, sockets, None if faults is None else HurtDisk(faults), faults)
     if faults is not None:
-        loop.add_signal_handler(signal.SIGUSR1, node.suffer)
+        loop.add_signal_handler(signal.SIGUSR1, server.node.network.take_faults)
     try:
-        await node.start()
+        await server.start()
         stopped = loop.create_task(stop.wait())
-        joined = loop.create_task(node.joined(config.timings.ready_wait / 1000))
+        joined = loop.create_task(server.node.joined(config.timings.ready_wait / 1000))
         await asyncio.wait({stopped, joined}, return_when=asyncio.FIRST_COMPLETED)
         is_member = joined.done() and joined.result()
         joined.cancel()
@@ -61,7 +74,7 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
             ready(is_member)
         await stopped
     finally:
-        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
+        await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
 
 
 def run_node(

@@ -1,0 +1,1 @@
+"""The listener for native clients, and for the other nodes, which use the same port."""

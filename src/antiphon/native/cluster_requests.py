@@ -1,0 +1,118 @@
+"""Requests about the cluster: metadata, topics, administration, producer ids, a node's status."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from antiphon.errors import InvalidRequestError, NotReadyError
+from antiphon.model.internal import NODES_ONLY
+from antiphon.model.requests import (
+    AdminRequest,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    DrainNode,
+    ElectLeader,
+    GetMetadata,
+    GetStatus,
+    MetadataReply,
+    MoveReplica,
+    NewProducerId,
+    ProducerId,
+    Rebalance,
+    RemoveNode,
+    SplitShard,
+)
+from antiphon.native.exchange import Exchange
+
+WAIT_MS_MAX: Final = 60_000
+
+
+def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payload: memoryview) -> None:
+    """Answer with the metadata, or once there is newer metadata than the client has."""
+    gateway = exchange.gateway
+    if gateway.metadata_version < 0:
+        raise NotReadyError(
+            f"node {gateway.node_id} was just started and knows no metadata yet; ask another, or again"
+        )
+    if body.known_version < gateway.metadata_version or body.wait_ms <= 0:
+        exchange.reply(request_id, MetadataReply(gateway.metadata))
+        return
+    wait_s = min(body.wait_ms, WAIT_MS_MAX) / 1000
+
+    async def wait() -> MetadataReply:
+        return MetadataReply(await gateway.wait_metadata(body.known_version, wait_s))
+
+    exchange.later(request_id, wait())
+
+
+def get_status(exchange: Exchange, request_id: int, _body: GetStatus, _payload: memoryview) -> None:
+    """Answer with the state of this node and its replicas."""
+    exchange.reply(request_id, exchange.gateway.status())
+
+
+def create_topic(exchange: Exchange, request_id: int, body: CreateTopic, _payload: memoryview) -> None:
+    """Create a topic or table; answered when every shard has a leader."""
+    if body.name in NODES_ONLY:
+        raise InvalidRequestError(f"{body.name!r} belongs to the cluster: only its nodes make it")
+
+    async def run() -> Done:
+        await exchange.gateway.create_topic(body)
+        return Done()
+
+    exchange.later(request_id, run())
+
+
+def delete_topic(exchange: Exchange, request_id: int, body: DeleteTopic, _payload: memoryview) -> None:
+    """Delete a topic or table."""
+
+    async def run() -> Done:
+        await exchange.gateway.delete_topic(body.name)
+        return Done()
+
+    exchange.later(request_id, run())
+
+
+def alter_topic(exchange: Exchange, request_id: int, body: AlterTopic, _payload: memoryview) -> None:
+    """Change a topic's settings."""
+
+    async def run() -> Done:
+        await exchange.gateway.alter_topic(body)
+        return Done()
+
+    exchange.later(request_id, run())
+
+
+def administer(exchange: Exchange, request_id: int, body: AdminRequest, _payload: memoryview) -> None:
+    """Have the coordinator carry out what an operator wants."""
+
+    async def run() -> Done:
+        await exchange.gateway.administer(body)
+        return Done()
+
+    exchange.later(request_id, run())
+
+
+def new_producer_id(exchange: Exchange, request_id: int, _body: NewProducerId, _payload: memoryview) -> None:
+    """Answer with a producer id that nobody else has."""
+
+    async def run() -> ProducerId:
+        return ProducerId(await exchange.gateway.new_producer_id())
+
+    exchange.later(request_id, run())
+
+
+CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {
+    GetMetadata: get_metadata,
+    GetStatus: get_status,
+    CreateTopic: create_topic,
+    DeleteTopic: delete_topic,
+    AlterTopic: alter_topic,
+    ElectLeader: administer,
+    MoveReplica: administer,
+    DrainNode: administer,
+    RemoveNode: administer,
+    Rebalance: administer,
+    SplitShard: administer,
+    NewProducerId: new_producer_id,
+}

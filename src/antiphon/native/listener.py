@@ -1,0 +1,149 @@
+"""Accepts connections on the native port, up to a limit, and stops reading from them when the node has too much in hand.
+
+Other nodes use the same port. Clients never shut the nodes off from each other: beyond the limit a few more connections are
+let in, which have to say within a moment that they are nodes.
+"""
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from antiphon.native.exchange import Exchange, NativeLimits
+from antiphon.native.session import NativeSession
+from antiphon.transport.connection import Connection, EndOfTurn
+from antiphon.transport.listening import bound_address, listen
+
+if TYPE_CHECKING:
+    from antiphon.gateway.interface import Gateway
+    from antiphon.gateway.peers import Peers
+
+PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they are nodes
+PEER_PATIENCE_S: Final = 2.0
+TELL_EVERY_S: Final = 5.0
+
+
+class RefusalCount(Protocol):
+    """Where connections that were turned away are counted."""
+
+    connections_refused: int
+
+
+class NativeListener:
+    """See the module's text. `start()`, `close()`, then `hang_up()`, on the event loop of the node."""
+
+    def __init__(
+        self,
+        gateway: "Gateway",
+        peers: "Peers",
+        turn: EndOfTurn,
+        limits: NativeLimits,
+        counters: RefusalCount,
+    ) -> None:
+        self.limits = limits
+        self.sessions: dict[int, NativeSession] = {}
+        self._gateway = gateway
+        self._peers = peers
+        self._turn = turn
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._trials: dict[int, asyncio.TimerHandle] = {}  # sessions over the limit
+        self._refusal_told_s = -TELL_EVERY_S
+        self._log = structlog.get_logger()
+
+    async def start(self, host: str, port: int, sock: socket.socket | None, host_told: str) -> str:
+        """Listen on `sock`, or on `host:port`; returns the address as others reach it. Raises PortInUseError."""
+        self._server = await listen(self._accept, host, port, sock, "native")
+        return bound_address(self._server, host_told)
+
+    def close(self) -> None:
+        """Accept no more connections; those that there are stay."""
+        if self._server is not None:
+            self._server.close()
+
+    async def hang_up(self) -> None:
+        """Send what is ready on each connection and close it; end what is still carried out."""
+        for session in list(self.sessions.values()):
+            session.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self) -> Connection:
+        exchange = Exchange(self._gateway, self.limits, self._spawn)
+        session = NativeSession(exchange, self._peers, self)
+        return Connection(session, self._turn, self.limits.connection_write_bytes)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- SessionOwner -------------------------------------------------------------------------------------------
+
+    def opened(self, session: NativeSession) -> None:
+        """See SessionOwner."""
+        self.sessions[id(session)] = session
+        beyond = len(self.sessions) - self.limits.connections
+        if beyond > PEER_ROOM:
+            self._turn_away(session)
+        elif beyond > 0:
+            self._trials[id(session)] = self._loop.call_later(PEER_PATIENCE_S, self._turn_away, session)
+
+    def greeted(self, session: NativeSession) -> None:
+        """See SessionOwner."""
+        if session.peer_id is None and id(session) in self._trials:
+            self._turn_away(session)
+
+    def closed(self, session: NativeSession) -> None:
+        """See SessionOwner."""
+        trial = self._trials.pop(id(session), None)
+        if trial is not None:
+            trial.cancel()
+        self.sessions.pop(id(session), None)
+
+    def _turn_away(self, session: NativeSession) -> None:
+        connection = session.connection
+        if connection is None or session.peer_id is not None:
+            return
+        self._counters.connections_refused += 1
+        now_s = self._loop.time()
+        if now_s - self._refusal_told_s >= TELL_EVERY_S:
+            self._refusal_told_s = now_s
+            self._log.warning(
+                "too_many_connections",
+                peer=connection.peer,
+                limit=self.limits.connections,
+                refused=self._counters.connections_refused,
+            )
+        connection.close()
+
+    # -- Intake -------------------------------------------------------------------------------------------------
+
+    def hold_clients(self) -> None:
+        """See Intake."""
+        for session in self.sessions.values():
+            if session.connection is not None and session.peer_id is None:
+                session.connection.hold("budget")
+
+    def release_clients(self) -> None:
+        """See Intake."""
+        for session in self.sessions.values():
+            if session.connection is not None:
+                session.connection.release("budget")
+
+    def hold_disk(self) -> None:
+        """See Intake."""
+        for session in self.sessions.values():
+            if session.connection is not None:
+                session.connection.hold("disk")
+
+    def release_disk(self) -> None:
+        """See Intake."""
+        for session in self.sessions.values():
+            if session.connection is not None:
+                session.connection.release("disk")

@@ -1,0 +1,146 @@
+"""Requests to the shards' logs: append, fetch, offsets by time, trim."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.model.requests import (
+    AppendBatch,
+    Appended,
+    Fetch,
+    Fetched,
+    ListOffset,
+    OffsetReply,
+    Trimmed,
+    TrimShard,
+)
+from antiphon.model.results import FetchResult
+from antiphon.native.exchange import Exchange
+
+FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
+WAIT_MS_MAX: Final = 60_000
+TIMEOUT_MS_MAX: Final = 3_600_000
+
+
+def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memoryview) -> None:
+    """Append one batch; answered when it is committed."""
+    gateway = exchange.gateway
+    gateway.check_may_write(body.shard_id, internal=body.internal)
+    done = exchange.begin(request_id)
+
+    def appended(result: Any) -> None:
+        if isinstance(result, AntiphonError):
+            done(result)
+        else:
+            done(Appended(result.base_offset, result.next_offset, result.term, result.duplicate))
+
+    try:
+        gateway.submit_append(
+            body.shard_id, payload, body.expected_offset, _timeout_s(body.timeout_ms), appended
+        )
+    except BaseException:
+        exchange.end()
+        raise
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def fetch(exchange: Exchange, request_id: int, body: Fetch, _payload: memoryview) -> None:
+    """Read batches; where there are none yet, wait for some as long as the client wants."""
+    gateway = exchange.gateway
+    if gateway.is_cold(body.shard_id, body.offset, body.isolation):
+        exchange.begin(request_id)
+        exchange.spawn(_fetch_cold(exchange, request_id, body))
+    elif not _try_fetch(exchange, request_id, body, last=body.wait_ms <= 0):
+        _follow(exchange, request_id, body)
+
+
+def _try_fetch(exchange: Exchange, request_id: int, body: Fetch, *, last: bool) -> bool:
+    """Answer a fetch if there is data, or if it is the `last` try."""
+    found = exchange.gateway.fetch_now(body.shard_id, body.offset, _fetch_bytes(body), body.isolation)
+    if not found.batches and not last:
+        return False
+    _reply(exchange, request_id, found)
+    return True
+
+
+def _reply(exchange: Exchange, request_id: int, found: FetchResult) -> None:
+    reply = Fetched(found.high_watermark, found.log_start, found.log_end, found.term)
+    exchange.reply(request_id, reply, found.batches)
+
+
+async def _fetch_cold(exchange: Exchange, request_id: int, body: Fetch) -> None:
+    """A fetch from the disk: answered when it was read, and empty where there is nothing to be read yet."""
+    try:
+        found = await exchange.gateway.fetch(body.shard_id, body.offset, _fetch_bytes(body), body.isolation)
+        _reply(exchange, request_id, found)
+    except AntiphonError as error:
+        is_passed_on = isinstance(error, NotLeaderError) and exchange.forward(
+            request_id, body, memoryview(b""), error
+        )
+        if not is_passed_on:
+            exchange.fail(request_id, error)
+    finally:
+        exchange.end()
+
+
+def _follow(exchange: Exchange, request_id: int, body: Fetch) -> None:
+    """Answer when there is data, or when the time is over."""
+    gateway = exchange.gateway
+    key = gateway.next_follow_key()
+    exchange.begin(request_id)
+    finished = False
+
+    def finish() -> None:
+        nonlocal finished
+        if finished:
+            return
+        finished = True
+        timer.cancel()
+        exchange.following.pop(key, None)
+        gateway.unfollow(body.shard_id, key)
+        exchange.end()
+        try:
+            _try_fetch(exchange, request_id, body, last=True)
+        except AntiphonError as error:
+            exchange.fail(request_id, error)
+
+    timer = asyncio.get_running_loop().call_later(min(body.wait_ms, WAIT_MS_MAX) / 1000, finish)
+    if gateway.follow(key, body.shard_id, body.offset, body.isolation, finish):
+        exchange.following[key] = body.shard_id
+    else:
+        finish()
+
+
+def list_offset(exchange: Exchange, request_id: int, body: ListOffset, _payload: memoryview) -> None:
+    """Answer with an offset by timestamp."""
+    exchange.reply(request_id, OffsetReply(*exchange.gateway.list_offset(body.shard_id, body.timestamp_ms)))
+
+
+def trim_shard(exchange: Exchange, request_id: int, body: TrimShard, _payload: memoryview) -> None:
+    """Let the log of this node's replica begin later."""
+    gateway = exchange.gateway
+    gateway.check_may_write(body.shard_id, internal=body.internal)
+
+    async def run() -> Trimmed:
+        return Trimmed(await gateway.trim_replica(body.shard_id, body.before))
+
+    exchange.later(request_id, run())
+
+
+def _fetch_bytes(body: Fetch) -> int:
+    return max(1, min(body.max_bytes, FETCH_BYTES_MAX))
+
+
+def _timeout_s(timeout_ms: int) -> float:
+    return max(1, min(timeout_ms, TIMEOUT_MS_MAX)) / 1000
+
+
+LOG_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {
+    AppendBatch: append,
+    Fetch: fetch,
+    ListOffset: list_offset,
+    TrimShard: trim_shard,
+}

@@ -1,0 +1,157 @@
+"""One accepted connection: it says who it is, then its frames are requests of a client, or those of another node."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    InternalError,
+    InvalidRequestError,
+    NotLeaderError,
+    ProtocolViolationError,
+)
+from antiphon.invariants import InvariantError
+from antiphon.model.requests import PROTOCOL_VERSION, Hello, HelloReply
+from antiphon.native.cluster_requests import CLUSTER_HANDLERS
+from antiphon.native.log_requests import LOG_HANDLERS
+from antiphon.native.table_requests import TABLE_HANDLERS
+from antiphon.wire.frames import Buffer, Frame, decode_request, request_id_of
+
+if TYPE_CHECKING:
+    from antiphon.gateway.peers import Peers, PeerSession
+    from antiphon.native.exchange import Exchange
+    from antiphon.transport.connection import Connection
+
+Handler = Callable[["Exchange", int, Any, memoryview], None]
+"""Carries out one request: id, body, bulk bytes. It answers, now or later, or raises an AntiphonError that is the answer."""
+
+HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TABLE_HANDLERS}
+
+
+class SessionOwner(Protocol):
+    """Who keeps count of the sessions."""
+
+    def opened(self, session: "NativeSession") -> None:
+        """The connection stands; it may be closed at once."""
+        ...
+
+    def greeted(self, session: "NativeSession") -> None:
+        """A client, or a node (`session.peer_id`), has said who it is."""
+        ...
+
+    def closed(self, session: "NativeSession") -> None:
+        """The connection is gone."""
+        ...
+
+
+class NativeSession:
+    """See the module's text."""
+
+    def __init__(self, exchange: "Exchange", peers: "Peers", owner: SessionOwner) -> None:
+        self.exchange = exchange
+        self.peer_id: int | None = None
+        self._peers = peers
+        self._owner = owner
+        self._peer: PeerSession | None = None
+        self._decode: Callable[[Buffer], tuple[int, Any]] = decode_request
+        self._greeted = False
+        self._log = structlog.get_logger()
+
+    @property
+    def connection(self) -> "Connection | None":
+        """None once it is gone."""
+        return self.exchange.connection
+
+    # -- ConnectionOwner ----------------------------------------------------------------------------------------
+
+    def connected(self, connection: "Connection") -> None:
+        """See ConnectionOwner."""
+        self.exchange.connection = connection
+        self._owner.opened(self)
+
+    def received(self, _connection: "Connection", frame: Frame) -> None:
+        """See ConnectionOwner."""
+        try:
+            request_id, body = self._decode(frame.header)
+        except ProtocolViolationError as error:
+            if not self._greeted:
+                raise
+            self.exchange.fail(request_id_of(frame.header), InvalidRequestError(error.message))
+            return
+        if self._peer is not None and self._peer.received(request_id, body, frame.payload):
+            return
+        if not self._greeted and type(body) is not Hello:
+            raise ProtocolViolationError("the first message of a connection is Hello")
+        self._dispatch(request_id, body, frame.payload)
+
+    def drained(self, connection: "Connection") -> None:
+        """See ConnectionOwner."""
+        connection.release("answers")
+        if self._peer is not None:
+            self._peer.drained()
+
+    def disconnected(self, _connection: "Connection", _reason: Exception | None) -> None:
+        """See ConnectionOwner."""
+        self._owner.closed(self)
+        if self._peer is not None:
+            self._peer.gone()
+        self.exchange.gone()
+
+    def close(self) -> None:
+        """Send what is ready, then hang up."""
+        if self.connection is not None:
+            self.connection.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, request_id: int, body: Any, payload: memoryview) -> None:
+        exchange = self.exchange
+        try:
+            if type(body) is Hello:
+                self._hello(request_id, body)
+            else:
+                HANDLERS[type(body)](exchange, request_id, body, payload)
+        except NotLeaderError as error:
+            if not exchange.forward(request_id, body, payload, error):
+                exchange.fail(request_id, error)
+        except AntiphonError as error:
+            exchange.fail(request_id, error)
+        except InvariantError as error:
+            self._log.error("request_failed", request=type(body).__name__, exc_info=error)
+            exchange.fail(request_id, InternalError(f"node {exchange.gateway.node_id}: {error}"))
+        except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others of the connection
+            self._log.error("request_failed", request=type(body).__name__, exc_info=error)
+            exchange.fail(request_id, exchange.bug(error))
+
+    def _hello(self, request_id: int, body: Hello) -> None:
+        exchange, gateway = self.exchange, self.exchange.gateway
+        if body.version != PROTOCOL_VERSION:
+            error: AntiphonError = InvalidRequestError(
+                f"protocol version {body.version} is not spoken here, {PROTOCOL_VERSION} is: use matching versions"
+            )
+        elif body.cluster_id is not None and body.cluster_id != gateway.cluster_id:
+            error = ForeignDirectoryError(
+                f"this is node {gateway.node_id} of cluster {gateway.cluster_id}, not of {body.cluster_id}"
+            )
+        else:
+            self._greeted = True
+            exchange.reply(request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id))
+            if body.node_id is not None and body.cluster_id is not None:
+                self._belongs_to(body.node_id)
+            self._owner.greeted(self)
+            return
+        exchange.fail(request_id, error)
+        if self.connection is not None:
+            self.connection.close(error)
+
+    def _belongs_to(self, node_id: int) -> None:
+        connection = self.connection
+        if connection is None:
+            return  # it broke while it was greeted
+        self.peer_id = node_id
+        self.exchange.is_peers = True
+        self._decode = self._peers.decode
+        self._peer = self._peers.accepted(node_id, connection, self.exchange.begin)

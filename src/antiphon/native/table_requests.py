@@ -1,0 +1,45 @@
+"""Requests to the shards of tables. Each is handed to the gateway at once, without a task, and answered by a callback."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from antiphon.model.requests import TableGet, TableScan, TableWrite
+from antiphon.native.exchange import Exchange
+
+
+def table_write(exchange: Exchange, request_id: int, body: TableWrite, _payload: memoryview) -> None:
+    """Carry out conditional operations; answered when their effects are committed."""
+    exchange.gateway.check_may_write(body.shard_id, internal=body.internal)
+    done = exchange.begin(request_id)
+    try:
+        exchange.gateway.submit_table_write(body, done)
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: memoryview) -> None:
+    """Read keys."""
+    done = exchange.begin(request_id)
+    try:
+        exchange.gateway.submit_table_get(body, done)
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def table_scan(exchange: Exchange, request_id: int, body: TableScan, _payload: memoryview) -> None:
+    """Read a range of keys."""
+    done = exchange.begin(request_id)
+    try:
+        exchange.gateway.submit_table_scan(body, done)
+    except BaseException:
+        exchange.end()
+        raise
+
+
+TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {
+    TableWrite: table_write,
+    TableGet: table_get,
+    TableScan: table_scan,
+}

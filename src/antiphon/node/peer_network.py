@@ -1,0 +1,165 @@
+"""All connections between this node and the others: those that it made, and those that they made.
+
+Which of the two a message travels on is the operator's choice (`dial`, see `node.peers`). Nodes that are not reached now
+are remembered here; whether they are dead is for the coordinator to say.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from antiphon.errors import UnavailableError
+from antiphon.model.requests import PROTOCOL_VERSION, Hello
+from antiphon.node.accepted_peers import AcceptedPeers, PeerFrames
+from antiphon.node.peers import ON_ACCEPTED, PeerEvents, PeerLink
+from antiphon.replication.messages import AnyMessage, Append
+
+if TYPE_CHECKING:
+    from antiphon.model.metadata import NodeMeta
+    from antiphon.node.config import NodeConfig
+    from antiphon.node.injected_faults import InjectedFaults
+    from antiphon.node.turn import Turn
+
+
+class PeerCalls(PeerEvents, PeerFrames, Protocol):
+    """What the node is told of other nodes, over connections of either kind."""
+
+
+class PeerNetwork:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        config: "NodeConfig",
+        incarnation: str,
+        turn: "Turn",
+        node: PeerCalls,
+        faults: "InjectedFaults | None",
+    ) -> None:
+        self.links: dict[int, PeerLink] = {}
+        self.accepted = AcceptedPeers(node, config.limits.connection_write, self._is_cut)
+        self.lost: set[int] = set()
+        self._config = config
+        self._hello = Hello(
+            PROTOCOL_VERSION,
+            f"antiphon-node/{config.node_id}",
+            config.cluster_id,
+            config.node_id,
+            incarnation,
+        )
+        self._turn = turn
+        self._node = node
+        self._faults = faults
+        self._on_accepted = ON_ACCEPTED[config.dial]
+        self._log = structlog.get_logger()
+
+    def add_founders(self) -> None:
+        """Know the nodes that the configuration names."""
+        for member in self._config.nodes:
+            if member.id != self._config.node_id:
+                self._add(member.id, member.native)
+
+    def start(self) -> None:
+        """Begin to dial."""
+        for link in self.links.values():
+            link.start()
+
+    async def close(self) -> None:
+        """Hang up for good."""
+        for link in self.links.values():
+            await link.close()
+
+    def _add(self, node_id: int, address: str) -> PeerLink:
+        link = PeerLink(node_id, address, self._hello, self._turn, self._node, self._config.limits.peer_write)
+        link.reconnect_max_s = self._config.timings.reconnect_max / 1000
+        link.cut(self._is_cut(node_id))
+        self.links[node_id] = link
+        self.lost.add(node_id)
+        return link
+
+    def follow(self, nodes: Mapping[int, "NodeMeta"]) -> list[PeerLink]:
+        """Dial the nodes that the metadata names; returns the connections to nodes that are no more, to be closed."""
+        for node in nodes.values():
+            if node.node_id == self._config.node_id:
+                continue
+            link = self.links.get(node.node_id)
+            if link is None:
+                self._add(node.node_id, node.native).start()
+            else:
+                link.move(node.native)
+        initial = {member.id for member in self._config.nodes}
+        gone = [known for known in self.links if known not in nodes and known not in initial]
+        self.lost.update(gone)
+        return [self.links.pop(node_id) for node_id in gone]
+
+    def link(self, node_id: int) -> PeerLink:
+        """The connection to a node; UnavailableError for one that is not known."""
+        found = self.links.get(node_id)
+        if found is None:
+            raise UnavailableError(f"node {node_id} is not known to node {self._config.node_id}")
+        return found
+
+    def lost_peers(self) -> list[int]:
+        """Nodes that are not reached now."""
+        return sorted(self.lost)
+
+    def heard_of(self, node_id: int) -> bool:
+        """A node has just connected. True: what was said to it before this connection stood is lost."""
+        link = self.links.get(node_id)
+        if link is None:
+            return False
+        link.dial_now()
+        return link.up and bool(self._on_accepted)
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def send(self, to: int, message: AnyMessage) -> None:
+        """Send a replica message to another node; lost when there is no connection."""
+        if type(message) in self._on_accepted:
+            session = self.accepted.newest.get(to)
+            if session is not None:
+                session.send_replica_message(message)
+            return
+        link = self.links.get(to)
+        if link is not None:
+            link.send_replica_message(message)
+
+    def is_congested(self, to: int) -> bool:
+        """Does more wait to be sent to that node than is good?"""
+        if Append in self._on_accepted:
+            session = self.accepted.newest.get(to)
+            return session is not None and session.congested
+        link = self.links.get(to)
+        return link is not None and link.congested
+
+    def hold_disk(self) -> None:
+        """The disk is over its budget: read no entries on the connections that were made from here."""
+        if Append in self._on_accepted:  # else entries come over accepted connections only
+            for link in self.links.values():
+                link.hold_disk()
+
+    def release_disk(self) -> None:
+        """The disk is within its budget again."""
+        for link in self.links.values():
+            link.release_disk()
+
+    # -- injected faults ----------------------------------------------------------------------------------------
+
+    def _is_cut(self, node_id: int) -> bool:
+        return self._faults is not None and node_id in self._faults.cut
+
+    def take_faults(self) -> None:
+        """Do as the faults say now that a test has told them anew."""
+        faults = self._faults
+        if faults is None:
+            return
+        try:
+            faults.read()
+        except (ValueError, OSError) as error:
+            self._log.error("faults_not_read", error=str(error))
+            return
+        self._log.warning("faults_injected", cut=sorted(faults.cut), disk=faults.disk)
+        for link in self.links.values():
+            link.cut(self._is_cut(link.node_id))
+        self.accepted.cut_again()

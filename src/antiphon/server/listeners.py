@@ -1,0 +1,50 @@
+"""Starts the listeners that a node has besides the native one; each is imported only where it is wanted."""
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from antiphon.server.file_limits import connection_shares
+
+if TYPE_CHECKING:
+    from antiphon.gateway.interface import Gateway
+    from antiphon.http.door import HttpDoor
+    from antiphon.kafka.door import KafkaDoor
+    from antiphon.node.config import NodeConfig
+
+
+def _told(config: "NodeConfig", port: int) -> str:
+    host = config.host_told
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def start_http(
+    gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None, metrics: Callable[[], bytes]
+) -> tuple["HttpDoor", str]:
+    """Listen for HTTP; returns the listener and its address."""
+    from antiphon.http.door import HttpDoor
+
+    def status() -> dict[str, Any]:
+        plain = msgspec.structs.asdict(gateway.status())
+        plain["node"] = msgspec.structs.asdict(plain["node"])
+        plain["replicas"] = [msgspec.structs.asdict(replica) for replica in plain["replicas"]]
+        return plain
+
+    door = HttpDoor(gateway, metrics=metrics, status=status, connections_max=connection_shares().http)
+    port = await door.start(config.listen_host, config.ports.http, sock)
+    return door, _told(config, port)
+
+
+async def start_kafka(
+    gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None
+) -> tuple["KafkaDoor", str]:
+    """Listen for Kafka's clients; returns the listener and its address."""
+    from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
+
+    told = KafkaDoorConfig(auto_create_topics=config.auto_create_topics)
+    told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
+    door = KafkaDoor(gateway, config.listen_host, config.ports.kafka, told)
+    await door.start(sock)
+    return door, _told(config, door.port)

@@ -1,0 +1,116 @@
+"""A node with its listeners, and the thread that finishes what Spark's drivers leave undone: all that one server runs.
+
+Everybody who runs a node makes one of these: the process of `antiphon up`, tests, the simulator. They differ in the disk,
+the WAL and the store that they hand in.
+"""
+
+import socket
+from typing import TYPE_CHECKING
+
+from antiphon.log.wal_thread import WalThread
+from antiphon.native.exchange import NativeLimits
+from antiphon.native.listener import NativeListener
+from antiphon.node.node import Node
+from antiphon.server.epoch_finisher import start_epoch_finisher
+from antiphon.server.listeners import start_http, start_kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from antiphon.http.door import HttpDoor
+    from antiphon.kafka.door import KafkaDoor
+    from antiphon.log.disk import Disk
+    from antiphon.log.wal import Wal
+    from antiphon.node.config import NodeConfig
+    from antiphon.node.injected_faults import InjectedFaults
+    from antiphon.table.store import StoreEngine
+
+Sockets = dict[str, socket.socket]
+"""Sockets that listen already, by listener: `native`, `kafka`, `http`."""
+
+
+class Server:
+    """See the module's text. `start()`, then `stop()`, on the event loop that it is made on.
+
+    Args:
+        config: what the node is told.
+        sockets: used in place of the config's ports.
+        disk: where all files of the node are; the real one by default.
+        faults: what a test does to this node.
+        make_wal, stores: what writes the logs, and what keeps tables.
+        finishes_epochs: run the thread that finishes staged epochs of Spark's writes; not where there are no threads.
+
+    Attributes:
+        node: the node.
+        native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
+    """
+
+    def __init__(
+        self,
+        config: "NodeConfig",
+        sockets: Sockets | None = None,
+        disk: "Disk | None" = None,
+        faults: "InjectedFaults | None" = None,
+        make_wal: "Callable[..., Wal]" = WalThread,
+        stores: "StoreEngine | None" = None,
+        *,
+        finishes_epochs: bool = True,
+    ) -> None:
+        node = self.node = Node(config, disk, faults, make_wal, stores)
+        limits = config.limits
+        self.native = NativeListener(
+            node.gateway,
+            node.network.accepted,
+            node.turn,
+            NativeLimits(limits.connections, limits.requests_per_connection, limits.connection_write),
+            node.metrics,
+        )
+        node.intakes.append(self.native)
+        self.kafka: KafkaDoor | None = None
+        self.http: HttpDoor | None = None
+        self._config = config
+        self._sockets = dict(sockets or {})
+        self._finishes_epochs = finishes_epochs
+        self._stop_finisher: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Bind, recover, join. Returns when the node serves, which may be before it is part of the cluster.
+
+        Raises PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError.
+        """
+        config, node, ports = self._config, self.node, self._config.ports
+        node.open()
+        native = self.native
+        node.metrics.gauges["antiphon_connections"] = ("Native connections", lambda: len(native.sessions))
+        addresses = {
+            "native": await native.start(
+                config.listen_host, ports.native, self._sockets.get("native"), config.host_told
+            )
+        }
+        if ports.kafka >= 0:
+            self.kafka, addresses["kafka"] = await start_kafka(
+                node.gateway, config, self._sockets.get("kafka")
+            )
+        if ports.http >= 0:
+            self.http, addresses["http"] = await start_http(
+                node.gateway, config, self._sockets.get("http"), node.metrics.render
+            )
+        node.join(addresses)
+        if self._finishes_epochs:
+            self._stop_finisher = start_epoch_finisher(node.node_id, config.listen_host, addresses["native"])
+
+    async def stop(self) -> None:
+        """Stop serving, bring everything to disk, let go of the directory. A second stop does nothing."""
+        node = self.node
+        if node.stopping:
+            return
+        if self._stop_finisher is not None:
+            self._stop_finisher()
+        await node.leave()
+        self.native.close()
+        for listener in (self.kafka, self.http):
+            if listener is not None:
+                await listener.stop()
+        node.close_shards()
+        await self.native.hang_up()
+        await node.close()
