@@ -142,6 +142,54 @@ def test_data_of_the_oldest_segment_is_missed() -> None:
     assert log.log_end == 0
 
 
+def _flip_a_bit(world: Simulated) -> None:
+    name = f"{DIRECTORY}/{0:020d}.log"
+    file = world.disk.open(name)
+    at = 300  # in the second batch, which was trimmed
+    file.pwritev([bytes([file.pread(1, at)[0] ^ 1])], at)
+    file.fdatasync()
+
+
+TRIMMED_LOSSES: dict[str, tuple[Callable[[Simulated], None], int]] = {
+    "data": (lambda world: world.remove(lambda name: name.endswith(".log")), 0),
+    "segments": (lambda world: world.remove(segments), 0),
+    "a bit before the start": (_flip_a_bit, 1),
+}
+
+
+@pytest.mark.parametrize("what", TRIMMED_LOSSES)
+def test_a_trimmed_log_that_is_gone_begins_at_0_again(what: str) -> None:
+    """Fed from its old start on, it would never hear of the producers that wrote before."""
+    lose, end = TRIMMED_LOSSES[what]
+    world = Simulated(LogConfig()).fill()
+    world.runner.run(world.log.trim(5))
+    world.log.note_held()
+    world.inventory.save()
+    assert world.after(world.disk.kill()).log_start == 5
+    lose(world)
+    world.disk.fsync_dir(DIRECTORY)
+    for _ in range(3):
+        log = world.after(world.disk.crash())
+        assert log.damaged is not None
+        assert (log.log_start, log.log_end) == (0, end)
+    world.runner.run(log.stage_append([batch_at(end, term=3)]))
+    world.runner.run(log.clear_damage())
+    log = world.after(world.disk.crash())
+    assert (log.damaged, log.log_start, log.log_end) == (None, 0, end + 1)
+
+
+def test_a_trimmed_log_whose_producers_are_known_keeps_its_start() -> None:
+    world = Simulated(LogConfig()).fill(4)
+    world.runner.run(world.log.trim(4))  # all of it, so a snapshot tells of the producers
+    world.runner.run(world.log.stage_append([batch_at(4, term=1)]))
+    world.log.note_held()
+    world.inventory.save()
+    world.remove(lambda name: name.endswith(".log"))
+    log = world.after(world.disk.kill())
+    assert log.damaged is not None
+    assert (log.log_start, log.log_end) == (4, 4)
+
+
 def test_a_noted_high_watermark_speaks_against_a_shorter_log() -> None:
     world = Simulated(LogConfig()).fill()
     world.runner.run(world.log.hard_state.stage_high_watermark(12))

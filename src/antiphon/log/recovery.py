@@ -33,6 +33,7 @@ from antiphon.log.segment import (
 )
 from antiphon.log.snapshot import (
     RESET_NAME,
+    START_NAME,
     LogStart,
     Snapshot,
     decode_snapshot,
@@ -76,16 +77,21 @@ class DamageReport(NamedTuple):
 
 
 class RecoveryReport(NamedTuple):
-    """What opening the log found. `scanned_bytes`: read and checked; `torn_bytes`: cut off the end."""
+    """What opening the log found: where it ended. `scanned_bytes`: read and checked; `torn_bytes`: cut off the end."""
 
     snapshot_offset: int | None
     scanned_bytes: int
     torn_bytes: int
     torn_reason: str | None
+    log_end: int
 
 
 class RecoveredLog(NamedTuple):
-    """The state that `ShardLog` starts from. `files_beyond`: files hold more than the log does; cut before appending."""
+    """The state that `ShardLog` starts from.
+
+    `files_beyond`: files hold more than the log does; cut before appending. `is_blank`: the log begins after offset 0, and
+    nothing was found of it, nor a snapshot of what was before: its producers are not known.
+    """
 
     terms: TermIndex
     segments: list[Segment]
@@ -95,6 +101,7 @@ class RecoveredLog(NamedTuple):
     files_beyond: bool
     snapshot_bytes: int
     report: RecoveryReport
+    is_blank: bool
 
 
 def save_damage(disk: Disk, directory: str, report: DamageReport) -> None:
@@ -116,6 +123,17 @@ def load_damage(disk: Disk, directory: str) -> DamageReport | None:
         except msgspec.MsgspecError:
             pass
     return DamageReport(0, path, FORGOTTEN, "the damage marker itself cannot be read")
+
+
+def forget_start(disk: Disk, directory: str) -> None:
+    """Let a damaged log begin at 0 again; `recover` then reads what is left.
+
+    What was trimmed is gone for good, and so are the producers that only it told of. A log that goes on from its old
+    start would be fed by a leader that still has those entries, without a word of the producers. One that begins at 0 gets
+    all entries, or a snapshot with the producers.
+    """
+    disk.remove(os.path.join(directory, START_NAME))
+    disk.fsync_dir(directory)
 
 
 def recover(disk: Disk, directory: str) -> RecoveredLog:
@@ -248,13 +266,16 @@ class _Recovery:
         for number in range(max(0, done - 1), len(self.bases)):
             if self.damaged is None:
                 self._scan(number)
+        is_blank = self.snapshot_offset is None and 0 < self.start.log_start >= self.terms.log_end
         self._trim()
         if self.damaged is None:
             self._look_for_losses()
         found = self.damaged
         if found is not None and marker is None:
             save_damage(self.disk, self.directory, found)
-        report = RecoveryReport(self.snapshot_offset, self.scanned, self.torn, self.torn_reason)
+        report = RecoveryReport(
+            self.snapshot_offset, self.scanned, self.torn, self.torn_reason, self.terms.log_end
+        )
         return RecoveredLog(
             self.terms,
             self.segments,
@@ -264,6 +285,7 @@ class _Recovery:
             found is not None,
             self.scanned,
             report,
+            is_blank,
         )
 
     def _look_for_losses(self) -> None:

@@ -94,9 +94,8 @@ class ShardLog:
         self._last_entry = b""
         self._generation = 0  # of what is staged: truncate and reset start a new one
         self._removals = 0  # changes when what was on disk may be gone
-        now = clock_ms()
         for segment in found.segments:
-            segment.created_ms = now
+            segment.created_ms = clock_ms()
         if found.segments:
             self._last_entry = layout.last_entry_bytes(disk, found.segments[-1])
 
@@ -119,13 +118,18 @@ class ShardLog:
 
         Raises NewerFormatError for files of a later version, OSError for a disk that cannot be read.
         """
-        made = disk.makedirs(path)
-        is_empty = made or not disk.listdir(path)
-        log = cls(disk, path, config or LogConfig(), recovery.recover(disk, path), clock_ms, held)
-        state, binds = log.hard_state, log.config.flush == "always"
-        log.damaged = recovery.compare(
-            disk, path, log.end, state, log._held, log.damaged, made=made, promises=promises, hint_binds=binds
-        )
+        made, config, held, damaged = disk.makedirs(path), config or LogConfig(), held or Held(), None
+        is_empty, binds = made or not disk.listdir(path), config.flush == "always"
+        while True:
+            found = recovery.recover(disk, path)
+            log = cls(disk, path, config, found, clock_ms, held)
+            state, damaged = log.hard_state, damaged or log.damaged
+            log.damaged = damaged = recovery.compare(
+                disk, path, log.end, state, held, damaged, made=made, promises=promises, hint_binds=binds
+            )
+            if damaged is None or not found.is_blank:
+                break
+            recovery.forget_start(disk, path)
         if is_empty:
             # Its name becomes durable with the first thing in it. Of an empty one that was here already it may not be yet.
             log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))

@@ -253,11 +253,12 @@ class Watch:
         had = self._had.pop((machine.node_id, host.shard_id), 0)
         require(
             damaged is not None
-            or host.log.log_end >= had
+            or host.log.recovery.log_end >= had  # its leader may have cut it since, in the same step
             or self._cluster.options.operator_weight > 0,  # who may have moved it away, and back
             "loss-noticed",
             host.shard_id,
-            f"node {machine.node_id} had a durable log up to {had}, and goes on from {host.log.log_end} as if that was all",
+            f"node {machine.node_id} had a durable log up to {had}, and goes on from "
+            f"{host.log.recovery.log_end} as if that was all",
         )
         if damaged is None:
             log_checks.check_opened(machine.disk, shard_path(host.shard_id), host, machine.node_id)
