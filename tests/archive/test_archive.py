@@ -412,7 +412,7 @@ def test_a_node_with_old_metadata_does_not_hide_the_archive(topic: Topic) -> Non
     topic.run(up_to=100)
     now = topic.cluster.metadata()
     others = tuple(one for one in now.topics if one.name != "__archive")
-    topic.cluster._meta = msgspec.structs.replace(now, version=now.version - 1, topics=others)
+    topic.cluster._routes.meta = msgspec.structs.replace(now, version=now.version - 1, topics=others)
     assert archived_start(topic.cluster, topic.name, 0, 100) == 0
 
 

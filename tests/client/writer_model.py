@@ -219,7 +219,7 @@ class ModelCluster(Cluster):
         self.version = 1
         self.refusing = 0  # this many requests more
         self.happened: dict[str, int] = {}
-        self._adopt(self.now())
+        self._routes.adopt(self.now())
 
     def now(self) -> ClusterMeta:
         split = len(self.shards) > 1
@@ -247,10 +247,10 @@ class ModelCluster(Cluster):
         await asyncio.sleep(0)
         if self.random.random() < 0.2:
             raise UnavailableError("nobody answers")
-        self._adopt(self.now())
+        self._routes.adopt(self.now())
 
     def ready_connection(self, shard_id: int) -> Connection | None:
-        node = self._leaders.get(shard_id, -1)
+        node = self._routes.leader(shard_id)
         found = [link for link in self.links if link.node == node and link.lost is None]
         return found[0] if found else None  # type: ignore[return-value]
 

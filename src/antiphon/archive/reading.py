@@ -40,7 +40,9 @@ ReadLog = Callable[[int, int | None], AsyncIterator[memoryview]]
 class Cluster(Protocol):
     """What reading asks of a client's connections."""
 
-    meta: ClusterMeta | None
+    @property
+    def meta(self) -> ClusterMeta | None:
+        """The newest metadata that is known."""
 
     async def refresh_from_all(self) -> None:
         """Ask every node for metadata."""

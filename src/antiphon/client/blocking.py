@@ -17,6 +17,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
+from antiphon.client.routes import Next, Routes
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -24,13 +25,13 @@ from antiphon.errors import (
     ProtocolViolationError,
     TimedOutError,
     UnavailableError,
-    UnknownShardError,
     UnknownTopicError,
     UnreachableError,
     WrongKindError,
+    WrongShardError,
     from_wire,
 )
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
+from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply, MetadataReply
 from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
 
@@ -249,8 +250,7 @@ class Cluster(Closes):
         self._retries = retries
         self._links: dict[Address, Link] = {}
         self._shunned: dict[Address, _Shunned] = {}
-        self._meta: ClusterMeta | None = None
-        self._leaders: dict[int, int] = {}  # shard id -> node id, by metadata or by hint, whichever came last
+        self._routes = Routes()
         self._cluster_id: str | None = None
 
     def close(self) -> None:
@@ -268,14 +268,14 @@ class Cluster(Closes):
 
     def metadata(self, *, refresh: bool = True) -> ClusterMeta:
         """The cluster's metadata, asked for anew unless `refresh` is False. Raises UnreachableError."""
-        if self._meta is not None and not refresh:
-            return self._meta
+        if self._routes.meta is not None and not refresh:
+            return self._routes.meta
         deadline = time.monotonic() + self._timeout_s
         pause_s = PAUSE_S_MIN
         while True:
             problem = self._refresh(deadline)
-            if problem is None and self._meta is not None:
-                return self._meta
+            if problem is None and self._routes.meta is not None:
+                return self._routes.meta
             if time.monotonic() + pause_s >= deadline:
                 raise UnreachableError(f"no node answered at {self._places()}: {problem}; is the cluster up?")
             pause_s = _pause(pause_s)
@@ -313,7 +313,7 @@ class Cluster(Closes):
                 problem = f"{error}"
                 continue
             if isinstance(reply, MetadataReply):
-                self._adopt(reply.cluster)
+                self._routes.adopt(reply.cluster)
                 return None
         return problem
 
@@ -326,20 +326,12 @@ class Cluster(Closes):
                 self._drop(address)
                 continue
             if isinstance(reply, MetadataReply):
-                self._adopt(reply.cluster)
+                self._routes.adopt(reply.cluster)
         return self.metadata(refresh=False)
-
-    def _adopt(self, meta: ClusterMeta) -> None:
-        if self._meta is not None and meta.version <= self._meta.version:
-            return  # nothing new, or from a node that lags; hints of leaders stay
-        self._meta = meta
-        self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
 
     def _addresses(self) -> list[Address]:
         """Nodes that were reached lately first, then all others that are known."""
-        known = list(self._links)
-        if self._meta is not None:
-            known += [_address(node.native) for node in self._meta.nodes if node.native]
+        known = [*self._links, *map(_address, self._routes.addresses.values())]
         return list(dict.fromkeys(known + self._servers))
 
     def _link(self, address: Address) -> Link:
@@ -393,26 +385,19 @@ class Cluster(Closes):
 
     def address_of(self, node_id: int) -> Address:
         """Where a node listens; raises UnreachableError where the metadata does not know it."""
-        for node in self.metadata(refresh=False).nodes:
-            if node.node_id == node_id and node.native:
-                return _address(node.native)
+        self.metadata(refresh=False)
+        if (address := self._routes.addresses.get(node_id)) is not None:
+            return _address(address)
         raise UnreachableError(f"node {node_id} is no node of the cluster at {self._places()}")
 
     def followers_of(self, shard_id: int) -> list[int]:
         """Nodes that hold a full member's replica of the shard, the leader left out, as far as is known here."""
         alive = {node.node_id for node in self.metadata(refresh=False).nodes if node.alive and node.native}
-        leader = self._leaders.get(shard_id, ABSENT_NODE)
-        shard = self._shard(shard_id)
+        leader = self._routes.leader(shard_id)
+        shard = self._routes.shard(shard_id)
         if shard is None or shard.origins:  # where every replica writes, each has an order of its own
             return []
         return [node for node in shard.ensemble if node != leader and node in alive]
-
-    def _shard(self, shard_id: int) -> ShardMeta | None:
-        for topic in self._meta.topics if self._meta is not None else ():
-            for shard in topic.shards:
-                if shard.shard_id == shard_id:
-                    return shard
-        return None
 
     # -- requests to leaders ------------------------------------------------------------------------------------
 
@@ -496,35 +481,30 @@ class Cluster(Closes):
             if index is None:
                 continue  # an answer that came too late for an earlier try
             if isinstance(answer.body, Failure):
-                problem = self._failed(calls[index].shard_id, answer.body)
+                elapsed_s = self._timeout_s - (deadline - time.monotonic())
+                problem = self._failed(calls[index].shard_id, answer.body, elapsed_s)
             else:
                 answers[index] = answer
         return problem
 
-    def _failed(self, shard_id: int, failure: Failure) -> str:
+    def _failed(self, shard_id: int, failure: Failure, elapsed_s: float = 0.0) -> str:
+        """Learn from a refusal, `elapsed_s` after the first try, and say what it was; or raise what ends the tries."""
         error = from_wire(failure.code, failure.message, dict(failure.details))
-        if isinstance(error, NotLeaderError):
-            hint = error.details.get("leader")
-            self._leaders[shard_id] = hint if isinstance(hint, int) else self._leader_by_metadata(shard_id)
-        elif not error.retriable:
-            raise error
+        if isinstance(error, WrongShardError):
+            raise error  # which shard to ask instead is for the caller to say
+        step = self._routes.after(shard_id, error, elapsed_s)
+        if (
+            isinstance(error, NotLeaderError)
+            and step is not Next.FOLLOW
+            and error.details.get("leader") is None
+        ):
+            self._routes.forget_hint(shard_id)
         return f"{failure.code}: {failure.message}"
 
-    def _leader_by_metadata(self, shard_id: int) -> int:
-        shard = self._shard(shard_id)
-        return ABSENT_NODE if shard is None else shard.leader
-
     def _leader(self, shard_id: int) -> Address:
-        if shard_id not in self._leaders:
+        if self._routes.leader(shard_id) is None:
             self.newest_metadata()  # a node that has just started may not know of it yet
-        if shard_id not in self._leaders:
-            raise UnknownShardError(f"shard {shard_id} is gone: its topic was deleted")
-        leader = self._leaders[shard_id]
-        nodes = self._meta.nodes if self._meta is not None else ()
-        for node in nodes:
-            if node.node_id == leader:
-                return _address(node.native)
-        raise UnavailableError(f"shard {shard_id} has no leader right now")
+        return _address(self._routes.leader_address(shard_id))
 
 
 def _address(text: str) -> Address:

@@ -18,11 +18,11 @@ from antiphon.client.connection import (
     open_connection,
     parse_address,
 )
+from antiphon.client.routes import Next, Routes
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
     InvalidRequestError,
-    NotLeaderError,
     ProtocolViolationError,
     TimedOutError,
     UnavailableError,
@@ -30,7 +30,7 @@ from antiphon.errors import (
     UnreachableError,
     WrongShardError,
 )
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, TopicMeta
+from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
 from antiphon.wire.frames import Buffer
 
@@ -39,7 +39,6 @@ PAUSE_S_MAX: Final = 0.5
 ASK_TIMEOUT_S: Final = 1.5  # for one node to answer a question about metadata
 NEWS_WAIT_S: Final = 0.3  # how long a node may keep the question for newer metadata
 INQUIRIES_MAX: Final = 10
-LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
 
 
 class Pauses:
@@ -72,15 +71,9 @@ class Cluster:
 
     def __init__(self, servers: str | Iterable[str], who: str) -> None:
         self.servers = parse_servers(servers)
-        self.meta: ClusterMeta | None = None
-        self.topics: dict[str, TopicMeta] = {}
         self.closed = False
         self._who = who
-        self._leaders: dict[
-            int, int
-        ] = {}  # shard id -> node id; hints overwrite it until newer metadata comes
-        self._terms: dict[int, int] = {}  # shard id -> term of the leader that is known
-        self._addresses: dict[int, str] = {}
+        self._routes = Routes()
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -88,6 +81,16 @@ class Cluster:
         self._producer_id: asyncio.Task[int] | None = None
 
     # -- metadata -----------------------------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> ClusterMeta | None:
+        """The newest metadata that any node gave; None before the first."""
+        return self._routes.meta
+
+    @property
+    def topics(self) -> dict[str, TopicMeta]:
+        """Topics and tables by name."""
+        return self._routes.topics
 
     async def connect(self, timeout_s: float) -> None:
         """Reach any node and learn the metadata; raises UnreachableError."""
@@ -132,7 +135,7 @@ class Cluster:
                 problem = UnavailableError(f"{address} did not answer within {ASK_TIMEOUT_S:.1f} s")
                 continue
             if isinstance(reply, MetadataReply):
-                self._adopt(reply.cluster)
+                self._routes.adopt(reply.cluster)
                 return
         raise UnavailableError(problem.message) from problem
 
@@ -147,11 +150,11 @@ class Cluster:
             except (AntiphonError, TimeoutError):
                 continue
             if isinstance(reply, MetadataReply):
-                self._adopt(reply.cluster)
+                self._routes.adopt(reply.cluster)
 
     def _places(self, avoid: str | None) -> list[str]:
         """Addresses to ask: connected ones first, the one to avoid last."""
-        others = [address for address in self._addresses.values() if address not in self._connections]
+        others = [address for address in self._routes.addresses.values() if address not in self._connections]
         system.rng().shuffle(others)
         connected = list(self._connections)
         system.rng().shuffle(connected)
@@ -161,27 +164,9 @@ class Cluster:
             places.append(avoid)
         return places
 
-    def _adopt(self, meta: ClusterMeta) -> None:
-        if self.meta is not None and meta.version <= self.meta.version:
-            self._learn_leaders(meta)
-            return  # a node that lags, or nothing new: hints stay
-        self.meta = meta
-        self.topics = {topic.name: topic for topic in meta.topics}
-        self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
-        self._addresses = {node.node_id: node.native for node in meta.nodes if node.native}
-        self._terms = {shard.shard_id: shard.term for topic in meta.topics for shard in topic.shards}
-
-    def _learn_leaders(self, meta: ClusterMeta) -> None:
-        """Where replicas vote, a node may know of a newer leader than the coordinator has told anybody."""
-        for topic in meta.topics:
-            for shard in topic.shards:
-                if shard.leader != ABSENT_NODE and shard.term > self._terms.get(shard.shard_id, shard.term):
-                    self._terms[shard.shard_id] = shard.term
-                    self._leaders[shard.shard_id] = shard.leader
-
     def address_of(self, node_id: int) -> str:
         """Native address of a node; raises UnavailableError when there is none."""
-        address = self._addresses.get(node_id)
+        address = self._routes.addresses.get(node_id)
         if address is None:
             raise UnavailableError(f"node {node_id} is not known, or has no native address")
         return address
@@ -191,19 +176,13 @@ class Cluster:
 
         Raises UnknownShardError when the shard is in no topic, UnavailableError when it has no leader.
         """
-        leader = self._leaders.get(shard_id)
-        if leader is None:
-            raise UnknownShardError(f"shard {shard_id} is in no topic: it was deleted", shard=shard_id)
-        address = self._addresses.get(leader)
-        if address is None:
-            raise UnavailableError(f"shard {shard_id} has no leader right now", shard=shard_id)
-        return address
+        return self._routes.leader_address(shard_id)
 
     # -- connections --------------------------------------------------------------------------------------------
 
     def ready_connection(self, shard_id: int) -> Connection | None:
         """The connection to the shard's leader if it is there already."""
-        address = self._addresses.get(self._leaders.get(shard_id, -1))
+        address = self._routes.known_address(shard_id)
         connection = self._connections.get(address) if address is not None else None
         return connection if connection is not None and connection.lost is None else None
 
@@ -263,21 +242,10 @@ class Cluster:
 
     async def failed(self, shard_id: int, error: AntiphonError, pauses: Pauses) -> None:
         """A try at a shard failed with `error`: learn what is new and pause; or raise what ends the tries."""
-        if isinstance(error, NotLeaderError):
-            hint = error.details.get("leader")
-            if isinstance(hint, int) and hint in self._addresses and self._leaders.get(shard_id) != hint:
-                self._leaders[shard_id] = hint
-                await pauses.wait(error)
-                return
-        elif isinstance(error, UnknownShardError):
-            elapsed_s = asyncio.get_running_loop().time() - pauses.started
-            if shard_id not in self._leaders or elapsed_s > LAG_S_MAX:
-                raise error
-        elif not error.retriable and not isinstance(error, WrongShardError):
-            raise error
-        if self.closed:
+        step = self._routes.after(shard_id, error, asyncio.get_running_loop().time() - pauses.started)
+        if step is not Next.FOLLOW and self.closed:
             raise ClientClosedError("this client is closed")
-        if isinstance(error, NotLeaderError | UnavailableError | UnknownShardError | WrongShardError):
+        if step is Next.LEARN:
             try:
                 avoid = self.leader_address(shard_id)
             except AntiphonError:

@@ -78,7 +78,7 @@ class Pipeline(Cluster):
 
     def learn(self, cluster: Cluster) -> None:
         """Take over what another client knows of the cluster, which saves asking."""
-        self._adopt(cluster.metadata(refresh=False))
+        self._routes.adopt(cluster.metadata(refresh=False))
 
     def submit(
         self,
@@ -118,7 +118,7 @@ class Pipeline(Cluster):
         """Send what may be sent of one shard."""
         if self._problem is not None:
             return
-        if self._meta is None:
+        if self._routes.meta is None:
             self.metadata()
         for at in range(min(self._window, len(lane))):
             item = lane[at]

@@ -279,9 +279,9 @@ class LoadCluster(Cluster):
     overloaded = 0
     waited_s = 0.0
 
-    def _failed(self, shard_id: int, failure: Failure) -> str:
+    def _failed(self, shard_id: int, failure: Failure, elapsed_s: float = 0.0) -> str:
         self.overloaded += failure.code == OverloadedError.code
-        return super()._failed(shard_id, failure)
+        return super()._failed(shard_id, failure, elapsed_s)
 
     def call_all(self, calls: Sequence[Any]) -> list[Answer]:
         """See Cluster."""

@@ -1,0 +1,117 @@
+"""What a client knows of where shards are led, and what it does when a try at a shard has failed.
+
+The asynchronous client (`cluster`) and the blocking one (`blocking`) have connections and clocks of their own, and both ask
+this. It knows the newest metadata that any node gave, and hints of nodes that came after it.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    UnavailableError,
+    UnknownShardError,
+    WrongShardError,
+)
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
+
+LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
+
+
+class Next(Enum):
+    """What to do before the next try."""
+
+    FOLLOW = auto()
+    """Pause: another leader is known now."""
+    LEARN = auto()
+    """Pause, and ask for newer metadata."""
+    WAIT = auto()
+    """Pause."""
+
+
+class Routes:
+    """Leaders and addresses. Neither thread-safe nor bound to a clock."""
+
+    def __init__(self) -> None:
+        self.meta: ClusterMeta | None = None
+        self.topics: dict[str, TopicMeta] = {}
+        self.addresses: dict[int, str] = {}  # node id -> native address
+        self._leaders: dict[
+            int, int
+        ] = {}  # shard id -> node id; hints overwrite it until newer metadata comes
+        self._terms: dict[int, int] = {}  # shard id -> term of the leader that is known
+
+    # -- learning -----------------------------------------------------------------------------------------------
+
+    def adopt(self, meta: ClusterMeta) -> None:
+        """Take over what a node knows, if it is newer."""
+        if self.meta is not None and meta.version <= self.meta.version:
+            self._learn_leaders(meta)
+            return  # a node that lags, or nothing new: hints stay
+        self.meta = meta
+        self.topics = {topic.name: topic for topic in meta.topics}
+        self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
+        self.addresses = {node.node_id: node.native for node in meta.nodes if node.native}
+        self._terms = {shard.shard_id: shard.term for topic in meta.topics for shard in topic.shards}
+
+    def _learn_leaders(self, meta: ClusterMeta) -> None:
+        """Where replicas vote, a node may know of a newer leader than the coordinator has told anybody."""
+        for topic in meta.topics:
+            for shard in topic.shards:
+                if shard.leader != ABSENT_NODE and shard.term > self._terms.get(shard.shard_id, shard.term):
+                    self._terms[shard.shard_id] = shard.term
+                    self._leaders[shard.shard_id] = shard.leader
+
+    def forget_hint(self, shard_id: int) -> None:
+        """Whoever was hinted at does not lead, and knows of nobody: back to the leader by metadata."""
+        shard = self.shard(shard_id)
+        self._leaders[shard_id] = ABSENT_NODE if shard is None else shard.leader
+
+    def after(self, shard_id: int, error: AntiphonError, elapsed_s: float) -> Next:
+        """What to do after a try at a shard failed, `elapsed_s` after the first try. Raises what ends the tries."""
+        if isinstance(error, NotLeaderError):
+            hint = error.details.get("leader")
+            if isinstance(hint, int) and hint in self.addresses and self._leaders.get(shard_id) != hint:
+                self._leaders[shard_id] = hint
+                return Next.FOLLOW
+            return Next.LEARN
+        if isinstance(error, UnknownShardError):
+            if shard_id not in self._leaders or elapsed_s > LAG_S_MAX:
+                raise error
+            return Next.LEARN
+        if isinstance(error, WrongShardError):
+            return Next.LEARN
+        if not error.retriable:
+            raise error
+        return Next.LEARN if isinstance(error, UnavailableError) else Next.WAIT
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def leader(self, shard_id: int) -> int | None:
+        """Node that leads the shard, as far as is known; None where the shard is in no topic."""
+        return self._leaders.get(shard_id)
+
+    def known_address(self, shard_id: int) -> str | None:
+        """Where the shard's leader is, if there is one as far as is known."""
+        return self.addresses.get(self._leaders.get(shard_id, ABSENT_NODE))
+
+    def leader_address(self, shard_id: int) -> str:
+        """Where the shard's leader is, as far as is known.
+
+        Raises UnknownShardError when the shard is in no topic, UnavailableError when it has no leader.
+        """
+        if shard_id not in self._leaders:
+            raise UnknownShardError(f"shard {shard_id} is in no topic: it was deleted", shard=shard_id)
+        address = self.known_address(shard_id)
+        if address is None:
+            raise UnavailableError(f"shard {shard_id} has no leader right now", shard=shard_id)
+        return address
+
+    def shard(self, shard_id: int) -> ShardMeta | None:
+        """Metadata of a shard; None where it is in no topic."""
+        for topic in self.meta.topics if self.meta is not None else ():
+            for shard in topic.shards:
+                if shard.shard_id == shard_id:
+                    return shard
+        return None
