@@ -34,7 +34,7 @@ class MetadataCache:
 
     @property
     def endpoints(self) -> dict[int, NodeEndpoint]:
-        """Nodes that have a Kafka door, by id; also those that are down.
+        """Nodes that have a Kafka listener, by id; also those that are down.
 
         librdkafka takes a second to ask again for a leader whose broker has gone from the list, and none for one that is
         on the list without leading anything.
@@ -43,7 +43,7 @@ class MetadataCache:
 
     @property
     def reachable(self) -> frozenset[int]:
-        """Nodes with a Kafka door that are up."""
+        """Nodes with a Kafka listener that are up."""
         return self._current().alive
 
     @property

@@ -1,6 +1,6 @@
 """Names and settings of topics as Kafka's tools see them.
 
-What is allowed is the coordinator's to say. The door knows the names, to describe settings and to give an unknown one its
+What is allowed is the coordinator's to say. The listener knows the names, to describe settings and to give an unknown one its
 proper code, and Kafka's rules for a topic's name, so that a client is told of a bad name without a round to the coordinator.
 """
 

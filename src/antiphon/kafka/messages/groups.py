@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
+from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
 from antiphon.kafka.schema import I16, I32, I64, Message, V
-
-OPERATIONS_NOT_ASKED = -(1 << 31)
 
 
 class JoinProtocol(Message, kw_only=True):
