@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
 from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
@@ -25,9 +25,9 @@ FAST_GROUPS = GroupConfig(initial_delay_ms=20)
 @contextmanager
 def configured(**config: Any) -> Iterator[None]:
     """Nodes that start meanwhile open doors with these settings, of which an operator cannot set all."""
-    made = partial(KafkaDoorConfig, **{"groups": FAST_GROUPS, **config})
+    made = partial(KafkaListenerConfig, **{"groups": FAST_GROUPS, **config})
     with (
-        patch("antiphon.kafka.door.KafkaDoorConfig", made),
+        patch("antiphon.kafka.listener.KafkaListenerConfig", made),
         patch("antiphon.kafka.groups.offsets.SCAN_ROWS", 7),  # small pages, so that readers must turn them
     ):
         yield
@@ -40,7 +40,7 @@ async def create(node: Node, name: str, shards: int = 1, **fields: Any) -> Topic
     )
 
 
-def door_of(server: Server) -> KafkaDoor:
+def listener_of(server: Server) -> KafkaListener:
     """A node's door for Kafka's clients."""
     assert server.kafka is not None
     return server.kafka
@@ -80,9 +80,9 @@ class Doors:
         return next(iter(self.nodes.nodes.values()))
 
     @property
-    def door(self) -> KafkaDoor:
+    def listener(self) -> KafkaListener:
         """That node's door for Kafka's clients."""
-        return door_of(self.nodes.servers[self.first.node_id])
+        return listener_of(self.nodes.servers[self.first.node_id])
 
     async def create(self, name: str, shards: int = 1, **fields: Any) -> TopicMeta:
         """Make a topic that all nodes know of."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from antiphon.model.metadata import TopicMeta
-from tests.kafka.doors import create, door_of, real_node
+from tests.kafka.doors import create, listener_of, real_node
 
 T = TypeVar("T")
 
@@ -26,11 +26,11 @@ class Served:
     def start(self) -> None:
         self._thread.start()
         server = self.call(self._nodes.__aenter__)
-        self.node, self.door = server.node, door_of(server)
+        self.node, self.listener = server.node, listener_of(server)
 
     @property
     def address(self) -> str:
-        return self.door.address
+        return self.listener.address
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run_coroutine_threadsafe(work(), self.loop).result(20)

@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError
 
 from antiphon.node.node import Node
-from tests.kafka.doors import create, door_of, real_node
+from tests.kafka.doors import create, listener_of, real_node
 
 Scenario = Callable[[Node, str], Awaitable[None]]
 Run = Callable[[Scenario], None]
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Callable[[Scenario], None]:
     def with_a_node(scenario: Scenario) -> None:
         async def main() -> None:
             async with real_node(tmp_path) as server:
-                await asyncio.wait_for(scenario(server.node, door_of(server).address), 40)
+                await asyncio.wait_for(scenario(server.node, listener_of(server).address), 40)
 
         asyncio.run(main())
 

@@ -48,7 +48,7 @@ def test_offsets_for_times_and_ends(served: Served) -> None:
 
 def test_a_static_member_takes_its_own_place(served: Served) -> None:
     run(served, "static")
-    group = served.do(lambda: served.door._coordinator.find("static"))
+    group = served.do(lambda: served.listener._coordinator.find("static"))
     assert group is not None
     assert len(group.members) == 1
 

@@ -1,7 +1,7 @@
 """Names and settings of topics as Kafka's tools see them.
 
-What is allowed is the coordinator's to say. The listener knows the names, to describe settings and to give an unknown one its
-proper code, and Kafka's rules for a topic's name, so that a client is told of a bad name without a round to the coordinator.
+What is allowed is the coordinator's to say. The listener knows the names, to describe settings and to give an unknown one
+its proper code, and Kafka's rules for a topic's name, so that a client is told of a bad name without asking the coordinator.
 """
 
 import re

@@ -11,7 +11,7 @@ from antiphon.server.file_limits import connection_shares
 if TYPE_CHECKING:
     from antiphon.gateway.interface import Gateway
     from antiphon.http.door import HttpDoor
-    from antiphon.kafka.door import KafkaDoor
+    from antiphon.kafka.listener import KafkaListener
     from antiphon.node.config import NodeConfig
 
 
@@ -39,12 +39,12 @@ async def start_http(
 
 async def start_kafka(
     gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None
-) -> tuple["KafkaDoor", str]:
+) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address."""
-    from antiphon.kafka.door import KafkaDoor, KafkaDoorConfig
+    from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
-    told = KafkaDoorConfig(auto_create_topics=config.auto_create_topics)
+    told = KafkaListenerConfig(auto_create_topics=config.auto_create_topics)
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
-    door = KafkaDoor(gateway, config.listen_host, config.ports.kafka, told)
-    await door.start(sock)
-    return door, _told(config, door.port)
+    listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told)
+    await listener.start(sock)
+    return listener, _told(config, listener.port)

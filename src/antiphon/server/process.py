@@ -44,7 +44,7 @@ def warm_up() -> None:
     """Import what a node needs, once, before the processes of several are forked."""
     for name in (
         "antiphon.server.server",
-        "antiphon.kafka.door",
+        "antiphon.kafka.listener",
         "antiphon.http.door",
         "antiphon.table.state",
         "antiphon.spark.staging.housekeeper",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from antiphon.http.door import HttpDoor
-    from antiphon.kafka.door import KafkaDoor
+    from antiphon.kafka.listener import KafkaListener
     from antiphon.log.disk import Disk
     from antiphon.log.wal import Wal
     from antiphon.node.config import NodeConfig
@@ -66,7 +66,7 @@ class Server:
             node.metrics,
         )
         node.intakes.append(self.native)
-        self.kafka: KafkaDoor | None = None
+        self.kafka: KafkaListener | None = None
         self.http: HttpDoor | None = None
         self._config = config
         self._sockets = dict(sockets or {})

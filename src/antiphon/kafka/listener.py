@@ -1,4 +1,4 @@
-"""The Kafka door: a listening socket whose clients are Kafka's, over the node's shards."""
+"""The Kafka listener: a socket whose clients are Kafka's, over the node's shards."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ IDLE_CHECK_S: Final = 60.0
 TELL_EVERY_S: Final = 5.0
 
 
-class KafkaDoorConfig(NamedTuple):
+class KafkaListenerConfig(NamedTuple):
     """What an operator may choose."""
 
     auto_create_topics: bool = True  # a client that asks for a missing topic's metadata creates it
@@ -48,10 +48,10 @@ class KafkaDoorConfig(NamedTuple):
     idle_s: float = 600.0  # a connection without a request for so long is closed
 
 
-_DEFAULT_CONFIG: Final = KafkaDoorConfig()
+_DEFAULT_CONFIG: Final = KafkaListenerConfig()
 
 
-def _handlers(gateway: Gateway, config: KafkaDoorConfig, coordinator: GroupCoordinator) -> Handlers:
+def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupCoordinator) -> Handlers:
     cache = MetadataCache(gateway)
     offsets = GroupOffsets(gateway)
     defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
@@ -69,15 +69,15 @@ def _handlers(gateway: Gateway, config: KafkaDoorConfig, coordinator: GroupCoord
     )
 
 
-class KafkaDoor:
+class KafkaListener:
     """Serves Kafka's protocol on `host:port` (port 0: any free one) from `start()` to `stop()`.
 
     Clients are told the addresses in the cluster's metadata (`NodeMeta.kafka`), not this one: the node decides what it
-    advertises. `address` is where the door listens.
+    advertises. `address` is where this listens.
     """
 
     def __init__(
-        self, gateway: Gateway, host: str, port: int, config: KafkaDoorConfig = _DEFAULT_CONFIG
+        self, gateway: Gateway, host: str, port: int, config: KafkaListenerConfig = _DEFAULT_CONFIG
     ) -> None:
         self._gateway = gateway
         self._host = host
@@ -95,7 +95,7 @@ class KafkaDoor:
 
     @property
     def address(self) -> str:
-        """`host:port` that the door listens on."""
+        """`host:port` that this listens on."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self.port}"
 

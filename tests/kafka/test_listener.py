@@ -12,8 +12,8 @@ import pytest
 from antiphon.errors import NotReadyError, PortInUseError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
-from antiphon.kafka.door import KafkaDoor
 from antiphon.kafka.framing import FRAME_BYTES_MAX
+from antiphon.kafka.listener import KafkaListener
 from antiphon.kafka.messages import admin, cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
@@ -123,7 +123,7 @@ def test_random_bytes_never_disturb_others() -> None:
     async def scenario() -> None:
         async with door() as (doors, connect):
             await doors.create("t")
-            good, serving = await connect(), doors.door
+            good, serving = await connect(), doors.listener
             rng = random.Random(5)
             for n in range(150):
                 api = rng.choice(list(APIS.values()))
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
         async with door() as (doors, connect):
             await doors.create("t")
             await doors.append("t", batch(bytes(900_000)))
-            client, good, serving = await connect(), await connect(), doors.door
+            client, good, serving = await connect(), await connect(), doors.listener
             for _ in range(400):
                 client.send(1, 12, fetch_body("t", 0))
             await client.writer.drain()
@@ -414,7 +414,7 @@ def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
             fetches = [task for task in asyncio.all_tasks() if task.get_name() == "kafka Fetch"]
             assert len(fetches) == 1
             await asyncio.wait(fetches)
-            assert doors.door.connections == 1
+            assert doors.listener.connections == 1
 
     run(scenario)
 
@@ -506,7 +506,7 @@ def test_the_number_of_connections_is_bounded() -> None:
 def test_a_taken_port_is_told() -> None:
     async def scenario() -> None:
         async with door() as (doors, _):
-            second = KafkaDoor(doors.first.gateway, "node-0", KAFKA_PORT)
+            second = KafkaListener(doors.first.gateway, "node-0", KAFKA_PORT)
             with pytest.raises(PortInUseError, match=str(KAFKA_PORT)):
                 await doors.nodes.processes[0].run(second.start())
 
