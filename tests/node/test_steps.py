@@ -1,6 +1,7 @@
 """One event at a time, and news only afterwards."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ class Rig:
     def __init__(self) -> None:
         self.words: list[str] = []
         self.errors: list[Exception] = []
-        self.steps = Steps({Said: self._say})
+        self.log, self.replica = SimpleNamespace(log_end=0), SimpleNamespace(log_end=0)
+        self.steps = Steps({Said: self._say}, self.log, self.replica)
         self.then: dict[str, Any] = {}
 
     def _say(self, action: Said) -> None:

@@ -90,12 +90,10 @@ class PartitionBase(Partition, Generic[R]):
         self.noted_watermark = replica.high_watermark  # what the checkpoint file says
         self.ticking = False
         self.installing: InstallingSnapshot | None = None
-        self._writer = LogWriter(services, log, self._written, self.fail)
+        self._writer = LogWriter(services, log, self._tell_written, self.fail)
         self._send_appended: Callable[[], Sequence[Any]] = tuple  # an event
         self._unsent = False  # does the replica owe the others what clients have appended?
         self._turn_asked = False
-        self._written_id = 0
-        self._written_asked = False
         self._log = structlog.get_logger().bind(shard=shard_id)
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
@@ -103,7 +101,7 @@ class PartitionBase(Partition, Generic[R]):
             ReadFailed: self._read_failed,
             Repaired: self._repaired,
         }
-        self._steps = Steps(self._carry_out)
+        self._steps = Steps(self._carry_out, log, replica)
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -158,8 +156,9 @@ class PartitionBase(Partition, Generic[R]):
 
     def check_writable(self) -> None:
         """The same, and there must be room for a write: DiskFullError, OverloadedError."""
-        self.check_serving()
-        wal = self.services.wal
+        replica, wal = self.replica, self.services.wal
+        if self.failed is not None or self.closed or replica.role is not Role.LEADER or not replica.ready:
+            self.check_serving()  # says which of them it is
         if wal.disk_full:
             lacks = "the disk is full" if wal.committer.waits_for_room else "no file descriptors are left"
             raise DiskFullError(
@@ -200,8 +199,8 @@ class PartitionBase(Partition, Generic[R]):
         try:
             if self._unsent:  # first: it goes out as one message then
                 self._unsent = False
-                self._step(self._send_appended)
-            self._step(event, *arguments)
+                steps.step(self._send_appended)
+            steps.step(event, *arguments)
         except REFUSALS:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, what the replica believes was not carried out
@@ -211,23 +210,17 @@ class PartitionBase(Partition, Generic[R]):
                 self._step_on()
             if steps.news:
                 steps.tell(self.fail)
-        if not self.ticking and self._wants_ticks():
+        if not self.ticking and self.replica.needs_tick and self._wants_ticks():
             self.ticking = True
             self.services.needs_ticks(self)
 
-    def _step(self, event: Callable[..., Sequence[Any]], *arguments: Any) -> None:
-        """One event and all of its actions; afterwards the replica and its log agree on what the log holds."""
-        self._steps.step(event, *arguments)
-        if self.log.log_end != self.replica.log_end and self.failed is None:
-            unreachable(f"the log ends at {self.log.log_end}, the replica's at {self.replica.log_end}")
-
     def _step_on(self) -> None:
         """The events that came meanwhile; whoever they came from has gone on."""
-        events = self._steps.events
-        while events:
-            event, arguments = events.popleft()
+        steps = self._steps
+        while steps.events:
+            event, arguments = steps.events.popleft()
             try:
-                self._step(event, *arguments)
+                steps.step(event, *arguments)
             except REFUSALS as error:
                 self.report(error)
             except Exception as error:  # noqa: BLE001 - as for the first event
@@ -248,7 +241,8 @@ class PartitionBase(Partition, Generic[R]):
         Raises NotLeaderError, NotReadyError: nothing was appended. Never called while a step is under way.
         """
         steps = self._steps
-        self.check_alive()
+        if self.failed is not None or self.closed:
+            raise self.not_leader()
         try:
             if steps.is_acting:
                 unreachable(BUSY)
@@ -277,7 +271,8 @@ class PartitionBase(Partition, Generic[R]):
         if self._unsent:
             self._unsent = False
             self.call(self._send_appended)
-        self.reads.wake(committed=False)
+        if self.reads.followers:
+            self.reads.wake(committed=False)
 
     # -- actions out of the replica ----------------------------------------------------------------------------
 
@@ -285,16 +280,11 @@ class PartitionBase(Partition, Generic[R]):
         """Give the WAL an operation of this log that does not come from the replica, such as a trim, just staged."""
         self._writer.submit(op, callback)
 
-    def _written(self, write_id: int) -> None:
-        """Writes come back in order; the replica hears of the last of a group, once a turn."""
-        self._written_id = write_id
-        if not self._written_asked:
-            self._written_asked = True
-            self.services.turn.for_shard(self._tell_written)
-
     def _tell_written(self) -> None:
-        self._written_asked = False
-        self.call(self.replica.persisted, self._written_id)
+        """Writes come back in order; the replica hears of the last of a group, once a turn."""
+        writer = self._writer
+        writer.is_told = True
+        self.call(self.replica.persisted, writer.written_id)
         self.services.disk_progressed()
 
     def _commit(self, action: Commit) -> None:
@@ -303,7 +293,7 @@ class PartitionBase(Partition, Generic[R]):
         if self.table is not None:
             self.table.committed(high_watermark)
         self.high_watermark = high_watermark
-        self._steps.later(self.clients.committed, high_watermark)
+        self._steps.news.append((self.clients.committed, (high_watermark,)))
         if self.observer is not None:
             self._steps.later(self.observer.committed, high_watermark)
 

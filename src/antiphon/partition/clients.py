@@ -70,7 +70,7 @@ class PartitionClients:
         self._host = host
         self.max_message_bytes = max_message_bytes
         self._pending: deque[Pending] = deque()
-        self._queue = AppendQueue(host.shard_id)
+        self.queue = AppendQueue(host.shard_id)
         self._queue_asked = False
         self._waiters: list[Waiter] = []
         self._order = count()
@@ -85,13 +85,13 @@ class PartitionClients:
         """Take over the settings of the topic."""
         self.max_message_bytes = settings.max_message_bytes
         self._host.reads.default_isolation = settings.isolation
-        self._queue.set_limit(settings.max_in_flight, [item.next_offset for item in self._pending])
+        self.queue.set_limit(settings.max_in_flight, [item.next_offset for item in self._pending])
         self._queue_moved()
 
     @property
     def waiting(self) -> bool:
         """Does anybody wait for an answer that a time-out may have to give?"""
-        return bool(self._pending or self._waiters or self._reads or self._reads_next or self._queue.waiting)
+        return bool(self._pending or self._waiters or self._reads or self._reads_next or self.queue.waiting)
 
     # -- appends ------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class PartitionClients:
         host.check_writable()
         if host.table is not None:
             raise WrongKindError(f"shard {host.shard_id} belongs to a table: use puts and deletes")
-        if self._queue.is_busy:
+        if self.queue.limit and self.queue.is_busy:
             kept = bytes(batch)
 
             def go_on(left_s: float) -> None:
@@ -124,12 +124,15 @@ class PartitionClients:
         header = validate_batch(batch)
         if header.is_control or header.is_transactional:
             raise InvalidRequestError("clients append neither control batches nor parts of transactions")
-        self.check_size(header.size_bytes)
+        if header.size_bytes > self.max_message_bytes:
+            raise self.too_large(header.size_bytes)
         duplicate = host.log.producers.check(header)
         log_start = host.log.log_start
         if duplicate is not None:
             host.services.metrics.duplicates += 1
-            result = AppendResult(duplicate.base_offset, duplicate.next_offset, host.term, log_start, True)
+            result = AppendResult(
+                duplicate.base_offset, duplicate.next_offset, host.replica.term, log_start, True
+            )
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
         self._refused.check(header)
@@ -141,9 +144,9 @@ class PartitionClients:
         self._refused.landed(header)
         self._expired.look(header)
         owned = bytearray(batch)
-        stamp(owned, base, host.term)
+        stamp(owned, base, host.replica.term)
         next_offset = base + header.last_offset_delta + 1
-        result = AppendResult(base, next_offset, host.term, log_start, False)
+        result = AppendResult(base, next_offset, host.replica.term, log_start, False)
         self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
 
     def stage(
@@ -157,25 +160,20 @@ class PartitionClients:
         if not self._pending:
             host.services.someone_waits(host)
         self._pending.append(Pending(next_offset, done, result, size, now, now + timeout_s))
-        if self._queue.limit:
-            self._queue.staged(next_offset)
+        if self.queue.limit:
+            self.queue.staged(next_offset)
         host.services.in_flight(size)
         metrics = host.services.metrics
         metrics.appends += 1
         metrics.append_bytes += size
         metrics.append_records += records
 
-    @property
-    def is_busy(self) -> bool:
-        """Must the next append wait for its turn?"""
-        return self._queue.is_busy
-
     def in_turn(self, run: Callable[[], None], timeout_s: float, done: "Done", size_bytes: int = 0) -> None:
         """Call `run`, which appends, as soon as the topic allows one more append in flight; or `done` with an error.
 
         `size_bytes`: about what is kept while it waits.
         """
-        if self._queue.is_busy:
+        if self.queue.is_busy:
             self._wait_for_turn(lambda _left_s: run(), size_bytes, timeout_s, done)
         else:
             run()
@@ -185,21 +183,21 @@ class PartitionClients:
     ) -> None:
         """Too many appends are in flight for this topic: come back when some are committed (C8)."""
         services = self._host.services
-        self._queue.wait(Waiting(run, done, size_bytes, services.now_s() + timeout_s))
+        self.queue.wait(Waiting(run, done, size_bytes, services.now_s() + timeout_s))
         services.in_flight(size_bytes)
         services.someone_waits(self._host)
 
     def _queue_moved(self) -> None:
         """Go on with who waits, when all that this event brings about is done: the replica may add entries of its own."""
-        if self._queue.may_go_on and not self._queue_asked:
+        if self.queue.may_go_on and not self._queue_asked:
             self._queue_asked = True
             self._host.services.turn.for_shard(self._go_on)
 
     def _go_on(self) -> None:
         self._queue_asked = False
         services = self._host.services
-        while self._queue.may_go_on:
-            one = self._queue.waiting.popleft()
+        while self.queue.may_go_on:
+            one = self.queue.waiting.popleft()
             services.in_flight(-one.size_bytes)
             try:
                 self._host.check_writable()
@@ -209,14 +207,13 @@ class PartitionClients:
             except AntiphonError as error:
                 one.done(error)
 
-    def check_size(self, size_bytes: int) -> None:
-        """Raise BatchTooLargeError above the topic's limit."""
-        if size_bytes > self.max_message_bytes:
-            raise BatchTooLargeError(
-                f"a batch of {size_bytes} bytes; this topic takes {self.max_message_bytes} (max.message.bytes)",
-                size_bytes=size_bytes,
-                limit_bytes=self.max_message_bytes,
-            )
+    def too_large(self, size_bytes: int) -> BatchTooLargeError:
+        """The error for a batch above the topic's limit, `max_message_bytes`."""
+        return BatchTooLargeError(
+            f"a batch of {size_bytes} bytes; this topic takes {self.max_message_bytes} (max.message.bytes)",
+            size_bytes=size_bytes,
+            limit_bytes=self.max_message_bytes,
+        )
 
     def _mismatch(self, expected: int, actual: int, timeout_s: float, done: "Done") -> None:
         """Refuse, once everything that the refusal was judged against is committed (S2.12, S2.15)."""
@@ -314,35 +311,26 @@ class PartitionClients:
         """
         pending = self._pending
         if pending and pending[0].next_offset <= high_watermark:
-            self._answer_appends(high_watermark)
-        if self._queue.limit:
-            self._queue.committed(high_watermark)
+            services, ready, freed = self._host.services, [], 0
+            now, observe = services.now_s(), services.metrics.commit_latency.observe
+            while pending and pending[0].next_offset <= high_watermark:
+                item = pending.popleft()
+                freed += item.size_bytes
+                observe(now - item.since_s)
+                ready.append(item)
+            for item in ready:
+                try:
+                    item.done(item.result)
+                except Exception as error:  # noqa: BLE001 - a bug in whoever asked: it is not the others' trouble
+                    self._host.report(error)
+            services.in_flight(-freed)
+        if self.queue.limit:
+            self.queue.committed(high_watermark)
             self._queue_moved()
         while self._waiters and self._waiters[0].offset <= high_watermark:
             self._settle(heapq.heappop(self._waiters))
-        self._host.reads.wake(committed=True)
-
-    def _answer_appends(self, high_watermark: int) -> None:
-        services, pending = self._host.services, self._pending
-        now = services.now_s()
-        observe = services.metrics.commit_latency.observe
-        ready = []
-        freed = 0
-        while pending and pending[0].next_offset <= high_watermark:
-            item = pending.popleft()
-            freed += item.size_bytes
-            observe(now - item.since_s)
-            ready.append(item)
-        for item in ready:
-            self._answer(item.done, item.result)
-        services.in_flight(-freed)
-
-    def _answer(self, done: "Done", result: Any) -> None:
-        """Answer one client, whose trouble is not the others'."""
-        try:
-            done(result)
-        except Exception as error:  # noqa: BLE001 - a bug in whoever asked
-            self._host.report(error)
+        if self._host.reads.followers:
+            self._host.reads.wake(committed=True)
 
     def fail_all(self, error: AntiphonError) -> None:
         """The replica leads no more, or stopped: nobody may be told of success."""
@@ -352,7 +340,7 @@ class PartitionClients:
         self._reads.clear()
         self._reads_next = []
         self._refused.clear()
-        queued = self._queue.clear()
+        queued = self.queue.clear()
         freed = sum(item.size_bytes for item in pending) + sum(one.size_bytes for one in queued)
         self._host.services.in_flight(-freed)
         for done in (
@@ -360,7 +348,10 @@ class PartitionClients:
             *(one.done for one in queued),
             *(waiter.failed for waiter in sorted(waiters) + reads),
         ):
-            self._answer(done, error)
+            try:
+                done(error)
+            except Exception as problem:  # noqa: BLE001 - the same
+                self._host.report(problem)
         self._host.reads.wake_all()
 
     def expire(self, now_s: float) -> None:
@@ -371,7 +362,7 @@ class PartitionClients:
             self._host.services.in_flight(-sum(item.size_bytes for item in late))
             for item in late:
                 item.done(self._timed_out())
-        for one, error in self._queue.overdue(now_s):
+        for one, error in self.queue.overdue(now_s):
             self._host.services.in_flight(-one.size_bytes)
             one.done(error)
         overdue = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]

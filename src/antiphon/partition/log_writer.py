@@ -8,11 +8,13 @@ costs the WAL one group and the replica one word of it. Any other operation of t
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from antiphon.errors import AntiphonError, DiskFullError
 from antiphon.invariants import unreachable
-from antiphon.records.batch import BatchHeader, Buffer
+from antiphon.records.batch import BatchHeader, Buffer, read_header
+from antiphon.replication.actions import AppendLog
 
 if TYPE_CHECKING:
     from antiphon.log.operations import Callback, LogOp
@@ -21,13 +23,17 @@ if TYPE_CHECKING:
 
 
 class LogWriter:
-    """See the module's text. `written(write_id)`: all up to there is durable. `failed(error)`: a write or sync failed."""
+    """See the module's text.
+
+    `written()` is called once a turn in which writes of the replica became durable: all up to `written_id` are. It sets
+    `is_told`. `failed(error)`: a write or sync failed.
+    """
 
     def __init__(
         self,
         services: "PartitionServices",
         log: "ShardLog",
-        written: Callable[[int], None],
+        written: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._services = services
@@ -36,19 +42,41 @@ class LogWriter:
         self._failed = failed
         self._held: list[LogOp] = []
         self._held_id = 0  # write id of the last of them
+        self.written_id = 0
+        self.is_told = True  # has the replica been told of `written_id`?
 
-    def append(self, write_id: int, batches: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Stage an append of the replica's, readable at once, and hold it until `flush`. `headers`: of the batches.
+    def append(self, action: AppendLog) -> None:
+        """Stage exactly what the replica says, readable at once, and hold it until `flush`.
 
-        Raises InvariantError when it does not continue the log.
+        Raises InvariantError for a batch that is not the entry that the replica said, or that does not continue the log.
         """
+        batches: list[Any] = []
+        headers = []
+        for term, base_offset, next_offset, data, _ in action.entries:
+            batch: Any = data
+            header = read_header(batch)
+            if (
+                header.base_offset != base_offset
+                or header.leader_epoch != term
+                or base_offset + header.last_offset_delta + 1 != next_offset
+            ):
+                not_as_said(header, term, base_offset, next_offset)
+            batches.append(batch)
+            headers.append(header)
+        self._held.append(self._log.stage_append(batches, headers))
+        self._held_id = action.write_id
+
+    def append_checked(
+        self, write_id: int, batches: Sequence[Buffer], headers: Sequence[BatchHeader]
+    ) -> None:
+        """The same for batches that were held against what the replica said; by `headers` the log is to know them."""
         self._held.append(self._log.stage_append(batches, headers))
         self._held_id = write_id
 
     def write(self, op: "LogOp", write_id: int) -> None:
         """Submit another storage action of the replica, just staged."""
         self.flush()
-        self._submit(op, write_id)
+        self._services.wal.submit(op, partial(self._finished, write_id, self._services.now_s()))
 
     def submit(self, op: "LogOp", callback: "Callback | None" = None) -> None:
         """Submit an operation that the replica need not hear of, just staged."""
@@ -59,27 +87,27 @@ class LogWriter:
         """Submit what is held."""
         if self._held:
             held, self._held = self._held, []
-            submit = self._services.wal.submit
+            services = self._services
+            submit = services.wal.submit
             for op in held[:-1]:
                 submit(op)
-            self._submit(held[-1], self._held_id)
+            submit(held[-1], partial(self._finished, self._held_id, services.now_s()))
 
     def drop(self) -> None:
         """The replica stopped for good: what is held is never written."""
         self._held.clear()
 
-    def _submit(self, op: "LogOp", write_id: int) -> None:
+    def _finished(self, write_id: int, began_s: float, error: AntiphonError | None) -> None:
+        """Writes come back in order; of the last of a group the replica hears once a turn."""
         services = self._services
-        began_s = services.now_s()
-
-        def finished(error: AntiphonError | None) -> None:
-            if error is None:
-                services.metrics.disk_latency.observe(services.now_s() - began_s)
-                self._written(write_id)
-            elif not isinstance(error, DiskFullError):  # that one comes only when the node stops
-                self._failed(error)
-
-        services.wal.submit(op, finished)
+        if error is None:
+            services.metrics.disk_latency.observe(services.now_s() - began_s)
+            self.written_id = write_id
+            if self.is_told:
+                self.is_told = False
+                services.turn.for_shard(self._written)
+        elif not isinstance(error, DiskFullError):  # that one comes only when the node stops
+            self._failed(error)
 
 
 def not_as_said(header: BatchHeader, term: int, base_offset: int, next_offset: int) -> NoReturn:

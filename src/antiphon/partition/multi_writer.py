@@ -205,7 +205,7 @@ class MultiWriterPartition(PartitionBase[MultiWriterReplica]):
         for header, entry in zip(headers, action.entries, strict=True):
             if (header.leader_epoch, header.base_offset, header.next_offset) != (TERM, *entry[3:5]):
                 not_as_said(header, TERM, entry.base_offset, entry.next_offset)
-        self._writer.append(action.write_id, batches, known or headers)
+        self._writer.append_checked(action.write_id, batches, known or headers)
 
     def _note(self, entries: int) -> None:
         """Write the marks down now and then, so that a start reads little of the log."""

@@ -24,7 +24,7 @@ class PartitionReads:
     def __init__(self, host: "Partition") -> None:
         self._host = host
         self.default_isolation = "committed"  # of reads that name none (C7)
-        self._followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
+        self.followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
 
     # -- following the log --------------------------------------------------------------------------------------
 
@@ -35,26 +35,24 @@ class PartitionReads:
         end = host.log.log_end if uncommitted else host.high_watermark
         if offset < end or not host.is_serving:
             return False
-        self._followers[key] = (offset, uncommitted, wake)
+        self.followers[key] = (offset, uncommitted, wake)
         return True
 
     def unfollow(self, key: int) -> None:
         """Forget about it."""
-        self._followers.pop(key, None)
+        self.followers.pop(key, None)
 
     def wake(self, *, committed: bool) -> None:
         """Wake who follows the log: beyond what is committed, or after a commit as far as that goes, too."""
-        if not self._followers:
-            return
         host = self._host
         log_end, high_watermark = host.log.log_end, host.high_watermark
         found = [
             key
-            for key, (offset, uncommitted, _) in self._followers.items()
+            for key, (offset, uncommitted, _) in self.followers.items()
             if offset < (log_end if uncommitted else high_watermark if committed else -1)
         ]
         for key in found:
-            entry = self._followers.pop(key, None)
+            entry = self.followers.pop(key, None)
             if entry is not None:
                 try:
                     entry[2]()
@@ -63,7 +61,7 @@ class PartitionReads:
 
     def wake_all(self) -> None:
         """This replica serves no more: whoever follows it is to ask elsewhere."""
-        followers, self._followers = self._followers, {}
+        followers, self.followers = self.followers, {}
         for _, _, wake in followers.values():
             wake()
 

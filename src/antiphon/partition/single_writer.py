@@ -7,7 +7,7 @@ such a replica.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +18,9 @@ from antiphon.partition import table_shard
 from antiphon.partition.base import PartitionBase
 from antiphon.partition.feeding import Feeding
 from antiphon.partition.live_reports import live_set
-from antiphon.partition.log_writer import not_as_said
 from antiphon.partition.partition import Done
 from antiphon.partition.services import PartitionServices
 from antiphon.partition.status import LOOKS
-from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     Action,
@@ -211,12 +209,13 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
         return self.replica.snapshot_installed(at)
 
     def _take_batch(self, batch: bytearray, records: int) -> None:
-        self._write(self.replica.append_batch(records, batch))
+        self._writer.append(self.replica.append_batch(records, batch))
         self._unsent = True
 
     def table_write(self, request: "TableWrite", done: Done) -> None:
         """See Partition."""
-        if self.clients.is_busy:
+        queue = self.clients.queue
+        if queue.limit and queue.is_busy:
             self.check_writable()
             write = partial(table_shard.write_table, self, request, done)
             size_bytes = table_shard.size_of_write(request)
@@ -230,25 +229,8 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
     # -- actions out of the replica ----------------------------------------------------------------------------
 
     def _append_log(self, action: AppendLog) -> None:
-        self._write(action)
+        self._writer.append(action)
         self._writer.flush()
-
-    def _write(self, action: AppendLog) -> None:
-        """Stage exactly what the replica says."""
-        batches: list[Any] = []
-        headers = []
-        for term, base_offset, next_offset, data, _ in action.entries:
-            batch: Any = data
-            header = read_header(batch)
-            if (
-                header.base_offset != base_offset
-                or header.leader_epoch != term
-                or base_offset + header.last_offset_delta + 1 != next_offset
-            ):
-                not_as_said(header, term, base_offset, next_offset)
-            batches.append(batch)
-            headers.append(header)
-        self._writer.append(action.write_id, batches, headers)
 
     def _truncate_log(self, action: TruncateLog) -> None:
         self._log.warning("log_truncated", to=action.to_offset, log_end=self.log.log_end)

@@ -5,12 +5,14 @@ replica: an event that comes meanwhile waits for the next step. And nobody outsi
 because whoever is told may do anything in turn, such as append to the log whose end the remaining actions rely on. What is
 to be told is noted (`later`) and told when the steps are done (`tell`), in the order in which it was noted.
 
+After a step the replica and its log agree on where the log ends; a step that leaves them apart is an error.
+
 Both queues are bounded by what a step comes to: the actions of one event, and what follows from them.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from antiphon.errors import NotLeaderError, NotReadyError, OverloadedError
 from antiphon.invariants import InvariantError, unreachable
@@ -24,18 +26,30 @@ Event = Callable[..., Sequence[Any]]
 """Returns the actions that follow from it."""
 
 
+class HasEnd(Protocol):
+    """A log, or a replica's idea of it."""
+
+    @property
+    def log_end(self) -> int:
+        """Next offset to write."""
+        ...
+
+
 class Steps:
     """See the module's text. `carry_out` says what is done for an action, by its type.
 
-    `events` are those that wait, with their arguments; whoever steps takes them out.
+    `events` are those that wait, with their arguments; whoever steps takes them out. `news` are functions with their
+    arguments, to be called when the steps are done.
     """
 
-    __slots__ = ("_carry_out", "_telling", "events", "is_acting", "is_stopped", "news")
+    __slots__ = ("_carry_out", "_log", "_replica", "_telling", "events", "is_acting", "is_stopped", "news")
 
-    def __init__(self, carry_out: Mapping[type, Callable[[Any], None]]) -> None:
+    def __init__(self, carry_out: Mapping[type, Callable[[Any], None]], log: HasEnd, replica: HasEnd) -> None:
         self.is_acting = False
         self.is_stopped = False
         self._carry_out = carry_out
+        self._log = log
+        self._replica = replica
         self.events: deque[tuple[Event, tuple[Any, ...]]] = deque()
         self.news: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._telling = False
@@ -61,6 +75,9 @@ class Steps:
                 raise InvariantError(f"an action cannot be refused: {error.message}") from error
         finally:
             self.is_acting = False
+        log_end, said = self._log.log_end, self._replica.log_end
+        if log_end != said and not self.is_stopped:
+            unreachable(f"the log ends at {log_end}, the replica's at {said}")
 
     def queue(self, event: Event, *arguments: Any) -> None:
         """Take an event when the step that is under way is done."""

@@ -113,8 +113,9 @@ class TableShard:
 def write_table(host: "Partition", request: TableWrite, done: Callable[[Any], None]) -> None:
     """Carry out a TableWrite on the leader; see `table.evaluator` for the order of the steps."""
     host.check_writable()
-    table, clients = host.require_table(), host.clients
-    _check_open(host)
+    table, clients = host.table or host.require_table(), host.clients
+    if host.services.is_joining(host.shard_id):
+        raise _joins(host)
     evaluator = table.evaluator
     if evaluator is None:
         raise NotReadyError(f"shard {host.shard_id} has just been elected; retry")
@@ -127,8 +128,10 @@ def write_table(host: "Partition", request: TableWrite, done: Callable[[Any], No
         header = producer_header(
             request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
         )
-        # First: to this log alone, what came before the split is out of order.
-        _check_inherited(table, header)
+        if (
+            request.producer_id >= JOB_ID_MIN
+        ):  # first: to this log alone, what came before the split is out of order
+            _check_inherited(table, header)
         duplicate = host.log.producers.check(header, table=True)
         if duplicate is not None:
             host.services.metrics.duplicates += 1
@@ -177,13 +180,14 @@ def append_effects(
     batch = build_batch(
         evaluation.records,
         base_offset=base,
-        leader_epoch=host.term,
+        leader_epoch=host.replica.term,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         base_sequence=request.sequence,
     )
     clients = host.clients
-    clients.check_size(len(batch))
+    if len(batch) > clients.max_message_bytes:
+        raise clients.too_large(len(batch))
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
     clients.stage(batch, records, base + records, written, timeout_s, done)
@@ -198,12 +202,11 @@ def tell_judge(host: "Partition", appended: Callable[[], None]) -> None:
         host.fail(error)
 
 
-def _check_open(host: "Partition") -> None:
-    """Raise while the shard is being split off another one: it is not part of its table yet."""
-    if host.services.is_joining(host.shard_id):
-        raise NotReadyError(
-            f"shard {host.shard_id} is being split off another one and does not serve yet; retry"
-        )
+def _joins(host: "Partition") -> NotReadyError:
+    """The error while the shard is being split off another one: it is not part of its table yet."""
+    return NotReadyError(
+        f"shard {host.shard_id} is being split off another one and does not serve yet; retry"
+    )
 
 
 def _check_inherited(table: TableShard, header: BatchHeader) -> None:
@@ -212,7 +215,7 @@ def _check_inherited(table: TableShard, header: BatchHeader) -> None:
     Raises AlreadyAppliedError, ProducerFencedError, ReplayConflictError, OutOfOrderSequenceError.
     """
     inherited = table.inherited
-    if inherited is None or header.producer_id < JOB_ID_MIN:
+    if inherited is None:
         return
     if (
         inherited.last_batch(header.producer_id) is not None
@@ -276,7 +279,8 @@ def _consistently(
     done: Callable[[Any], None],
 ) -> None:
     host.services.metrics.table_reads += 1
-    _check_open(host)
+    if host.services.is_joining(host.shard_id):
+        raise _joins(host)
     if consistency == "linearizable":
         host.check_serving()
         host.clients.when_confirmed(0, READ_TIMEOUT_S, read, done)

@@ -15,7 +15,7 @@ _ACTIONS: Final = (
     ClusterPlant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
-        (Edit(PartitionBase, "_tell_written", "self._written_id)", "self.replica.log.write_id)"),),
+        (Edit(PartitionBase, "_tell_written", "writer.written_id)", "self.replica.log.write_id)"),),
         options=CALM,
     ),
     ClusterPlant(
@@ -32,7 +32,7 @@ _ACTIONS: Final = (
             Edit(
                 PartitionBase,
                 "_commit",
-                "self._steps.later(self.clients.committed, high_watermark)",
+                "self._steps.news.append((self.clients.committed, (high_watermark,)))",
                 "self.clients.committed(high_watermark)",
             ),
             Edit(
@@ -61,7 +61,7 @@ _ANSWERS: Final = (
             Edit(
                 PartitionBase,
                 "_commit",
-                "    self._steps.later(self.clients.committed, high_watermark)\n",
+                "    self._steps.news.append((self.clients.committed, (high_watermark,)))\n",
                 "    self._steps.news.appendleft((self.clients.committed, (high_watermark,)))\n",
             ),
         ),
