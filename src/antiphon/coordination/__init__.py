@@ -1,1 +1,1 @@
-"""Pure cluster coordination: metadata as a state machine, placement, shard election."""
+"""Pure cluster coordination: metadata as a state machine, placement of replicas, election of leaders."""

@@ -1,4 +1,4 @@
-"""What the coordinator asks its surroundings to do; carried out at once and in the order of the list."""
+"""The actions that the coordinator returns. The node carries them out at once and in the order of the list."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class SendTo:
-    """Send the messages to a node, in order, after the metadata that is committed by now. They may get lost."""
+    """Send the messages to a node, in order, after the metadata that is committed so far. Messages may be lost."""
 
     to: NodeId
     messages: tuple[AnyMessage, ...]
@@ -30,7 +30,7 @@ class SendTo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of the request with this token. Everything it says is committed."""
+    """The outcome of the request with this token. Everything in it is committed."""
 
     token: int
     result: CommandDone | ProducerIdBlock | AntiphonError
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """The committed metadata is at `version` now: push it to the nodes before anything that follows is sent."""
+    """The committed metadata is now at `version`: push it to the nodes before the actions that follow are sent."""
 
     version: int
 

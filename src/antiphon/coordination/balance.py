@@ -1,8 +1,8 @@
-"""Plans: which nodes should hold which shards, as goals for shards that live already. Pure functions of the state.
+"""Plans which nodes should hold which shards, as goals for existing shards. Pure functions of the state.
 
-Every plan counts what is meant to be, not what is: a shard that is on its way counts where it is going. A node that is
-draining or dead gets nothing new. Of equal choices the same one is taken every time, whatever order things were found in.
-The number of moves is the smallest that evens out: one is made only from a node that has too many to one that has too few.
+A plan counts where shards are going, not where they are. A draining or dead node receives nothing new. Of equal choices
+a plan always takes the same one, whatever the order of its inputs. The number of moves is the smallest that evens out
+the counts: a move goes only from a node with too many to a node with too few.
 """
 
 import heapq
@@ -25,13 +25,13 @@ def takes_replicas(state: ClusterState) -> list[NodeId]:
 
 
 def named(state: ClusterState, shard_id: int) -> str:
-    """The shard as people know it: topic/index."""
+    """The shard's name for people: topic/index."""
     record = state.shards[shard_id]
     return f"{state.names.get(record.topic_id, 'a topic')}/{record.meta.index}"
 
 
 class Loads:
-    """What nodes carry while a plan is made: the least loaded one is found in logarithmic time."""
+    """Replica and leader counts of nodes while a plan is made. The least loaded node is found in logarithmic time."""
 
     def __init__(self, loads: Iterable[NodeLoad]) -> None:
         self.replicas: dict[NodeId, int] = {}
@@ -71,7 +71,7 @@ class Loads:
             heapq.heappush(self._heap, (self.replicas[node], node))
 
     def put_first(self, goal: Goal, leader: NodeId) -> Goal:
-        """The goal with its leader-to-be first: who leads now if it stays, else who is to lead least."""
+        """The goal with its future leader first: the present leader if it stays, else the node that will lead least."""
         if leader in goal:
             first = leader
         else:
@@ -82,9 +82,10 @@ class Loads:
 
 
 def with_replicas(state: ClusterState, shards: Iterable[int], replicas: int) -> dict[int, Goal]:
-    """Goals that give each shard this many replicas: grown onto the least loaded nodes, shrunk on the most loaded ones.
+    """Goals that give each shard this many replicas: added on the least loaded nodes, removed from the most loaded
+    ones.
 
-    The leader stays. Who is dead or draining goes first. Raises InvalidRequestError where there are too few nodes.
+    The leader stays. Dead or draining members are removed first. Raises InvalidRequestError if there are too few nodes.
     """
     loads = Loads.of(state)
     goals: dict[int, Goal] = {}
@@ -115,7 +116,7 @@ def with_replicas(state: ClusterState, shards: Iterable[int], replicas: int) -> 
 
 
 def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[int, Goal]:
-    """Goals that put every replica of a node elsewhere. Raises InvalidRequestError, naming what has nowhere to go."""
+    """Goals that move every replica off a node. Raises InvalidRequestError that names a shard without another place."""
     loads = Loads.of(state)
     goals: dict[int, Goal] = {}
     for shard_id in state.shards_on.get(node, ()):
@@ -145,7 +146,7 @@ def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[
 
 
 def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId, must_stay: MayLose) -> Goal:
-    """The goal that puts `to_node` in the place of `from_node`. Raises InvalidRequestError."""
+    """The goal that replaces `from_node` by `to_node`. Raises InvalidRequestError."""
     meta = state.shards[shard_id].meta
     aim = meta.aim
     if from_node not in aim and from_node in meta.everybody and to_node in aim:
@@ -179,7 +180,7 @@ def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay:
 
 
 def even_replicas(state: ClusterState, must_stay: MayLose) -> dict[int, Goal]:
-    """Goals that even out replicas over the nodes that take any, by the fewest moves; a leader is moved last."""
+    """Goals that even out replicas over the nodes that accept any, with the fewest moves; a leader is moved last."""
     loads = Loads.of(state)
     if len(loads.replicas) < 2:
         return {}
@@ -237,10 +238,11 @@ def _take_shard(
 def even_leaders(
     state: ClusterState, may_move: Callable[[ShardMeta], bool], goals: dict[int, Goal]
 ) -> dict[int, Goal]:
-    """Goals that even out leaderships by the fewest elections; `goals` are planned already, and their shards left alone.
+    """Goals that even out leaderships with the fewest elections. `goals` are already planned; their shards are not
+    touched.
 
-    A leadership goes only to a node that keeps up. Where no single one can go from a node with too many to one with too
-    few, it is passed along a chain of nodes.
+    A leadership goes only to a node that keeps up. If no single move from a node with too many to a node with too few
+    is possible, leaderships are passed along a chain of nodes.
     """
     counts: dict[NodeId, int] = dict.fromkeys(takes_replicas(state), 0)
     edges: dict[NodeId, dict[NodeId, dict[int, None]]] = {node: {} for node in counts}

@@ -1,13 +1,13 @@
-"""The coordinator: which nodes are alive, who leads which shard, what topics there are. Pure: events in, actions out.
+"""The coordinator: which nodes are alive, who leads which shard, which topics exist. Pure: events in, actions out.
 
-It runs where the leader of `__cluster` is, from the moment that leader is ready until it leads no more, and is then thrown
-away: its successor starts from the committed state. Two rules keep that safe whatever the moment:
+It runs on the leader of `__cluster`, from the moment that leader is ready until it leads no more, and is then
+discarded. Its successor starts from the committed state. Two rules make this safe at any moment:
 
-* decided, then committed, then spoken: a term, a candidate, a leader, an answer leaves this object only after the record
-  that says so is committed;
-* a successor never continues an election, it begins one in a higher term.
+* decide, commit, then speak: a term, a candidate, a leader or an answer leaves this object only after the record that
+  says so is committed;
+* a successor never continues an election: it begins one in a higher term.
 
-Every method returns the actions to carry out, in order. Times are milliseconds of a clock that never goes back.
+Every method returns the actions to carry out, in order. Times are milliseconds of a monotonic clock.
 """
 
 from collections.abc import Callable
@@ -110,7 +110,7 @@ class _Creation:
 
 
 class Coordinator:
-    """One leadership of `__cluster`; see the module's text."""
+    """One leadership of `__cluster`; see the module docstring."""
 
     def __init__(self, config: CoordinatorConfig, state: ClusterState) -> None:
         self._config = config
@@ -139,12 +139,12 @@ class Coordinator:
 
     @property
     def model(self) -> ClusterState:
-        """The newest state that has been decided; it may not be committed yet."""
+        """The newest decided state; it may not be committed yet."""
         return self._model
 
     @property
     def elections_open(self) -> int:
-        """Shards whose election is going on."""
+        """Shards with an open election."""
         return len(self._elections)
 
     @property
@@ -160,7 +160,7 @@ class Coordinator:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int, lost: tuple[NodeId, ...] = ()) -> list[Action]:
-        """Take over: elect what has no leader; `lost` are nodes that cannot be reached right now."""
+        """Take over: elect leaders for shards without one. `lost` are nodes that cannot be reached right now."""
         self._now_ms = now_ms
         if self._model.cluster is None:
             self._ledger.put_cluster(ClusterRecord(self._config.cluster_id))
@@ -180,7 +180,7 @@ class Coordinator:
         return self._ledger.flush()
 
     def tick(self, now_ms: int) -> list[Action]:
-        """Time has passed; call every 50 ms or so. Costs what has changed."""
+        """Time has passed; call it about every 50 ms. Its cost depends on what has changed."""
         self._now_ms = now_ms
         if self._assembly_ends_ms is not None and now_ms >= self._assembly_ends_ms:
             self._assembly_ends_ms = None
@@ -193,7 +193,7 @@ class Coordinator:
         return self._ledger.flush()
 
     def committed(self, token: int, version: int, now_ms: int) -> list[Action]:
-        """The proposal with this token is committed, the log's watermark is `version`: speak of it."""
+        """The proposal with this token is committed and the log's high watermark is `version`: send what depends on it."""
         self._model.version = max(self._model.version, version)
         self._ledger.act(MetadataChanged(version))
         batch = self._ledger.committed(token, version)
@@ -222,7 +222,7 @@ class Coordinator:
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def register(self, token: int, request: Register, now_ms: int) -> list[Action]:
-        """A process names itself; answered with CommandDone when that is committed."""
+        """A process registers; it is answered with CommandDone when that is committed."""
         node = request.node
         try:
             arrival = classify(self._model, self._config.cluster_id, request)
@@ -245,7 +245,7 @@ class Coordinator:
         return self._ledger.flush()
 
     def heartbeat(self, request: Heartbeat, now_ms: int) -> tuple[bool, list[Action]]:
-        """A node is alive. False: this process is not counted as alive, it must register."""
+        """A node is alive. False: this process does not count as alive and must register."""
         known = self._model.nodes.get(request.node_id)
         if known is None or not known.alive or known.incarnation != request.incarnation:
             return False, []
@@ -253,19 +253,19 @@ class Coordinator:
         return True, self.live_sets(request.node_id, request.live, now_ms)
 
     def live_sets(self, sender: NodeId, reports: tuple[LiveSet, ...], now_ms: int) -> list[Action]:
-        """What a leader's node says about the followers of its shards."""
+        """A leader's node reports the followers of its shards."""
         for report in reports:
             self._elections.live_set(sender, report, now_ms)
             self._changes.live_set(sender, report, now_ms)
         return self._ledger.flush()
 
     def split_report(self, sender: NodeId, report: SplitReport) -> list[Action]:
-        """What a leader's node says about the split of its shard."""
+        """A leader's node reports on the split of its shard."""
         self._splits.report(sender, report)
         return self._ledger.flush()
 
     def node_lost(self, node: NodeId, now_ms: int) -> list[Action]:
-        """The node's connection was refused or reset: it is not there now."""
+        """The node's connection was refused or reset: the node is down at this moment."""
         self._lose(node, now_ms)
         return self._ledger.flush()
 
@@ -303,7 +303,7 @@ class Coordinator:
     # -- replicas' answers ----------------------------------------------------------------------------------------
 
     def receive(self, sender: NodeId, message: AnyMessage, now_ms: int) -> list[Action]:
-        """A replica's answer; messages that are not for the coordinator are refused by an invariant."""
+        """A replica's answer. Messages that are not for the coordinator break an invariant."""
         match message:
             case NewTermReply():
                 self._elections.promise(sender, message, now_ms)
@@ -323,7 +323,7 @@ class Coordinator:
     # -- commands -------------------------------------------------------------------------------------------------
 
     def command(self, token: int, request: CommandRequest) -> list[Action]:
-        """A client's request; answered when it is committed and, where shards need leaders, when those lead."""
+        """A client's request. It is answered when it is committed and, if shards need leaders, when those lead."""
         try:
             if self._waiting >= COMMANDS_WAITING_MAX:
                 raise OverloadedError(f"{self._waiting} commands are waiting for leaders already")
@@ -369,7 +369,7 @@ class Coordinator:
         return self._member_commands.set_replicas(altered, request.replicas, goals), []
 
     def _check_assembled(self) -> None:
-        """A topic that is made while the first nodes are still arriving would be stuck with fewer replicas than meant."""
+        """Refuse: a topic created while the first nodes are still registering would keep fewer replicas than intended."""
         if self._assembly_ends_ms is not None:
             here = sum(1 for node in self._model.nodes.values() if node.alive)
             raise NotReadyError(
@@ -439,7 +439,9 @@ class Coordinator:
             raise UnavailableError(f"node {wanted} is not alive")
 
     def _transfer(self, token: int, meta: ShardMeta, wanted: NodeId) -> None:
-        """Ask the leader of a shard whose replicas vote to hand over; answered when `wanted` says that it leads."""
+        """Ask the leader of a shard whose replicas vote to transfer leadership; answered when `wanted` reports that it
+        leads.
+        """
         if not has_leader(meta):
             raise UnavailableError(
                 f"shard {meta.shard_id} has no leader that could hand over: its replicas vote"
@@ -535,7 +537,7 @@ class Coordinator:
     def _answer_transfers(
         self, shard_id: int, leader: NodeId | None, result: CommandDone | AntiphonError
     ) -> None:
-        """Answer who waits for this leader; None: everybody who waits."""
+        """Answer the requests that wait for this leader; None: all of them."""
         waiting = self._transfers.pop(shard_id, [])
         left = [one for one in waiting if leader is not None and one[1] != leader]
         if left:

@@ -1,12 +1,12 @@
-"""One election of one shard: who has promised the term, and who may lead.
+"""One election of one shard: which replicas have promised the term, and which may lead.
 
-A majority of the ensemble that has durably promised the term intersects every set that could have committed an entry in an
-earlier one, so the best log among its promises has every committed entry (S0.17); where commits go by the live replica
-set, each of its members has (S3.24). `fences` says which promises are enough. Two kinds of promise are no evidence of what
-was committed and are not counted: a damaged log's, and that of a member whose disk was replaced.
+A majority of the ensemble that has durably promised the term intersects every set that could have committed an entry in
+an earlier term. So the best log among its promises has every committed entry (S0.17). If commits use the live set, each
+of its members has every committed entry (S3.24). `fences` says which promises are enough. Two kinds of promise are no
+evidence of what was committed and do not count: that of a damaged log, and that of a member whose disk was replaced.
 
-Of those that may lead the longest log is asked first (smallest lag, S3.9). Whoever does not lead when asked is not asked
-again in this series (S3.15); an operator may name somebody else.
+Of the replicas that may lead, the one with the longest log is asked first (smallest lag, S3.9). A candidate that does
+not lead when asked is not asked again in this series (S3.15). An operator may name another one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -52,23 +52,23 @@ class Election:
         }
 
     def able(self, record: ShardRecord, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
-        """Those who may lead by these votes, whether or not they failed to before."""
+        """The members that may lead by these votes, whether or not they failed before."""
         found = list(votes) if self.unclean else electable(record.meta, votes)
         return found if self.only is None else [node for node in found if node == self.only]
 
     def awaited(self, meta: ShardMeta) -> tuple[NodeId, ...]:
-        """Whose promises could still matter."""
+        """The members whose promises could still matter."""
         return meta.live if meta.fence == Fence.LIVE and not self.unclean else voting(meta)
 
     def damaged(self) -> set[NodeId]:
-        """Members that promised and said that their log has lost something."""
+        """Members that promised and reported that their log has lost entries."""
         return {node for node, reply in self.replies.items() if reply.damaged}
 
     def heads(self, record: ShardRecord) -> tuple[tuple[NodeId, EntryId], ...]:
-        """What the candidate is told about the others that promised, in the order of the ensemble.
+        """The log ends of the other promising members, for the candidate, in the order of the ensemble.
 
-        A damaged log is to be refetched from its start. Members with a longer log than the candidate's are left out: a
-        replica refuses to lead over a better one, and those are given to it as followers once it leads.
+        A damaged log is to be fetched again from its start. Members with a longer log than the candidate's are left
+        out, because a replica refuses to lead over a better log; they are given to the leader as followers later.
         """
         if self.candidate is None:
             return ()
@@ -77,7 +77,7 @@ class Election:
         return tuple((node, head) for node, head in heads if node != self.candidate and head <= own)
 
     def become_leader(self, record: ShardRecord) -> BecomeLeader:
-        """What the candidate is told, by the record that names it."""
+        """The message to the candidate, by the record that names it."""
         meta = record.meta
         return BecomeLeader(
             self.shard_id,
@@ -93,7 +93,7 @@ class Election:
 
 
 def known_head(reply: NewTermReply) -> EntryId:
-    """How far a replica's log can be relied on."""
+    """The end of a replica's log, as far as it is reliable."""
     return EMPTY if reply.damaged else reply.head
 
 
@@ -103,9 +103,9 @@ def choose_leader(
     votes: Mapping[NodeId, EntryId],
     led_by: Callable[[NodeId], int],
 ) -> NodeId | None:
-    """The member to promote, or None when all that may lead have failed to.
+    """The member to promote, or None if all that may lead have failed.
 
-    Ties go to the preferred leader while the shard is empty, and to whoever leads least after that.
+    Ties go to the preferred leader while the shard is empty, and later to the node that leads least.
     """
     ensemble = voting(record.meta)
     able = election.able(record, votes)
@@ -127,7 +127,7 @@ def _least_loaded(
 
 
 def appointed(record: ShardRecord, wanted: NodeId | None) -> NodeId:
-    """Who is to lead where leaders are appointed by hand: the last one that was, at first the first of the ensemble."""
+    """The leader of a shard with manual appointment: the last appointed one, at first the first of the ensemble."""
     if wanted is not None:
         return wanted
     last = record.appointed
@@ -137,13 +137,13 @@ def appointed(record: ShardRecord, wanted: NodeId | None) -> NodeId:
 def may_be_unclean(
     meta: ShardMeta, options: Replication, only: NodeId | None, is_alive: Callable[[NodeId], bool]
 ) -> bool:
-    """Is anybody there, with leave to lead without all that was committed (S3.18)?"""
+    """Is a member available that may lead without everything that was committed (S3.18)?"""
     able = meta.ensemble if only is None else (only,)
     return options.unclean and meta.fence != Fence.MAJORITY and any(is_alive(node) for node in able)
 
 
 def can_commit(meta: ShardMeta, options: Replication, there: Collection[NodeId]) -> bool:
-    """Could a leader commit anything with those that are there, by a rule that counts voters?"""
+    """Could a leader commit anything with these nodes, under a rule that counts voters?"""
     return all(
         sum(node in there for node in each)
         >= min(majority(each), acknowledgements(options.commit, len(each)))

@@ -1,15 +1,15 @@
-"""All elections that are going on: from a lost leader to a new one that answers, a shard at a time, any number at once.
+"""All open elections: from a lost leader to a new one that answers, one shard at a time, any number at once.
 
     Online --leader lost--> Election --fence met, best chosen--> CandidateFound --it leads--> Online             (S3.8-S3.14)
        every state --too few left to meet the fence--> Offline --enough back--> Election
     CandidateFound --no answer--> Election, the next candidate; none left --> Offline for a while                     (S3.15)
 
-Each arrow is a record of `__cluster` first; only when that is committed is it spoken (`Elections.committed`). So a
-coordinator that dies at any point leaves behind a term that nobody leads in yet, or a leader that the log names, and its
-successor can always go on by electing in a higher term.
+Each arrow is first a record of `__cluster`; messages are sent only when the record is committed
+(`Elections.committed`). So a coordinator that dies at any point leaves a term that nobody leads in yet, or a leader
+that the log names. Its successor can always elect in a higher term.
 
-What a fence is and whom it lets lead is in `fences`, the recorded live sets are in `live_sets`; shards that choose for
-themselves, by vote or because every replica writes, are handed on to `self_led`.
+`fences` says what a fence is and whom it lets lead. `live_sets` has the recorded live sets. Shards that choose their
+own leader, by vote or because every replica writes, are handled by `self_led`.
 """
 
 from typing import Literal
@@ -54,7 +54,7 @@ _Kind = Literal["resend", "grace", "promote", "pause"]
 
 
 class Elections:
-    """Starts, drives and ends elections; decides on `ledger.model`, speaks when told that a decision is committed."""
+    """Starts, drives and ends elections. It decides on `ledger.model` and sends messages once a decision is committed."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.followers = Followers(ledger)
@@ -90,13 +90,13 @@ class Elections:
         ordered: bool = False,
         waited: bool = False,
     ) -> None:
-        """Elect in a new term, or take the shard offline when too few members are there to ask.
+        """Elect in a new term, or take the shard offline if too few members are available.
 
         Args:
-            shard_id: which.
-            wanted: who is to lead, if the promises allow it.
+            shard_id: the shard.
+            wanted: the node that should lead, if the promises allow it.
             above: the term will be above this one.
-            ordered: an operator asks: where leaders are appointed, anybody may be (C4); unclean needs no waiting.
+            ordered: an operator asks: with manual appointment any member may lead (C4); an unclean election does not wait.
             waited: live members had their time to come back (C10).
         """
         record = self._model.shards[shard_id]
@@ -126,7 +126,7 @@ class Elections:
         self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE, fence=meta.fence)
 
     def forget(self, shard_id: int) -> None:
-        """Drop what is going on for the shard."""
+        """Drop the shard's open election."""
         election = self._open.pop(shard_id, None)
         if election is not None and election.candidate is not None:
             self._promised_to_lead[election.candidate] -= 1
@@ -142,7 +142,7 @@ class Elections:
         self._pauses.pop(shard_id, None)
 
     def resume(self, now_ms: int) -> None:
-        """Take over from a coordinator that is gone: finish what it left open, leave alone what works."""
+        """Take over from another coordinator: finish what it left open, leave alone what works."""
         self._now_ms = now_ms
         for shard_id, record in list(self._model.shards.items()):
             meta = record.meta
@@ -159,7 +159,7 @@ class Elections:
                 self.begin(shard_id)
 
     def _leave_out_the_dead(self, record: ShardRecord) -> None:
-        """Members that were lost while nobody coordinated are not live."""
+        """Remove members from the live set that were lost while nobody coordinated."""
         meta = record.meta
         dead = tuple(node for node in meta.live if not self._model.is_alive(node))
         if dead and meta.fence == Fence.LIVE:
@@ -168,7 +168,7 @@ class Elections:
             self._set(record, live=tuple(node for node in meta.live if node not in dead))
 
     def options_changed(self, topic: TopicMeta) -> None:
-        """A topic's settings were changed: shards whose terms go by the wrong rule now get a new one, a few at a time."""
+        """A topic's settings were changed: shards whose terms use the wrong rule now get a new term, a few at a time."""
         for shard_id in list(self._model.shards_of[topic.topic_id]):
             record = self._model.shards[shard_id]
             if is_self_led(self.options_of(record)):
@@ -179,7 +179,7 @@ class Elections:
                 self._rules.check(record)
 
     def node_lost(self, node: NodeId, now_ms: int) -> None:
-        """The node was just marked as not alive: elect wherever it led, do without it elsewhere (S3.7)."""
+        """The node was just marked as dead: elect where it led, and do without it elsewhere (S3.7)."""
         self._now_ms = now_ms
         for shard_id in list(self._model.shards_on.get(node, ())):
             record = self._model.shards[shard_id]
@@ -211,9 +211,10 @@ class Elections:
             self._set(record, live=tuple(member for member in meta.live if member != node))
 
     def node_returned(self, node: NodeId, *, restarted: bool, disk_replaced: bool) -> None:
-        """The node was just marked as alive, or has a new process: elect what waited for it, or what it no longer leads.
+        """The node was just marked as alive, or has a new process: elect in shards that waited for it or that it led
+        before.
 
-        Where its disk was replaced, its promises are no evidence until a leader of a new term has brought it up to date.
+        If its disk was replaced, its promises are no evidence until a leader of a new term has brought it up to date.
         """
         for shard_id in list(self._model.shards_on.get(node, ())):
             record = self._model.shards[shard_id]
@@ -245,7 +246,7 @@ class Elections:
             self._set(record, live=tuple(member for member in meta.live if member != node))
 
     def _distrust(self, record: ShardRecord, node: NodeId) -> ShardRecord:
-        """What the member held and promised is gone with its disk."""
+        """The member's entries and promises were lost with its disk."""
         meta = record.meta
         if meta.fence != Fence.MAJORITY:
             meta = live_sets.without(meta, (node,))
@@ -273,7 +274,7 @@ class Elections:
                 self._ledger.send(node, NewTerm(shard_id, election.term))
 
     def committed(self, record: ShardRecord, now_ms: int) -> None:
-        """A shard's after-image is committed: say what follows from it, unless it is out of date already."""
+        """A shard's after-image is committed: send what follows from it, unless it is out of date."""
         shard_id = record.meta.shard_id
         election = self._open.get(shard_id)
         if election is None:
@@ -298,7 +299,9 @@ class Elections:
         self._timers.add(now_ms + wait_ms + self._backlog_ms(), ("resend", election))
 
     def _send_become_leader(self, election: Election, record: ShardRecord, now_ms: int) -> None:
-        """Tell the candidate to lead with what is committed in `record`; later changes reach it as any leader."""
+        """Tell the candidate to lead with the members committed in `record`; it receives later changes as any leader
+        does.
+        """
         candidate = election.candidate
         if candidate is None:
             return
@@ -368,10 +371,11 @@ class Elections:
         self._set(record, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence)
 
     def stale(self, sender: NodeId, shard_id: int, term: int) -> None:
-        """A replica refused something: it knows a higher term than was ever decided here, or it does not (any more) lead.
+        """A replica refused a message: it knows a higher term than was ever decided here, or it does not lead (any
+        more).
 
-        A candidate that was restarted in between refuses to lead in this term, a leader that was refuses to feed. They get a
-        new term at once, but who keeps refusing waits for the time-out.
+        A candidate that was restarted meanwhile refuses to lead in this term. A former leader refuses to send entries
+        to a follower. They get a new term at once; a replica that keeps refusing waits for the time-out.
         """
         record = self._model.shards.get(shard_id)
         if record is None or term < record.meta.term or is_self_led(self.options_of(record)):
@@ -387,10 +391,10 @@ class Elections:
                 self.begin(shard_id)
 
     def live_set(self, sender: NodeId, report: LiveSet, now_ms: int) -> None:
-        """A leader's word on its followers: who keeps up is trusted again, whom it does not know is brought back.
+        """A leader reports its followers: a member that keeps up is trusted again, an unknown member is brought back.
 
-        Where commits go by the live set it is a proposal, and may come from a candidate: it becomes ready only when enough
-        are live.
+        If commits use the live set, the report is a proposal. A candidate may also send one: it becomes ready only when
+        enough members are live.
         """
         record = self._model.shards.get(report.shard_id)
         if record is None:
@@ -423,7 +427,7 @@ class Elections:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Repeat, decide without those who are late, and give up on candidates that do not answer (S3.15)."""
+        """Repeat messages, decide without late members, and give up on candidates that do not answer (S3.15)."""
         self._now_ms = now_ms
         for kind, election in self._timers.due(now_ms, TIMERS_PER_TICK):
             shard_id = election.shard_id
@@ -449,7 +453,7 @@ class Elections:
         self.followers.tick(now_ms)
 
     def _pause(self, shard_id: int, wait_ms: int) -> None:
-        """Try again after a while, if nothing happens before."""
+        """Try again after a while, unless something happens before."""
         if shard_id not in self._pauses:
             mark = self._pauses[shard_id] = Election(shard_id, 0)
             self._timers.add(self._now_ms + wait_ms, ("pause", mark))
@@ -457,7 +461,7 @@ class Elections:
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _decide(self, election: Election, now_ms: int) -> None:
-        """Choose when all that are alive have promised, or enough have and the others had their time."""
+        """Choose when all members that are alive have promised, or when enough have and the others had their time."""
         record = self._model.shards[election.shard_id]
         waiting = any(
             node not in election.replies and self._model.is_alive(node)
@@ -498,7 +502,7 @@ class Elections:
     def _found(
         self, election: Election, record: ShardRecord, votes: dict[NodeId, EntryId], candidate: NodeId
     ) -> None:
-        """Record the candidate, and with it the live set that its term begins with."""
+        """Record the candidate, and with it the live set at the beginning of its term."""
         meta = record.meta
         wants_live = self.options_of(record).is_live and not meta.outgoing
         election.by_live = meta.fence == Fence.LIVE or wants_live
@@ -513,7 +517,7 @@ class Elections:
         )
 
     def _nobody(self, election: Election, record: ShardRecord) -> None:
-        """Everybody answered, and nobody may lead: too few remember everything."""
+        """All answered, and none may lead: too few remember everything."""
         self.forget(election.shard_id)
         if election.only is not None and election.only != appointed(record, None):
             self.begin(election.shard_id)  # who was to take over could not: back to who led
@@ -527,7 +531,7 @@ class Elections:
         self._take_offline(record)
 
     def _backlog_ms(self) -> int:
-        """Nobody is late while its answer may lie unread: so long the answers of all open elections may take."""
+        """How long the answers of all open elections may take to process: no member counts as late before that."""
         return len(self._open) // OPEN_PER_MS
 
     def _leadership(self, node: NodeId) -> int:
@@ -540,7 +544,7 @@ class Elections:
         return election.by_live and election.candidate is not None
 
     def _take_offline(self, record: ShardRecord, fence: str | None = None) -> None:
-        """Nobody leads. A live set that elections must go by stays as it is."""
+        """Nobody leads. A live set that elections depend on stays as it is."""
         fence = record.meta.fence if fence is None else fence
         live = () if fence == Fence.MAJORITY else record.meta.live
         self._set(record, status=ShardStatus.OFFLINE, leader=ABSENT_NODE, live=live, fence=fence)

@@ -1,15 +1,17 @@
-"""What an election has to intersect, so that whoever is elected has everything that was ever committed.
+"""The set that an election must intersect, so that the new leader has everything that was ever committed.
 
-* `majority`: a majority of the voters has promised (and one of the outgoing voters, while there are any); whoever has a log
-  that a majority of each set does not exceed may lead (S0.17, S1.27);
-* `live`: one member of the recorded live replica set is enough, for each holds all that was committed (S3.9, S3.24);
-* `both`: a majority, and a live member; a log may lead that a majority does not exceed and that reaches a live member's.
+* `majority`: a majority of the voters has promised (and one of the outgoing voters, while there are any). A replica may
+  lead if a majority of each set does not have a better log (S0.17, S1.27).
+* `live`: the promise of one member of the recorded live set is enough, because each of them holds everything that was
+  committed (S3.9, S3.24).
+* `both`: a majority, and a live member. A replica may lead if a majority does not have a better log and its own log
+  reaches a live member's.
 
-The last is for the time in which a shard changes from one rule to the other: what is committed may be held by a majority or
-by the live replica set, and nobody knows by which. To reach one live member's log is enough: that holds everything that
-the live rule committed, and of two logs the one with the greater entry id has what the other has committed.
+`both` is for the time in which a shard changes from one rule to the other. What is committed may then be held by a
+majority or by the live set, and nobody knows by which. Reaching one live member's log is enough: it holds everything
+that the live rule committed, and of two logs the one with the greater entry id has what the other has committed.
 
-All functions are pure; `votes` are promises that count, with the ids of the logs behind them.
+All functions are pure. `votes` are promises that count, with the ids of the logs behind them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +24,7 @@ from antiphon.replication.messages import NodeId
 
 
 class Fence(StrEnum):
-    """The words of `ShardMeta.fence`."""
+    """The values of `ShardMeta.fence`."""
 
     MAJORITY = "majority"
     LIVE = "live"
@@ -30,12 +32,12 @@ class Fence(StrEnum):
 
 
 def voting_sets(meta: ShardMeta) -> tuple[tuple[NodeId, ...], ...]:
-    """The sets that must each agree: the voters, and those before them while a change is under way (S0.2)."""
+    """The sets that must each agree: the voters, and the outgoing voters while a change is under way (S0.2)."""
     return (meta.ensemble, meta.outgoing) if meta.outgoing else (meta.ensemble,)
 
 
 def voting(meta: ShardMeta) -> tuple[NodeId, ...]:
-    """Everybody whose promise may count, each once, voters first."""
+    """All members whose promise may count, each once, voters first."""
     if not meta.outgoing:
         return meta.ensemble
     return (*meta.ensemble, *(node for node in meta.outgoing if node not in meta.ensemble))
@@ -56,14 +58,15 @@ def can_be_met(meta: ShardMeta, nodes: Collection[NodeId]) -> bool:
 
 
 def least_promises(meta: ShardMeta) -> int:
-    """With fewer it is no use to look at them."""
+    """The fewest promises that can be enough."""
     return 1 if meta.fence == Fence.LIVE else majority(meta.ensemble)
 
 
 def electable(meta: ShardMeta, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
-    """The members that may lead by these promises, in the order of the ensemble; empty while they are not enough.
+    """The members that may lead by these promises, in the order of the ensemble; empty while the promises are not
+    enough.
 
-    A member that is on its way out leads only when none of the voters could: then what it has is not yet with them.
+    An outgoing member leads only if none of the voters could: the voters then do not have its entries yet.
     """
     if meta.fence == Fence.LIVE:
         return [node for node in meta.ensemble if node in votes and node in meta.live]

@@ -1,8 +1,8 @@
-"""Bringing members back under a running leader (S0.38): fence the member in the leader's term, then tell the leader.
+"""Brings members back under a running leader (S0.38): fences the member in the leader's term, then tells the leader.
 
-A member that was away when its shard's leader was chosen is sent `NewTerm` with the leader's term; its promise goes to the
-leader as `AddFollower`. Either message may get lost, so both are repeated, ever more rarely, until the leader's node reports
-the member among its followers. One object per member that is being brought back; none when all is well.
+A member that was away when its shard's leader was chosen gets `NewTerm` with the leader's term. Its promise goes to the
+leader as `AddFollower`. Either message may be lost, so both are repeated, less and less often, until the leader's node
+reports the member among its followers. There is one object per returning member, and none when all members follow.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Followers:
         return len(self._returns)
 
     def bring_back(self, shard_id: int, node: NodeId, leader: NodeId, now_ms: int, delay_ms: int = 0) -> None:
-        """Fence `node` in the term of `leader` and have it fed, starting after `delay_ms`."""
+        """Fence `node` in the term of `leader` and give it to the leader, starting after `delay_ms`."""
         meta = self._ledger.model.shards[shard_id].meta
         if node == leader or leader == ABSENT_NODE:
             return
@@ -62,9 +62,9 @@ class Followers:
     def promised(
         self, sender: NodeId, reply: NewTermReply, leader: NodeId, now_ms: int, *, known: bool
     ) -> None:
-        """`sender` has promised the term of a shard that is led already: tell the leader.
+        """`sender` has promised the term of a shard that already has a leader: tell the leader.
 
-        When the leader is `known` to have it this is a repeated answer, and telling it once is enough.
+        If the leader is `known` to have the member, this is a repeated answer, and telling the leader once is enough.
         """
         if sender == leader or leader == ABSENT_NODE:
             return
@@ -91,7 +91,7 @@ class Followers:
             self._returns.pop((shard_id, node), None)
 
     def tick(self, now_ms: int) -> None:
-        """Repeat what was not heard of."""
+        """Repeat messages without an answer."""
         for back in self._timers.due(now_ms, REPEATS_PER_TICK):
             if self._returns.get((back.shard_id, back.node)) is back:
                 self._repeat(back, now_ms)

@@ -1,9 +1,9 @@
 """The coordinator's working copy of the metadata: decide on it now, speak when it is committed.
 
-Decisions are made against the newest state that has been decided (`model`), so that two commands in flight cannot both
-take the same name. What they change is gathered and proposed as one batch per event; while a few batches are on their way,
-further changes gather into the next one, so that a burst of replies for hundreds of shards costs a handful of commits. A
-batch that commits is handed back as the list of after-images that may now be spoken of.
+Decisions use the newest decided state (`model`), so two commands in flight cannot both take the same name. The changes
+of one event are proposed as one batch. While a few batches are being committed, further changes collect in the next
+one, so a burst of answers for hundreds of shards costs a handful of commits. A committed batch is returned as a list of
+after-images; messages about them may now be sent.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ PROPOSALS_IN_FLIGHT = 2
 
 @dataclass(slots=True)
 class Batch:
-    """Changes that commit together, and what waits for them."""
+    """Changes that commit together, and the answers that wait for them."""
 
     records: dict[bytes, bytes | None] = field(default_factory=dict)
     shards: dict[int, ShardRecord] = field(default_factory=dict)  # the last after-image of each
@@ -110,7 +110,7 @@ class Ledger:
         self._write(shard_gone(shard_id))
 
     def take(self, counter: str, count: int = 1) -> int:
-        """The first of `count` numbers that nobody else gets; counters begin at 1."""
+        """The first of `count` unused numbers; counters begin at 1."""
         first = self.model.counters.get(counter, 1)
         self.model.counters[counter] = first + count
         self._write(counter_record(counter, first + count))
@@ -124,7 +124,7 @@ class Ledger:
     # -- what goes out ------------------------------------------------------------------------------------------
 
     def send(self, to: NodeId, message: AnyMessage) -> None:
-        """Send when this event is done, together with all else for that node."""
+        """Send the message when this event is done, together with all others for that node."""
         self._mail.setdefault(to, []).append(message)
 
     def answer(self, token: int, result: CommandDone | AntiphonError) -> None:
@@ -140,7 +140,7 @@ class Ledger:
         self._actions.append(action)
 
     def flush(self) -> list[Action]:
-        """What this event has led to."""
+        """The actions that this event has caused."""
         self._propose()
         actions, self._actions = self._actions, []
         for node, messages in self._mail.items():
@@ -156,7 +156,7 @@ class Ledger:
         return len(self._flying)
 
     def committed(self, token: int, version: int) -> Batch:
-        """The oldest proposal is committed; answers who waited for it and returns what it changed."""
+        """The oldest proposal is committed: answer the requests that waited for it, and return what it changed."""
         invariant(
             self._flying and self._flying[0][0] == token,
             f"proposals commit in order, {token} is not the next",

@@ -1,14 +1,14 @@
-"""The recorded live replica set of a shard whose commits go by it: who writes it, and when (S3.6, S3.24-S3.29).
+"""The recorded live set of a shard whose commits depend on it: who writes it, and when (S3.6, S3.24-S3.29).
 
-A leader's voting set in effect is what is recorded together with what it has proposed, so it is never smaller than any set
-that may be recorded by now, and nothing is committed without a member that an election could still rely on. Three
-things keep that true here:
+A leader's voting set in effect is the union of the recorded set and the set that it has proposed. So it is never
+smaller than any set that may be recorded by now, and nothing is committed without a member that an election could still
+rely on. Three rules here keep that true:
 
-* a proposal is taken only if it was made on top of the set that is recorded (`LiveSet.version` is `ShardMeta.live_version`):
-  compare-and-set. Each one that is taken raises the version, and reaches the leader as metadata;
-* the coordinator by itself only ever takes members out: those that are dead, damaged, or back on another disk;
-* in an election the new set is recorded with the candidate, before anybody is told to lead: of those that were live,
-  the ones that promised the term.
+* a proposal is accepted only if it was made on top of the recorded set (`LiveSet.version` is `ShardMeta.live_version`):
+  compare-and-set. Each accepted proposal raises the version and reaches the leader as metadata;
+* the coordinator by itself only removes members: dead ones, damaged ones, and those that are back on another disk;
+* in an election the new set is recorded with the candidate, before anyone is told to lead: those of the old live
+  members that promised the term.
 
 All functions are pure.
 """
@@ -29,14 +29,15 @@ NOT_PROPOSED = -1  # `LiveSet.version` of a report that asks for nothing
 
 
 def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[[NodeId], bool]) -> ShardMeta:
-    """The shard with the leader's proposal, less whom the coordinator knows to be dead; the same object if there is none.
+    """The shard with the leader's proposal, without known dead members; the same object if there is no proposal.
 
-    What is recorded may be smaller than what was proposed: the leader waits for all that it proposed until it is told.
-    Learners that have caught up are named in the report and were not proposed. By now they may be voters, of which the
-    leader has not heard: it does not count them yet.
+    The recorded set may be smaller than the proposed one: the leader counts all that it proposed until it sees the
+    record. Learners that have caught up are named in the report and were not proposed. They may have become voters by
+    now; the leader has not heard of that and does not count them yet.
 
-    A proposal of which nothing is left (it names former members only, which may have come back as learners) is answered
-    with a new number for the same set: its leader would wait for the answer for ever, and for those that it named.
+    Suppose that nothing is left of a proposal: it names only former members, which may have come back as learners. It
+    is answered with a new number for the same set. Otherwise its leader would wait for the answer for ever, and for the
+    members that it named.
     """
     if report.version != meta.live_version:
         return meta
@@ -45,10 +46,10 @@ def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[
 
 
 def vouched_for(meta: ShardMeta, report: LiveSet) -> frozenset[NodeId]:
-    """Who has what is committed, by the word of the leader.
+    """The members that have everything committed, according to the leader.
 
-    A proposal that a later record has overtaken says nothing of those that it names: one may have left since, and be back
-    with nothing. Learners are named for what they hold, and whoever is recorded needs no word.
+    A proposal that a later record has overtaken says nothing of the members that it names: one may have left since, and
+    be back with nothing. Learners are named for what they hold. A recorded member needs no report.
     """
     if report.version in (NOT_PROPOSED, meta.live_version):
         return frozenset(report.live)
@@ -64,10 +65,11 @@ def without(meta: ShardMeta, gone: Collection[NodeId]) -> ShardMeta:
 def of_new_term(
     election: Election, record: ShardRecord, votes: Mapping[NodeId, EntryId], candidate: NodeId
 ) -> ShardMeta:
-    """The fence and the live set to be recorded with the candidate of an election.
+    """The fence and the live set to record with the candidate of an election.
 
-    What the old set is evidence of stays in force: members of the new one were in it, or the candidate has what they have.
-    The first term that goes by the live set starts from all that promised, and by majorities as well until it is ready.
+    The old set stays evidence as long as needed: members of the new set were in it, or the candidate has what they
+    have. The first term under the live rule starts from all members that promised, and also requires majorities until
+    it is ready.
     """
     meta = record.meta
     if not election.by_live:

@@ -1,8 +1,8 @@
-"""Who is alive: nodes register once per process, then send one heartbeat per interval, never one per shard.
+"""Which nodes are alive: a node registers once per process, then sends one heartbeat per interval, never one per shard.
 
-A node is taken for dead after `dead_after_ms` of silence, or at once when its connection is refused or reset. A silence that
-the coordinator slept through itself does not count. The ids in a registration tell three cases apart: the same process, a
-new process on the same disk (it remembers what it promised), and a disk that was replaced (it does not).
+A node counts as dead after `dead_after_ms` of silence, or at once when its connection is refused or reset. Silence
+while the coordinator itself was paused does not count. The ids in a registration distinguish three cases: the same
+process, a new process on the same disk (it remembers its promises), and a replaced disk (it does not).
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Membership:
         self._tick_ms: int | None = None
 
     def start(self, state: ClusterState, now_ms: int) -> None:
-        """A new coordinator hears from nobody at first: give everybody time to find it."""
+        """A new coordinator has heard from nobody: give all nodes time to find it."""
         head_start_ms = max(0, self._silence.after_start_ms - self._silence.dead_after_ms)
         self._last_ms = {node.node_id: now_ms + head_start_ms for node in state.nodes.values() if node.alive}
         self._tick_ms = now_ms
@@ -61,7 +61,7 @@ class Membership:
         self._last_ms.pop(node, None)
 
     def silent(self, now_ms: int) -> list[NodeId]:
-        """Nodes that have been silent for too long; costs what is found."""
+        """Nodes that have been silent for too long. The cost depends on how many are found."""
         asleep_ms = 0 if self._tick_ms is None else now_ms - self._tick_ms
         self._tick_ms = now_ms
         if asleep_ms > self._silence.dead_after_ms // 2:
@@ -116,6 +116,6 @@ def as_alive(node: NodeMeta, alive: bool = True) -> NodeMeta:
 
 
 def arrived(state: ClusterState, node: NodeMeta) -> NodeMeta:
-    """The after-image of a node that registers; what an operator has said of it stays."""
+    """The after-image of a node that registers; an operator's settings for it stay."""
     old = state.nodes.get(node.node_id)
     return msgspec.structs.replace(node, alive=True, draining=old is not None and old.draining)

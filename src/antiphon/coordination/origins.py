@@ -1,8 +1,9 @@
-"""Origin ids of shards that every replica writes, given out where shards are written to the ledger (S4.22).
+"""Origin ids of shards with `writers=multi`, assigned when shards are written to the ledger (S4.22).
 
-The table in `ShardMeta.origins` gets a row for each member on its present disk. It only grows, and a row is committed before
-any node can see it, so no two disks ever write as the same origin, whoever coordinates. A node that registers with another
-disk gets another row at once: its old id, under which it may have numbered entries that it has forgotten, is not used again.
+The table in `ShardMeta.origins` gets a row for each member on its present disk. It only grows, and a row is committed
+before any node can see it. So no two disks ever write as the same origin, whichever node coordinates. A node that
+registers with another disk gets another row at once. Its old id, under which it may have numbered entries that it has
+lost, is not used again.
 """
 
 import msgspec
@@ -20,7 +21,7 @@ def is_multi(topic: TopicMeta) -> bool:
 
 
 def with_origins(state: ClusterState, record: ShardRecord) -> ShardRecord:
-    """The record with a row for every member, where its topic is one that all replicas write."""
+    """The record with a row for every member, if its topic has `writers=multi`."""
     topic = state.topics.get(state.names.get(record.topic_id, ""))
     if topic is None or not is_multi(topic):
         return record

@@ -1,8 +1,9 @@
-"""Where the replicas of new shards go: even, deterministic, leadership spread.
+"""Where the replicas of new shards go: even, deterministic, with leadership spread.
 
-The least loaded nodes take the next shard's replicas; equal loads are ordered by a mix of the load and the node's number, so
-that the members of an ensemble change from round to round and the shards of a lost node find leaders all over the cluster
-instead of on two neighbours. Within an ensemble the node that leads least comes first: it is the preferred leader.
+The least loaded nodes get the next shard's replicas. Equal loads are ordered by a mix of the load and the node's
+number. So the members of an ensemble change from round to round, and the shards of a lost node find leaders all over
+the cluster and not on two neighbours. Within an ensemble the node that leads least comes first: it is the preferred
+leader.
 """
 
 import heapq

@@ -1,8 +1,9 @@
-"""How a topic is replicated: the options of the five documents (C1-C14), the profiles that bundle them, and what is refused.
+"""How a topic is replicated: the options of the five documents (C1-C14), the profiles that bundle them, and the
+refusals.
 
-`replication_of` reads a topic's profile and settings into one value; `check` is the validator, which refuses what could lose
-acknowledged data, or could not be kept, and says why. Settings are text by dotted names, as all settings of topics are;
-names with underscores are taken too (`normal_name`).
+`replication_of` reads a topic's profile and settings into one value. `check` is the validator: it refuses combinations
+that could lose acknowledged data or could never be satisfied, and says why. Settings are text with dotted names, as all
+settings of topics are; names with underscores are accepted too (`normal_name`).
 """
 
 from collections.abc import Mapping
@@ -142,7 +143,7 @@ class Options:
 
 
 def check(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) -> Replication:
-    """Refuse, with the reason, what could lose acknowledged data beyond what its name says, or could never be kept."""
+    """Refuse, with the reason, options that could lose more acknowledged data than they say, or can never be satisfied."""
     found = replication_of(profile, config)
     own = {normal_name(name): value for name, value in config.items()}
     rule, accepts = found.commit, _flag("accept.split.brain", own.get("accept.split.brain", "false"))

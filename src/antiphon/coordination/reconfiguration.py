@@ -1,15 +1,16 @@
-"""All changes of members that are under way: their turns, their repeats, and what has to be heard before the next step.
+"""All changes of members that are under way: their turns, their repeats, and what must be known before the next step.
 
-`next_step` decides what a shard needs; this object finds the moments to ask: a goal was set, a record is committed, a
-leader's node reports, the leader confirms, a node is lost or back, time passes. It adds three things.
+`next_step` decides what a shard needs. This object decides when to ask it: a goal was set, a record is committed, a
+leader's node reports, the leader confirms, a node is lost or back, or time passes. It adds three things.
 
-* **Turns.** Of the shards that a node is concerned with, few move at a time, the others wait in the order in which they
-  asked. So a node with ten thousand shards is drained without a storm, and what waits for a node that is gone keeps
-  nobody else waiting.
-* **Spoken when committed.** A leader is told of members only when the record that says so is committed.
-* **Bounded repeats.** What was not answered is said again, ever more rarely, by one timer for each shard that has its turn.
+* **Turns.** Of the shards that concern one node, only a few move at a time; the others wait in the order in which they
+  asked. So a node with ten thousand shards is drained without a storm, and a change that waits for a lost node blocks
+  no other.
+* **Speak when committed.** A leader is told of members only when their record is committed.
+* **Bounded repeats.** A message without an answer is repeated, less and less often, by one timer for each shard that
+  has its turn.
 
-Nothing here is needed to go on: a new coordinator makes a new object, and `resume` finds in the records what is under way.
+A new coordinator needs nothing from here: it makes a new object, and `resume` finds the open changes in the records.
 """
 
 from collections import deque
@@ -74,7 +75,7 @@ class Move:
 
 @dataclass(slots=True)
 class Turns:
-    """How many shards of each node are moving, and who waits for that to be fewer."""
+    """How many shards of each node are moving, and which changes wait for fewer."""
 
     most: int
     moving: dict[NodeId, int] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class Turns:
             self.queues.setdefault(on, deque()).append(move)
 
     def give_back(self, move: Move) -> list[Move]:
-        """The move does without its turn; returns who may try next."""
+        """The move gives up its turn; returns the changes that may try next."""
         nodes, move.turn = move.turn, ()
         found: list[Move] = []
         for node in nodes:
@@ -109,7 +110,7 @@ class Turns:
         return found
 
     def instead_of(self, move: Move, nodes: tuple[NodeId, ...]) -> list[Move]:
-        """Who may try in the place of a move that was queued, on those of `nodes` that have room."""
+        """The changes that may try instead of a queued move, on those of `nodes` that have room."""
         found: list[Move] = []
         for node in nodes:
             if node != move.queued_on and self.moving.get(node, 0) < self.most:
@@ -131,7 +132,7 @@ class Turns:
 
 
 class Reconfigurations:
-    """See the module's text. Events come from the coordinator, which flushes the ledger after each."""
+    """See the module docstring. Events come from the coordinator, which flushes the ledger after each."""
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class Reconfigurations:
         self._event(move, now_ms)
 
     def _what_is_left(self, shard_id: int) -> Move | None:
-        """The change of members that a leader reports and nobody asks for any more: it was called off, and has to end."""
+        """The change of members that a leader reports and that was cancelled: it must be brought to an end."""
         meta = self._model.shards[shard_id].meta
         if not (meta.learners or meta.outgoing):
             return None
@@ -249,7 +250,7 @@ class Reconfigurations:
         return move
 
     def settled(self, sender: NodeId, message: MembersSettled, now_ms: int) -> None:
-        """The leader goes by the members of this record, and those of before are not needed any more."""
+        """The leader uses the members of this record, and the previous members are no longer needed."""
         move = self._moves.get(message.shard)
         record = self._model.shards.get(message.shard)
         if move is None or record is None:
@@ -266,9 +267,9 @@ class Reconfigurations:
         self._event(move, now_ms)
 
     def led(self, shard_id: int, now_ms: int) -> None:
-        """The shard has a new leader, which was told of the members when it was appointed.
+        """The shard has a new leader, which learnt the members when it was appointed.
 
-        If it is not the one that was to lead in the end, then because that one is not well: it stays (S3.31).
+        If it is not the intended leader, that one is not well, and the new leader stays (S3.31).
         """
         move = self._moves.get(shard_id)
         if move is None:
@@ -388,7 +389,7 @@ class Reconfigurations:
     def _feed(
         self, move: Move, meta: ShardMeta, nodes: tuple[NodeId, ...], now_ms: int, *, again: bool
     ) -> None:
-        """Have the leader feed these; a node that is not there does not keep other shards from moving."""
+        """Have the leader send the log to these nodes. A node that is down does not block the moves of other shards."""
         away = [node for node in nodes if not self._model.is_alive(node)]
         if away:
             move.waits_for = f"node {away[0]}, which is not alive"
@@ -406,9 +407,9 @@ class Reconfigurations:
                 self._elections.followers.bring_back(meta.shard_id, node, meta.leader, now_ms)
 
     def _tell(self, move: Move, meta: ShardMeta, options: Replication, *, again: bool) -> None:
-        """The leader hears of every change of the members, until it has confirmed it.
+        """Tell the leader of every change of the members, until it has confirmed it.
 
-        Where every replica writes, those that are to leave are asked whether they may.
+        With `writers=multi` outgoing members are asked whether they may leave.
         """
         now = (meta.term, meta.members_version)
         is_due = again or move.said != now
@@ -446,7 +447,7 @@ class Reconfigurations:
         )
 
     def _concerned(self, meta: ShardMeta) -> tuple[NodeId, ...]:
-        """The nodes that a change burdens: those that come and go, and the one that leads and feeds."""
+        """The nodes that a change loads: those that come and go, and the leader that sends the log."""
         before = meta.outgoing or meta.ensemble
         nodes = [n for n in (*before, *meta.aim) if (n in before) != (n in meta.aim)]
         if meta.leader >= 0:

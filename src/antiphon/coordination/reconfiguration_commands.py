@@ -1,7 +1,8 @@
-"""What an operator may ask of members and nodes: checked, planned, and written down as goals; all or nothing.
+"""An operator's commands for members and nodes: checked, planned, and recorded as goals; all or nothing.
 
-All functions raise an `AntiphonError` before they change anything. They return as soon as the goals are decided; what
-follows is visible in the metadata (`ShardMeta.goal`, `learners`, `outgoing`), and goes on whoever coordinates.
+All functions raise an `AntiphonError` before they change anything. They return as soon as the goals are decided. The
+progress is visible in the metadata (`ShardMeta.goal`, `learners`, `outgoing`), and continues whichever node
+coordinates.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ MemberRequest = MoveReplica | DrainNode | RemoveNode | Rebalance
 
 
 class MemberCommands:
-    """Carries out commands that change who holds what."""
+    """Carries out commands that change which node holds what."""
 
     def __init__(self, ledger: Ledger, changes: Reconfigurations, voters: tuple[NodeId, ...]) -> None:
         self._ledger = ledger
@@ -86,7 +87,9 @@ class MemberCommands:
         self._aim(goals)
 
     def _cancel_drain(self, node: NodeId) -> None:
-        """What has not left yet stays; what has left does not come back, and a joint step is finished."""
+        """A replica that has not left yet stays. A replica that has left does not come back, and a joint step is
+        finished.
+        """
         known = self._known(node)
         if known.draining:
             self._ledger.put_node(msgspec.structs.replace(known, draining=False))
@@ -140,7 +143,7 @@ class MemberCommands:
         return replication_of(topic.profile, topic.config)
 
     def _must_stay(self, meta: ShardMeta, node: NodeId) -> bool:
-        """The leader of a shard that elects nobody by itself cannot be taken out."""
+        """The leader of a shard that elects nobody by itself cannot be removed."""
         return meta.leader == node and self._options(meta).election == "manual" and not self._is_multi(meta)
 
     def _is_multi(self, meta: ShardMeta) -> bool:

@@ -1,19 +1,19 @@
-"""How the members of a shard are changed, a step at a time: from the record and a few facts to the next step (S0.2).
+"""How the members of a shard change, one step at a time: from the record and a few facts to the next step (S0.2).
 
-A change is one value in the shard's record, its `goal`: the voters that are wanted, the node that should lead first. Where
-the change stands is read off the record, never remembered elsewhere, so whoever coordinates goes on with it:
+A change is one value in the shard's record, its `goal`: the wanted voters, with the wanted leader first. The record
+shows how far the change is and nothing else stores it, so any coordinator can continue it:
 
     ensemble  outgoing  learners  goal
-    1 2 3                         1 2 4     asked for
-    1 2 3               4         1 2 4     FEEDING: node 4 is fed and does not count
-    1 2 4     1 2 3               1 2 4     JOINT: everything takes a majority of both
-    1 2 4                         1 2 4     CLOSING: the leader hears that it is over; leadership moves if it has to
+    1 2 3                         1 2 4     requested
+    1 2 3               4         1 2 4     FEEDING: node 4 receives the log and does not count
+    1 2 4     1 2 3               1 2 4     JOINT: everything needs a majority of both sets
+    1 2 4                         1 2 4     CLOSING: the leader learns that it is over; leadership moves if it has to
     1 2 4                                   done
 
-Two majorities of one set meet, and in the joint step every decision has one of each set; so no two decisions in a row are
-made by sets that do not meet. Where commits go by the live replica set, elections ask that set and not a majority of the
-members; there a node is added outright and one that goes leaves the live set in the record that drops it. Where replicas
-vote, the steps are entries of their own log, and the record follows what their leader reports.
+Two majorities of one set intersect, and in the joint step every decision has a majority of each set. So consecutive
+decisions are always made by sets that intersect. If commits use the live set, elections ask that set and not a majority
+of the members. There a node is added directly, and a member that goes leaves the live set in the record that drops it.
+Where replicas vote, the steps are entries of their own log, and the record follows what their leader reports.
 """
 
 from collections.abc import Callable
@@ -41,19 +41,19 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the record; a new coordinator learns all of it anew.
+    """What is known besides the record; a new coordinator learns all of it anew.
 
     Attributes:
-        caught_up: by the word of the leader of this term, itself included; learners too.
+        caught_up: according to the leader of this term, the leader included; learners too.
         is_alive: is the node believed to be up?
         told: the leader of this term has confirmed the members of this record.
         has_turn: this change may go on now; few of a node's shards move at a time.
         election: coordinator, manual or raft.
         is_multi: each replica writes.
-        min_live: fewest live replicas that commit, where the live set does.
-        tried_to_hand_over: leadership was offered to the first of the goal already.
+        min_live: fewest live replicas that commit, if commits use the live set.
+        tried_to_hand_over: leadership was already offered to the first of the goal.
         reported: where replicas vote, the members that are committed in their log.
-        is_splitting: the shard is being split, which counts on its members.
+        is_splitting: the shard is being split, which relies on its members.
     """
 
     caught_up: frozenset[NodeId]
@@ -70,7 +70,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The next after-image. `elect`: leadership cannot stay where it is, in the same batch a new term begins."""
+    """The next after-image. `elect`: leadership must move, and the same batch begins a new term."""
 
     meta: ShardMeta
     elect: bool = False
@@ -78,7 +78,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """These nodes have to be fed until they have caught up."""
+    """These nodes must receive the log until they have caught up."""
 
     nodes: tuple[NodeId, ...]
 
@@ -136,7 +136,7 @@ def members_of(meta: ShardMeta) -> Members:
 
 
 def next_step(meta: ShardMeta, facts: Facts) -> Step:
-    """What is to be done now for a shard that is not IDLE; the same record and facts give the same step."""
+    """The next step for a shard that is not IDLE; the same record and facts give the same step."""
     if facts.is_splitting and not (meta.outgoing or meta.learners):
         return Wait("it is being split")
     if facts.is_multi:
@@ -162,8 +162,8 @@ def next_step(meta: ShardMeta, facts: Facts) -> Step:
 def _feed(meta: ShardMeta, facts: Facts) -> Step | None:
     """Have the new nodes fed; None when all of them have caught up.
 
-    A node that left a moment ago has given up what it held. Its leader must have heard of that, and have forgotten what
-    the node acknowledged, before it hears that the node is fed again.
+    A node that left a moment ago has deleted its data. Before its leader hears that the node is fed again, it must have
+    heard of the removal and have forgotten what the node acknowledged.
     """
     wanted = tuple(node for node in meta.aim if node not in meta.ensemble)
     if set(meta.learners) != set(wanted):
@@ -194,7 +194,7 @@ def _by_majority(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _settle(meta: ShardMeta, facts: Facts) -> Step:
-    """Joint: until the leader says that the new voters have all that was ever committed."""
+    """Joint: until the leader reports that the new voters have everything that was ever committed."""
     if not facts.told:
         return Wait(f"node {meta.leader} brings a majority of {list(meta.ensemble)} up to date")
     elect = meta.leader not in meta.ensemble
@@ -204,7 +204,7 @@ def _settle(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _close(meta: ShardMeta, facts: Facts) -> Step:
-    """The voters are those that are wanted: the leader has to know, and perhaps another one should lead."""
+    """The wanted voters are in place: the leader has to learn this, and leadership may have to move."""
     if meta.learners:
         return _changed(meta, learners=())
     if not facts.told:
@@ -219,7 +219,7 @@ def _close(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _by_live_set(meta: ShardMeta, facts: Facts) -> Step:
-    """No joint step: whom an election must ask is the live set, which names no new node before its leader vouches for it."""
+    """No joint step: an election asks the live set, which names no new node before its leader vouches for it."""
     goal = meta.aim
     if any(node not in meta.ensemble for node in goal):
         fed = _feed(meta, facts)
@@ -248,7 +248,7 @@ def _by_live_set(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def follow(meta: ShardMeta, reported: Members) -> ShardMeta:
-    """The record after a leader's report of the members in its log; whom the goal still brings keeps its replica."""
+    """The record after a leader's report of the members in its log; a node that the goal still adds keeps its replica."""
     coming = tuple(
         n for n in meta.learners if n in meta.goal and n not in reported.voting and n not in reported.learners
     )
@@ -289,9 +289,9 @@ def _by_votes(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _among_writers(meta: ShardMeta, facts: Facts) -> Step:
-    """Nobody is elected: a new writer is a member at once; one leaves when those that stay have what it wrote.
+    """Nobody is elected: a new writer is a member at once; one leaves when the remaining members have what it wrote.
 
-    Who is to leave is outgoing: it takes no more writes, and passes on what it has.
+    A member that is to leave is outgoing: it accepts no more writes, and sends on what it has.
     """
     goal = meta.aim
     if meta.outgoing:
@@ -310,7 +310,7 @@ def _among_writers(meta: ShardMeta, facts: Facts) -> Step:
 
 
 def _at_home(change: Change, facts: Facts) -> Change:
-    """Clients that do not care where they write go to the first member that is alive."""
+    """Clients that may use any replica go to the first member that is alive."""
     alive = tuple(node for node in change.meta.ensemble if facts.is_alive(node))
     leader = alive[0] if alive else ABSENT_NODE
     status = ShardStatus.ONLINE if alive else ShardStatus.OFFLINE

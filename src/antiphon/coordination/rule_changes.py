@@ -1,9 +1,9 @@
-"""Changes of the commit rule that need a new term: to the live replica set, and from it (C1).
+"""Changes of the commit rule that need a new term: to the live set, and from it (C1).
 
-`quorum`, `local` and `at_least(k)` take each other's place in the middle of a term. A term that goes by the live set does so
-from its first entry to its last, so such a change is an election, in which the leader is asked to lead again. A topic's
-shards are changed a few at a time. Nothing but the topic's settings and each shard's fence has to be remembered, so a new
-coordinator goes on where the last one was.
+`quorum`, `local` and `at_least(k)` replace each other within a term. A term uses the live set from its first entry to
+its last, so a change to or from it is an election, in which the present leader is preferred. A topic's shards are
+changed a few at a time. Only the topic's settings and each shard's fence have to be remembered, so a new coordinator
+continues where the last one was.
 """
 
 from collections.abc import Container
@@ -17,7 +17,7 @@ CHANGES_AT_ONCE = 64
 
 
 class RuleChanges:
-    """The shards whose terms go by another rule than their topic asks for, in the order they were found."""
+    """The shards whose terms use another rule than their topic asks for, in the order in which they were found."""
 
     def __init__(self, options: Options, model: ClusterState) -> None:
         self._options = options

@@ -1,12 +1,13 @@
-"""Shards that need no coordinator to have a leader: those whose replicas vote, and those where every replica writes.
+"""Shards that need no coordinator to have a leader: those whose replicas vote, and those with `writers=multi`.
 
-Where replicas vote (`election=raft`) they open, elect, change members and serve with no coordinator in reach. What is
-recorded here is what they say: a leader's node reports the shard with its term (`LiveSet`), and that is how clients find
-it. When that node is lost the shard is in Election until somebody reports; Offline says that too few members are alive to
-vote. Nobody here ever fences such a shard: a term of the coordinator's would only depose a leader that works.
+Where replicas vote (`election=raft`) they open, elect, change members and serve when no coordinator can be reached. The
+coordinator records what they report: a leader's node reports the shard with its term (`LiveSet`), and clients find the
+leader that way. When that node is lost, the shard is in Election until a leader reports; Offline says that too few
+members are alive to vote. The coordinator never fences such a shard: a term of its own would only depose a working
+leader.
 
-Where every replica writes (`writers=multi`) there is nothing to elect. The leader in the metadata is the first member of the
-ensemble that is alive: where clients go that do not care where they write.
+With `writers=multi` there is nothing to elect. The leader in the metadata is the first member of the ensemble that is
+alive. Clients that can use any replica go there.
 """
 
 import msgspec
@@ -28,7 +29,7 @@ def is_self_led(options: Replication) -> bool:
 
 
 class SelfLed:
-    """Records what is known of who leads such shards; decides nothing."""
+    """Records who is known to lead such shards; decides nothing."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -69,7 +70,7 @@ class SelfLed:
             self._leaderless(record)
 
     def report(self, record: ShardRecord, options: Replication, sender: NodeId, report: LiveSet) -> None:
-        """The sender says that it leads; the members that it names are recorded by whoever changes them."""
+        """The sender says that it leads. The members in the report are recorded by the component that changes members."""
         meta = record.meta
         if options.is_multi or report.term < meta.term or sender not in meta.everybody:
             return

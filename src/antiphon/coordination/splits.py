@@ -1,4 +1,4 @@
-"""Splitting a table's shard: the upper part of its hashes becomes a shard of its own, with readers and writers at work.
+"""Splits a table's shard: the upper part of its hashes becomes a shard of its own while clients read and write.
 
     (command) --> Copy --close--> Freeze --all is copied--> Release --the parent let go--> (part of the table)
                    | ^              | |                        |
@@ -6,18 +6,18 @@
                    | +-----------the freeze was lost-----------+
                    +-----given up-----+--> (the child is dropped, the parent keeps its keys)
 
-The phase is a field of the child's record, so each arrow is a record of `__cluster`, and whoever coordinates goes on from
-there. Nothing is sent to anybody: the nodes that lead the two shards see the phase in the metadata, do what it asks for,
-and report until the phase has moved on (`antiphon.node.splits`). So a message that is lost, a leader that is new or a
-coordinator that is new all come to the same: it is looked at again.
+The phase is a field of the child's record, so each arrow is a record of `__cluster`, and any coordinator continues from
+there. The coordinator sends no messages: the nodes that lead the two shards see the phase in the metadata, do their
+part, and report until the phase has changed (`antiphon.node.splits`). So a lost message, a new leader and a new
+coordinator have the same effect: the phase is evaluated again.
 
-What makes it safe is in the parent's log, not here. A freeze is an entry, named by its offset. The child reports everything
-up to *that* entry as copied; the parent's leader lets go of the keys only if that very freeze still holds, by an entry as
-well. Only after that entry is committed does a record make the child part of the table. So at no time do two shards take
-writes for one key, whoever believes what; the worst that stale metadata can do is to thaw a freeze, which costs a repeat.
+The safety lies in the parent's log, not here. A freeze is an entry, named by its offset. The child reports everything
+up to *that* entry as copied. The parent's leader releases the keys, also by an entry, only if that same freeze is still
+in force. Only after that entry is committed does a record make the child part of the table. So two shards never accept
+writes for one key, whatever nodes believe. The worst effect of stale metadata is a thawed freeze, which costs a repeat.
 
-Giving up is dropping the child: the parent's leader thaws what nobody waits for. In the phase Release nobody gives up; only
-the word that the freeze is lost, and cannot come back, leads out of it.
+A cancelled split drops the child: the parent's leader thaws a freeze that no child waits for. Nobody cancels in the
+phase Release. Only the report that the freeze is lost, and cannot come back, leads out of it.
 """
 
 from collections.abc import Callable
@@ -161,7 +161,7 @@ class Splits:
     # -- reports --------------------------------------------------------------------------------------------------
 
     def report(self, sender: NodeId, report: SplitReport) -> None:
-        """A leader's word on a split. Late, repeated and old words do no harm."""
+        """A leader's report on a split. Late, repeated and old reports do no harm."""
         child = self._model.shards.get(report.shard_id)
         if child is None or child.meta.split is None:
             return
@@ -240,7 +240,7 @@ class Splits:
             )
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: writers wait for a freeze, and not for a child that does not get anywhere."""
+        """Time has passed: writers wait for a freeze only as long as the child makes progress."""
         for child_id in list(self._child_of.values()):
             child = self._model.shards.get(child_id)
             split = None if child is None else child.meta.split

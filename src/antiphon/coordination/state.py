@@ -1,15 +1,15 @@
 """Cluster metadata as a fold of the records of `__cluster`.
 
-Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>` or `counter/<name>`, its
-value a msgpack array that only ever gains fields at the end. Whoever folds the same prefix of the log has the same state,
-so the version of the state is the log offset up to which it is folded, whoever coordinates.
+Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>` or `counter/<name>`.
+Its value is a msgpack array that only ever gains fields at the end. Every node that folds the same prefix of the log
+has the same state. So the version of the state is the log offset up to which it is folded, whichever node coordinates.
 
-A record that cannot be read is passed over (`apply_readable`): by what it is alone, so that all voters pass over the same
-ones. A version whose records an older one could misread has to raise `FORMAT` and say so in each of them (`FORMAT_HEADER`):
-that an older one must not pass over.
+A record that cannot be read is skipped (`apply_readable`). The decision depends on the record alone, so all voters skip
+the same ones. A version whose records an older version could misread must raise `FORMAT` and say so in each of them
+(`FORMAT_HEADER`): an older version must not skip those.
 
-The state also remembers which objects changed at which version (a bounded journal), and so answers "what changed since v"
-in time proportional to the changes.
+The state also remembers which objects changed at which version (a bounded journal). So it answers "what changed since
+v" in time proportional to the changes.
 """
 
 from collections import deque
@@ -44,11 +44,11 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A shard and what only the coordinator needs to know of it.
+    """A shard, and what only the coordinator needs to know of it.
 
-    `untrusted` members came back with an empty disk in place of one that may have held committed entries: their promise is
-    no evidence of what was committed until they have caught up with a leader again. `appointed` was last to lead, or
-    asked to, where leaders are appointed by hand.
+    `untrusted` members came back with an empty disk instead of one that may have held committed entries. Their promise
+    is no evidence of what was committed until they have caught up with a leader again. `appointed` is the node that led
+    last, or was asked to, if leaders are appointed by hand.
     """
 
     topic_id: bytes
@@ -74,14 +74,14 @@ _REMOVABLE: Final = {"node", "topic", "shard"}
 
 
 class Unreadable(NamedTuple):
-    """A record that was passed over: its place in the batch, and why."""
+    """A skipped record: its place in the batch, and why."""
 
     place: int
     reason: str
 
 
 class _UnreadableError(ValueError):
-    """The record means nothing."""
+    """The record has no meaning."""
 
 
 class _Change(NamedTuple):
@@ -93,7 +93,7 @@ class _Change(NamedTuple):
 
 
 def _read(record: Record) -> _Change:
-    """What a record says; raises _UnreadableError by its content alone."""
+    """The content of a record; whether it raises _UnreadableError depends on the record alone."""
     key, value = record
     try:
         kind, _, text = key.decode().partition("/")
@@ -189,7 +189,8 @@ class ClusterState:
     def apply(self, records: Iterable[Record], version: int) -> None:
         """Fold one committed batch that ends at `version`; batches must come in order, repeats are ignored.
 
-        Raises InvariantError, and folds nothing, where a record cannot be read: for those who know who wrote them.
+        Raises InvariantError, and folds nothing, if a record cannot be read: for callers that know who wrote the
+        records.
         """
         if version <= self.version:
             return
@@ -200,7 +201,7 @@ class ClusterState:
         self._fold(changes, version)
 
     def apply_readable(self, records: Iterable[Record], version: int) -> list[Unreadable]:
-        """The same for what stands in the log, whoever wrote it; returns what had to be passed over."""
+        """The same for records in the log, whoever wrote them; returns the records that were skipped."""
         if version <= self.version:
             return []
         changes: list[_Change] = []
@@ -308,7 +309,7 @@ class ClusterState:
         return msgspec.structs.replace(topic, shards=tuple(shards))
 
     def clone(self) -> "ClusterState":
-        """A copy that goes its own way (without the journal)."""
+        """An independent copy (without the journal)."""
         other = ClusterState()
         other.version = self.version
         other.cluster = self.cluster
@@ -323,7 +324,7 @@ class ClusterState:
     def delta(
         self, base_version: int, *, cluster_id: str, controller: int, coordinator_term: int
     ) -> MetadataDelta:
-        """What changed after `base_version`; everything when that is too long ago (or -1)."""
+        """The changes after `base_version`; everything if that is too long ago (or -1)."""
         if base_version < self._journal_from or base_version > self.version:
             return self._full(cluster_id, controller, coordinator_term)
         changed: dict[tuple[str, int | bytes], None] = {}

@@ -1,4 +1,4 @@
-"""Things to look at again later, cheapest first: a tick costs what is due, not what exists."""
+"""Timers for later checks: a tick costs what is due, not what exists."""
 
 import heapq
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Timers(Generic[T]):
-    """A heap of (due time in ms, thing). Things are never cancelled; whoever gets one checks if it still matters."""
+    """A heap of (due time in ms, thing). Things are never cancelled; the receiver checks whether one still matters."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, T]] = []

@@ -1,7 +1,7 @@
-"""What a topic or table may be called and how it may be set up; everything else is refused with the reason.
+"""Which names and settings a topic or table may have; everything else is refused with the reason.
 
-Settings have Kafka's names, so that Kafka's tools can set them. A name that means nothing here is refused rather than
-swallowed: a setting that is silently ignored is found out when it is needed.
+Settings have Kafka's names, so that Kafka's tools can set them. A name without meaning here is refused and not ignored:
+a setting that is silently ignored is noticed only when it is needed.
 """
 
 import difflib
@@ -60,13 +60,13 @@ def check_shards(shards: int) -> None:
 
 
 def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) -> Replication:
-    """Everything that can be said of a topic's settings: each by itself, and how it is replicated by all of them together.
+    """Check a topic's settings: each by itself, and all that concern replication together.
 
     Args:
         profile: the topic's.
-        config: its own settings by the names that `normal_name` gives.
-        replicas: what it has, or is to have.
-        kind: topic or table; not every commit rule suits a table.
+        config: its own settings, with the names that `normal_name` gives.
+        replicas: the number that it has, or will have.
+        kind: topic or table; not every commit rule is allowed for a table.
     """
     check_profile(profile)
     for name in config:
@@ -78,11 +78,11 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
 
 
 def check_config(config: Mapping[str, str], replicas: int, commit: CommitRule = QUORUM) -> None:
-    """Every setting is known and has a value that can be kept.
+    """Every setting is known and has a value that can be satisfied.
 
     Args:
-        config: settings by Kafka's names; values are text, as on Kafka's wire.
-        replicas: replicas of the topic, which `min.insync.replicas` is held against.
+        config: settings with Kafka's names; values are text, as on Kafka's wire.
+        replicas: replicas of the topic, for the check of `min.insync.replicas`.
         commit: the topic's commit rule, which says how many of them an append waits for.
     """
     for name, value in config.items():
@@ -124,7 +124,7 @@ def _waits_for(commit: CommitRule, replicas: int) -> str:
 
 
 def check_owner(kind: Kind, internal: bool, name: str) -> None:
-    """Names that begin with two underscores are for what nodes keep for themselves, and only for that."""
+    """Names that begin with two underscores are reserved for internal topics and tables, which must have such a name."""
     if internal != name.startswith(PREFIX):
         which = "must" if internal else "must not"
         owner = "the nodes' own" if internal else "your"
@@ -132,7 +132,7 @@ def check_owner(kind: Kind, internal: bool, name: str) -> None:
 
 
 def check_internal_kind(kind: Kind, name: str) -> None:
-    """What belongs to the cluster is what its nodes and jobs take it for: it can never be deleted and made anew."""
+    """Nodes and jobs rely on the kind of an internal topic or table, which can never be deleted and created anew."""
     wanted = KINDS.get(name, kind)
     if wanted is not kind:
         raise InvalidRequestError(f"{name!r} is a {wanted.value} of the cluster's, not a {kind.value}")

@@ -1,4 +1,4 @@
-"""Creating, changing and deleting topics and tables: checked against what is decided, then written to the ledger.
+"""Creates, changes and deletes topics and tables: checked against the decided state, then written to the ledger.
 
 All functions raise an `AntiphonError` before they change anything.
 """
@@ -97,9 +97,10 @@ def find(state: ClusterState, name: str) -> TopicMeta:
 
 
 def _check_fixed(topic: TopicMeta, wanted: Replication) -> None:
-    """Who elects and who writes is in how each replica has kept its log: it cannot change under a living topic.
+    """The rules for elections and writers determine how each replica keeps its log, so they cannot change while it is
+    in use.
 
-    Nor can the rule that merges several writers: replicas that have merged by one rule and by another never agree again.
+    Nor can the rule that merges several writers: replicas that have merged by different rules never agree again.
     """
     now = replication_of(topic.profile, topic.config)
     for name in (*FIXED, "conflict") if now.is_multi else FIXED:
@@ -132,8 +133,8 @@ def _choose_nodes(
 ) -> tuple[list[NodeLoad], int]:
     """The nodes to place on, with their loads, and the number of replicas (0 asks for the default).
 
-    Who asks for a number gets it from nodes that are alive, or an error. The default is chosen by the number of nodes there
-    are: one that is away for a moment still gets its replicas, as long as a majority of each ensemble is alive.
+    A requested number comes from nodes that are alive, or is an error. The default depends on the number of nodes that
+    exist: a node that is away for a moment still gets its replicas, as long as a majority of each ensemble is alive.
     """
     staying = [node for node in state.nodes.values() if not node.draining]
     alive = [node.node_id for node in staying if node.alive]
