@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.client import blocking as connection
-from antiphon.client.blocking import Cluster, Link, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import Link
 from antiphon.errors import (
     FrameTooLargeError,
     InvalidRequestError,

@@ -65,7 +65,7 @@ def test_nobody_leads_and_nobody_knows() -> None:
     known = routes(ABSENT_NODE)
     with pytest.raises(UnavailableError, match="has no leader right now"):
         known.leader_address(7)
-    with pytest.raises(UnknownShardError, match="it was deleted"):
+    with pytest.raises(UnknownShardError, match="its topic was deleted"):
         known.leader_address(8)
     assert known.known_address(8) is None
 

@@ -16,7 +16,8 @@ from antiphon.errors import InvalidRequestError
 from antiphon.lake.values.avro_values import learnt_avsc
 from antiphon.lake.values.decoding import Decoded, Decoder, ValueSpec, decode
 from antiphon.lake.values.json_values import infer_columns
-from antiphon.lake.values.options import ValueOptions, value_spec
+from antiphon.lake.values.options import ValueOptions
+from antiphon.lake.values.spec import decoder, fixed_columns, value_spec
 
 COLUMNS = pa.schema(
     [
@@ -27,7 +28,7 @@ COLUMNS = pa.schema(
 
 
 def json_decoder(new_fields: str = "add", columns: pa.Schema = COLUMNS, **more: Any) -> Decoder:
-    return ValueSpec("json", columns, new_fields=new_fields, **more).decoder(columns)
+    return decoder(ValueSpec("json", columns, new_fields=new_fields, **more), columns)
 
 
 def decoded(decoder: Decoder, *values: bytes) -> Decoded:
@@ -170,10 +171,10 @@ def test_json_types_that_cannot_be_read_are_refused_at_once() -> None:
 
 
 def test_plain_values() -> None:
-    assert decoded(ValueSpec("raw").decoder(pa.schema([])), b"\xff").columns.to_pylist() == [
+    assert decoded(decoder(ValueSpec("raw"), pa.schema([])), b"\xff").columns.to_pylist() == [
         {"value": b"\xff"}
     ]
-    found = decoded(ValueSpec("text").decoder(pa.schema([])), b"ok", b"\xff", b"fine")
+    found = decoded(decoder(ValueSpec("text"), pa.schema([])), b"ok", b"\xff", b"fine")
     assert found.columns.to_pylist() == [{"value": "ok"}, {"value": "fine"}]
     assert [index for index, _ in found.bad] == [1]
 
@@ -207,14 +208,14 @@ def avro(row: dict[str, Any], schema: Any = AVSC) -> bytes:
 
 def test_avro() -> None:
     spec = ValueSpec("avro", avsc=json.dumps(AVSC))
-    columns = spec.fixed_columns()
+    columns = fixed_columns(spec)
     assert columns is not None
     assert [str(one.type) for one in columns] == [
         "int64", "string", "timestamp[us, tz=UTC]", "int32", "decimal128(10, 2)", "string",
         "list<item: map<string, int64>>", "string",
     ]  # fmt: skip
     good = avro(FLIGHT)
-    found = decoded(spec.decoder(columns), good, good[:-1], b"", good + b"x", good)
+    found = decoded(decoder(spec, columns), good, good[:-1], b"", good + b"x", good)
     assert [index for index, _ in found.bad] == [1, 2, 3]
     assert "1 bytes follow the Avro record" in found.bad[2][1]
     row = found.columns.to_pylist()[1]
@@ -233,12 +234,12 @@ def test_avro_in_confluents_framing() -> None:
         b"\0\0\0\0\x01" + avro({"id": 1}, old), b"\0\0\0\0\x02" + avro({"id": 2, "more": "x"}, new),
         b"\0\0\0\0\x03" + avro({"id": 3}, old), b"\x01\0\0\0\x01", b"\0",
     )  # fmt: skip
-    found = decoded(spec.decoder(pa.schema([])), *values)
+    found = decoded(decoder(spec, pa.schema([])), *values)
     assert found.columns.to_pylist() == [{"id": 1, "more": "?"}, {"id": 2, "more": "x"}]
     assert found.bad[0][1] == "schema id 3 is not known; there is 1, 2"
     assert "does not begin with a zero byte" in found.bad[1][1]
     alone = ValueSpec("avro", avsc=json.dumps(old), confluent=True)
-    assert decoded(alone.decoder(pa.schema([])), values[2]).columns.to_pylist() == [{"id": 3}]
+    assert decoded(decoder(alone, pa.schema([])), values[2]).columns.to_pylist() == [{"id": 3}]
 
 
 def test_avro_containers_bring_their_schema() -> None:
@@ -261,11 +262,11 @@ def test_avro_containers_bring_their_schema() -> None:
     avsc = learnt_avsc([*values, b"no Avro", None])
     assert avsc is not None
     spec = value_spec(ValueOptions("avro", avsc, framing="container"))
-    found = decoded(spec.decoder(pa.schema([])), *values, *bad)
+    found = decoded(decoder(spec, pa.schema([])), *values, *bad)
     assert found.columns.to_pylist() == [{"id": 1, "more": "?"}, {"id": 2, "more": "x"}]
     assert [index for index, _ in found.bad] == [2, 3, 4, 5, 6]
     assert "is compressed (deflate)" in found.bad[2][1]
-    assert value_spec(ValueOptions("avro", framing="container")).fixed_columns() is None
+    assert fixed_columns(value_spec(ValueOptions("avro", framing="container"))) is None
 
 
 WRONG_AVRO = [
@@ -294,7 +295,7 @@ WRONG_AVRO = [
 @pytest.mark.parametrize(("avsc", "message"), WRONG_AVRO)
 def test_avro_schemas_that_have_no_columns(avsc: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        ValueSpec("avro", avsc=avsc).fixed_columns()
+        fixed_columns(ValueSpec("avro", avsc=avsc))
 
 
 # -- Protobuf -------------------------------------------------------------------------------------------------------
@@ -362,7 +363,7 @@ def test_protobuf() -> None:
     full = flight(
         id=-5, tail="N1", legs=[{"km": 2**64 - 1}, {}], first={"km": 3}, raw=b"\xff", tags={"a": -1}
     )
-    found = decoded(spec.decoder(pa.schema([])), full, b"\xff\xff", b"")
+    found = decoded(decoder(spec, pa.schema([])), full, b"\xff\xff", b"")
     assert [index for index, _ in found.bad] == [1]
     assert "no air.Flight" in found.bad[0][1]
     first, empty = found.columns.to_pylist()
@@ -382,7 +383,7 @@ def test_protobuf_in_confluents_framing() -> None:
         b"\0\0\0\0\x09\x02",
         b"\0\0\0\0\x09\xff\xff\xff\xff\xff",
     )
-    found = decoded(spec.decoder(pa.schema([])), *values)
+    found = decoded(decoder(spec, pa.schema([])), *values)
     assert found.columns.column("id").to_pylist() == [1]
     assert [why for _, why in found.bad] == [
         "message number [0] of its file, where [1] is expected", "the framing is cut short",
@@ -404,4 +405,4 @@ def test_protobuf_in_confluents_framing() -> None:
 )
 def test_protobuf_that_has_no_columns(descriptors: bytes, message: str, error: str) -> None:
     with pytest.raises(InvalidRequestError, match=error):
-        ValueSpec("protobuf", descriptors=descriptors, message=message).fixed_columns()
+        fixed_columns(ValueSpec("protobuf", descriptors=descriptors, message=message))

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.client.blocking import Answer, ShardCall
+from antiphon.client.blocking import ShardCall
+from antiphon.client.blocking_link import Answer
 from antiphon.errors import CorruptBatchError, TimedOutError
 from antiphon.model.requests import Fetched
 from antiphon.records.batch import iter_batches

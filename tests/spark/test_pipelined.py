@@ -2,11 +2,12 @@
 
 import random
 import threading
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from antiphon.client.blocking import Answer, ShardCall
+from antiphon.client.blocking import ShardCall
 from antiphon.errors import InvalidRequestError, OffsetMismatchError, TimedOutError
 from antiphon.model.requests import AppendBatch
 from antiphon.records.builder import build_batch
@@ -16,6 +17,9 @@ from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.write.options import parse_write
 from antiphon.spark.write.task import Task, write_rows
 from tests.spark.native_server import NativeServer
+
+if TYPE_CHECKING:
+    from antiphon.client.blocking_link import Answer
 
 SHARDS = 3
 ROWS = 450
@@ -99,7 +103,7 @@ def test_it_gives_up_after_its_time(server: NativeServer, pipeline: Pipeline) ->
 
 def test_a_shard_that_is_gone(server: NativeServer, pipeline: Pipeline) -> None:
     server.create("out")
-    with pipeline, pytest.raises(Exception, match="was deleted") as caught:
+    with pipeline, pytest.raises(Exception, match="topic was deleted") as caught:
         pipeline.submit(append(9, b"a"), lambda _: None)
     assert not isinstance(caught.value, InvalidRequestError)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from antiphon.client.blocking import Cluster, Link
+from antiphon.client.blocking import Cluster
+from antiphon.client.blocking_link import Link
 from antiphon.errors import AntiphonError, ProducerFencedError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Version

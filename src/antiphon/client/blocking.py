@@ -7,16 +7,13 @@ time is up. So it is for requests that may be repeated: reads, and writes with a
 """
 
 import random
-import socket
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
+from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Answer, Buffer, Link
 from antiphon.client.routes import Next, Routes
 from antiphon.errors import (
     AntiphonError,
@@ -32,24 +29,14 @@ from antiphon.errors import (
     from_wire,
 )
 from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
-from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply, MetadataReply
-from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
+from antiphon.model.requests import Failure, GetMetadata, MetadataReply
 
-Address = tuple[str, int]
-Buffer = bytes | bytearray | memoryview
-
-CONNECT_TIMEOUT_S: Final = 2.0
-ANSWER_TIMEOUT_S: Final = 10.0  # for one try; a node that is paused is given up on and asked again
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
-SEND_PARTS_MAX: Final = 512  # in one call; systems allow 1,024
-RECEIVE_BYTES: Final = 64 * 1024  # at once, while nothing is known of what comes
 SHUN_S_MIN: Final = (
     0.05  # an address that could not be reached is left alone for so long, then for twice as long, ...
 )
 SHUN_S_MAX: Final = 1.0
-KEEPALIVE_S: Final = 15  # an idle connection is probed after this long
-UNACKNOWLEDGED_MS_MAX: Final = 15_000  # a node that takes none of our bytes for this long is gone
 
 
 class ShardCall(NamedTuple):
@@ -60,13 +47,6 @@ class ShardCall(NamedTuple):
     payload: Sequence[Buffer] = ()
 
 
-class Answer(NamedTuple):
-    """A reply and its bulk bytes."""
-
-    body: Any
-    payload: memoryview
-
-
 class Caller(Protocol):
     """What carries requests to where a shard's records can be had."""
 
@@ -75,145 +55,12 @@ class Caller(Protocol):
         ...
 
 
-class Link:
-    """One connection to one node. Requests may be sent ahead; answers come in any order and are matched by id."""
-
-    def __init__(self, address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Connect and greet; raises OSError or an AntiphonError."""
-        self.address = address
-        self._socket = socket.create_connection(address, timeout=timeout_s)
-        _set_options(self._socket)
-        self._rest = memoryview(b"")  # what came after the last frame
-        self._next_id = 1
-        try:
-            hello = self.call(Hello(PROTOCOL_VERSION, _who()), timeout_s)
-            if not isinstance(hello.body, HelloReply):
-                raise ProtocolViolationError(
-                    f"{address[0]}:{address[1]} answered the greeting with {hello.body!r}"
-                )
-        except BaseException:
-            self.close()
-            raise
-        self.cluster_id: str = hello.body.cluster_id
-
-    def send(self, body: Any, payload: Sequence[Buffer] = (), timeout_s: float | None = None) -> int:
-        """Send a request; returns its id. After an error the connection is of no more use."""
-        request_id = self._next_id
-        self._next_id += 1
-        timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
-        self._send_all(encode_message(request_id, body, payload), timeout_s)
-        return request_id
-
-    def _send_all(self, parts: Sequence[Buffer], timeout_s: float) -> None:
-        """Send the parts as they are, one after the other: record bytes are not copied together."""
-        deadline = time.monotonic() + timeout_s
-        waiting = deque(memoryview(part).cast("B") for part in parts)
-        while waiting:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                where = f"{self.address[0]}:{self.address[1]}"
-                raise TimeoutError(f"{where} did not accept a request within {timeout_s:.1f} s")
-            self._socket.settimeout(left)
-            sent = self._socket.sendmsg(list(islice(waiting, SEND_PARTS_MAX)))
-            while waiting and sent >= len(waiting[0]):
-                sent -= len(waiting.popleft())
-            if sent:
-                waiting[0] = waiting[0][sent:]
-
-    def receive(self, timeout_s: float) -> tuple[int, Answer]:
-        """The next answer, with the id of its request; raises OSError (TimeoutError among them).
-
-        After an error the connection is of no more use: part of an answer may have been taken.
-        """
-        frame = self._frame(time.monotonic() + timeout_s, timeout_s)
-        request_id, body = decode_reply(frame.header)
-        return request_id, Answer(body, frame.payload)
-
-    def _frame(self, deadline: float, timeout_s: float) -> Frame:
-        """The next frame. A large one is received into the buffer that it stays in."""
-        while True:
-            have = len(self._rest)
-            if have >= PREFIX.size:
-                length, header_bytes = PREFIX.unpack_from(self._rest)
-                check_prefix(length, header_bytes)
-                size = LENGTH_BYTES + length
-                if have >= size:
-                    whole, self._rest = self._rest[:size], self._rest[size:]
-                else:
-                    whole = memoryview(bytearray(size))
-                    whole[:have] = self._rest
-                    self._rest = memoryview(b"")
-                    while have < size:
-                        have += self._receive_into(whole[have:], deadline, timeout_s)
-                body = PREFIX.size + header_bytes
-                return Frame(whole[PREFIX.size : body], whole[body:])
-            chunk = memoryview(bytearray(have + RECEIVE_BYTES))
-            chunk[:have] = self._rest
-            self._rest = chunk[: have + self._receive_into(chunk[have:], deadline, timeout_s)]
-
-    def _receive_into(self, view: memoryview, deadline: float, timeout_s: float) -> int:
-        left = deadline - time.monotonic()
-        where = f"{self.address[0]}:{self.address[1]}"
-        if left <= 0:
-            raise TimeoutError(f"no answer from {where} within {timeout_s:.1f} s")
-        self._socket.settimeout(left)
-        try:
-            count = self._socket.recv_into(view)
-        except TimeoutError:
-            raise TimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
-        if not count:
-            raise ConnectionResetError(f"{where} closed the connection")
-        return count
-
-    def call(self, body: Any, timeout_s: float | None = None) -> Answer:
-        """One request and its answer; a `Failure` is raised as the error that it stands for."""
-        return self.answer_to(self.send(body, (), timeout_s), timeout_s)
-
-    def answer_to(self, request_id: int, timeout_s: float | None = None) -> Answer:
-        """The answer to a request that was sent; late ones to requests that were given up are passed over."""
-        timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
-        answer_id, answer = self.receive(timeout_s)
-        while answer_id < request_id:  # late, for a request that was given up
-            answer_id, answer = self.receive(timeout_s)
-        if answer_id != request_id:
-            raise ProtocolViolationError(f"answer {answer_id} to request {request_id}")
-        if isinstance(answer.body, Failure):
-            raise from_wire(answer.body.code, answer.body.message, dict(answer.body.details))
-        return answer
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
-def _set_options(connection: socket.socket) -> None:
-    """Send at once; notice a peer that vanished without a word (a machine that lost its power, a cable that was pulled)."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_S // 3),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
-    ):
-        option = getattr(socket, name, None)  # not every system has them
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
 class _Shunned(NamedTuple):
     """An address that could not be reached: until when it is left alone, for how long that is, and why."""
 
     until: float
     pause_s: float
     problem: str
-
-
-def _who() -> str:
-    try:
-        return f"antiphon-spark/{version('antiphon')}"
-    except PackageNotFoundError:
-        return "antiphon-spark"
 
 
 def is_multi(topic: TopicMeta) -> bool:

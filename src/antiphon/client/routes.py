@@ -102,7 +102,7 @@ class Routes:
         Raises UnknownShardError when the shard is in no topic, UnavailableError when it has no leader.
         """
         if shard_id not in self._leaders:
-            raise UnknownShardError(f"shard {shard_id} is in no topic: it was deleted", shard=shard_id)
+            raise UnknownShardError(f"shard {shard_id} is gone: its topic was deleted", shard=shard_id)
         address = self.known_address(shard_id)
         if address is None:
             raise UnavailableError(f"shard {shard_id} has no leader right now", shard=shard_id)

@@ -23,6 +23,7 @@ from antiphon.lake.targets.staged import REPORT, collected, lake_schema
 from antiphon.lake.targets.target import Marks, MarkStep, Target
 from antiphon.lake.values.decoding import REST, ValueSpec
 from antiphon.lake.values.json_values import unified
+from antiphon.lake.values.spec import fixed_columns
 from antiphon.spark.option_values import parse_servers
 
 ROUNDS_MAX: Final = 3  # of an epoch whose values have new fields
@@ -179,7 +180,7 @@ class Mirror:
 
     def _schema(self, spec: ValueSpec) -> pa.Schema:
         known = self._target.schema()
-        columns = spec.fixed_columns()
+        columns = fixed_columns(spec)
         if columns is None:
             if known is None:
                 raise InvalidRequestError(

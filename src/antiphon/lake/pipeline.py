@@ -23,7 +23,8 @@ from antiphon.lake.topic_mirror import mirror_topic
 from antiphon.lake.upkeep import AGE_DEFAULT, TARGET_MB_DEFAULT, compact, expire, parse_age
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.formats import FORMATS
-from antiphon.lake.values.options import ValueOptions, value_spec
+from antiphon.lake.values.options import ValueOptions
+from antiphon.lake.values.spec import value_spec
 from antiphon.spark.option_values import parse_servers
 
 if TYPE_CHECKING:

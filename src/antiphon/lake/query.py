@@ -14,7 +14,8 @@ from antiphon.lake.records import KEY_FORMATS, RowShape
 from antiphon.lake.sample import learnt
 from antiphon.lake.targets.target import Target
 from antiphon.lake.values.decoding import check_choice
-from antiphon.lake.values.options import ValueOptions, value_spec
+from antiphon.lake.values.options import ValueOptions
+from antiphon.lake.values.spec import fixed_columns, value_spec
 from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
@@ -187,6 +188,6 @@ def recipe(
             raise InvalidRequestError(f"dead letters of {source.name} cannot go to {source.name} itself")
         find_source(source.servers, dead_letters, table=False, timeout_ms=pace.timeout_ms)
     spec = value_spec(options)
-    if spec.fixed_columns() is None and not (spec.row.from_table and target.schema() is not None):
+    if fixed_columns(spec) is None and not (spec.row.from_table and target.schema() is not None):
         spec = learnt(spark, source, spec, pace.timeout_ms)
     return Recipe(shape, spec, dead_letters)

@@ -20,6 +20,7 @@ from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.staged import DataFile, PartWriter, fitted, reports
 from antiphon.lake.targets.target import DELETED, KEY, VERSION
 from antiphon.lake.values.decoding import REST, ValueSpec, decode
+from antiphon.lake.values.spec import decoder
 
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
@@ -217,7 +218,7 @@ class _Rows:
         self._lake = lake
         self._merge = task.merge
         self._bad_max = 1 if task.stop_at_bad else None
-        self.decoder = task.spec.decoder(RowShape.values(lake))
+        self.decoder = decoder(task.spec, RowShape.values(lake))
 
     def decoded(self, batch: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
         """Rows, and which records are bad."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.lake.mirror import Source
 from antiphon.lake.values.decoding import ValueSpec
+from antiphon.lake.values.spec import learnt as spec_of_sample
 from antiphon.model.requests import ListOffset
 from antiphon.spark.option_values import parse_servers
 
@@ -27,7 +28,7 @@ def shard_ends(source: Source, timeout_ms: int) -> dict[int, tuple[int, int]]:
 
 def learnt(spark: Any, source: Source, spec: ValueSpec, timeout_ms: int) -> ValueSpec:
     """With the schema that the oldest and the newest records have. JSON without records has no columns yet."""
-    return spec.row.functions().learnt(spec, _sample(spark, source, timeout_ms), source.name)
+    return spec_of_sample(spec, _sample(spark, source, timeout_ms), source.name)
 
 
 def _sample(spark: Any, source: Source, timeout_ms: int) -> list[bytes | None]:

@@ -12,15 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from antiphon.client.blocking import (
-    ANSWER_TIMEOUT_S,
-    PAUSE_S_MAX,
-    PAUSE_S_MIN,
-    Address,
-    Answer,
-    Cluster,
-    ShardCall,
-)
+from antiphon.client.blocking import PAUSE_S_MAX, PAUSE_S_MIN, Cluster, ShardCall
+from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, Address, Answer
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,

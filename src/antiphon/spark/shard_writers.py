@@ -19,7 +19,8 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from antiphon.client.blocking import Answer, Buffer, Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import Answer, Buffer
 from antiphon.errors import (
     AlreadyAppliedError,
     AntiphonError,

@@ -23,7 +23,8 @@ from antiphon.archive.files import OpenFile
 from antiphon.archive.format import ArchivedFile, archived_until, holder, reaching
 from antiphon.archive.job.plan import Limits, Place, ShardPlan, plan
 from antiphon.archive.job.tasks import ArchiveTask, run_task
-from antiphon.client.blocking import Address, Cluster
+from antiphon.client.blocking import Cluster
+from antiphon.client.blocking_link import Address
 from antiphon.client.cluster import parse_servers
 from antiphon.client.connection import parse_address
 from antiphon.errors import AntiphonError, ArchiveError

@@ -17,7 +17,8 @@ from antiphon.archive.files import Options, verify
 from antiphon.archive.format import ArchivedFile
 from antiphon.archive.job.plan import named, remove_file
 from antiphon.archive.writer import GROUP_ROWS, FileWriter
-from antiphon.client.blocking import Address, Cluster
+from antiphon.client.blocking import Cluster
+from antiphon.client.blocking_link import Address
 from antiphon.errors import ArchiveError, OffsetOutOfRangeError
 from antiphon.records.batch import iter_batches
 from antiphon.records.decode import to_arrow

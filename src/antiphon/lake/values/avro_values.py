@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.values.decoding import DecodeError, Decoder, ValueSpec, screened_one_by_one, unframed
+from antiphon.lake.values.decoding import DecodeError, Decoder, RowDecoder, ValueSpec, unframed
 from antiphon.lake.values.options import ValueOptions, required_schema, schema_id, text_of
 
 _PRIMITIVES: Final = {
@@ -26,7 +26,7 @@ _TIMESTAMPS: Final = (
 
 
 def spec(options: ValueOptions) -> ValueSpec:
-    """See `formats.Format`, as for the others."""
+    """See `spec.Format`, as for the others."""
     container = options.framing == "container"
     schema = options.schema if container else required_schema(options)
     return ValueSpec(
@@ -58,7 +58,7 @@ def learnt(spec: ValueSpec, values: Sequence[bytes | None], source: str) -> Valu
     return replace(spec, avsc=avsc)
 
 
-class AvroDecoder(Decoder):
+class AvroDecoder(RowDecoder):
     """Reads values with the schema `avsc` (JSON text of a record).
 
     In Confluent's framing a value names the schema that it was written with: `writers` are the known ones by id, each
@@ -71,7 +71,6 @@ class AvroDecoder(Decoder):
     ) -> None:
         import fastavro
 
-        super().__init__()
         self._read: Any = fastavro.schemaless_reader
         self._schema = _parsed(avsc, "value.schema")
         kind = _Types().of(self._schema, "the record")
@@ -79,8 +78,7 @@ class AvroDecoder(Decoder):
             raise InvalidRequestError(
                 "an Avro schema of values has to be a record: its fields become columns"
             )
-        self._kind = kind
-        self.columns = pa.schema(list(kind))
+        super().__init__(kind)
         self._confluent = confluent
         self._container = container
         if writers and not confluent:
@@ -88,15 +86,6 @@ class AvroDecoder(Decoder):
                 "Avro schemas by id (writers) are for values in Confluent's framing (framing = confluent)"
             )
         self._writers = {number: _parsed(text, f"value.writers.{number}") for number, text in writers.items()}
-
-    def table(self, values: pa.Array) -> pa.Table:
-        """All of them, one by one."""
-        rows = pa.array([self.read(value) for value in values.to_pylist()], self._kind)
-        return pa.Table.from_arrays(rows.flatten(), schema=self.columns)
-
-    def screen(self, values: pa.Array) -> list[tuple[int, str]]:
-        """Values that cannot be read."""
-        return screened_one_by_one(values, self.read)
 
     def read(self, value: bytes) -> dict[str, Any]:
         """One record; raises one of DECODE_ERRORS."""

@@ -69,14 +69,6 @@ class ValueSpec:
         """The format."""
         return FORMATS[self.format]
 
-    def fixed_columns(self) -> pa.Schema | None:
-        """Columns of the values; None without a schema, where the data says. Raises InvalidRequestError."""
-        return self.row.functions().fixed_columns(self)
-
-    def decoder(self, columns: pa.Schema) -> "Decoder":
-        """What decodes values into `columns` (of Avro and Protobuf: into those of their own schema)."""
-        return self.row.functions().decoder(self, columns)
-
     def does_with_new_fields(self, what: str) -> bool:
         """Is that what becomes of fields without a column? Never of formats that have no such fields."""
         return "new_fields" in self.row.options and self.new_fields == what
@@ -101,6 +93,34 @@ class Decoder(ABC):
     def screen(self, values: pa.Array) -> list[tuple[int, str]]:  # noqa: ARG002 - formats know more
         """Values that are bad for sure, with the reason."""
         return []
+
+
+class RowDecoder(Decoder):
+    """Values that are read one by one, each to a row of type `kind`, a struct."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        super().__init__()
+        self._kind = kind
+        self.columns = pa.schema(list(kind))
+
+    @abstractmethod
+    def read(self, value: bytes) -> dict[str, Any]:
+        """One value; raises one of DECODE_ERRORS."""
+
+    def table(self, values: pa.Array) -> pa.Table:
+        """All of them, one by one."""
+        rows = pa.array([self.read(value) for value in values.to_pylist()], self._kind)
+        return pa.Table.from_arrays(rows.flatten(), schema=self.columns)
+
+    def screen(self, values: pa.Array) -> list[tuple[int, str]]:
+        """Values that cannot be read."""
+        found = []
+        for index, value in enumerate(values.to_pylist()):
+            try:
+                self.read(value)
+            except DECODE_ERRORS as error:
+                found.append((index, reason(error)))
+        return found
 
 
 def decode(decoder: Decoder, values: pa.Array, bad_max: int | None = None) -> Decoded:
@@ -165,17 +185,6 @@ def unframed(value: bytes) -> tuple[int, memoryview]:
     if len(value) < CONFLUENT_HEADER_BYTES or value[0] != CONFLUENT_MAGIC:
         raise DecodeError("the value does not begin with a zero byte and a schema id")
     return int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"), memoryview(value)[CONFLUENT_HEADER_BYTES:]
-
-
-def screened_one_by_one(values: pa.Array, read: Any) -> list[tuple[int, str]]:
-    """Values that `read` fails with, for formats that are read one by one anyway."""
-    found = []
-    for index, value in enumerate(values.to_pylist()):
-        try:
-            read(value)
-        except DECODE_ERRORS as error:
-            found.append((index, reason(error)))
-    return found
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> str:

@@ -1,40 +1,11 @@
 """The formats of values that there are: one row each.
 
 Which options a format takes, what a pipeline's file may say, and the lists in docs and help follow from these rows.
-What a format does is in its module, which is loaded when it is used (`Format`).
+What a format does is in its module, which is loaded when it is used (`spec.Format`).
 """
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from antiphon.lake.values.decoding import Decoder, ValueSpec
-    from antiphon.lake.values.options import ValueOptions
-
-
-class Format(Protocol):
-    """What a format's module has, as plain functions."""
-
-    def spec(self, options: "ValueOptions") -> "ValueSpec":
-        """The checked form of options that apply to the format. Raises InvalidRequestError naming the option."""
-        ...
-
-    def fixed_columns(self, spec: "ValueSpec") -> "pa.Schema | None":
-        """Columns of the values; None where the data says. Raises InvalidRequestError."""
-        ...
-
-    def decoder(self, spec: "ValueSpec", columns: "pa.Schema") -> "Decoder":
-        """What decodes values into `columns`, or into those that the values' own schema has."""
-        ...
-
-    def learnt(self, spec: "ValueSpec", values: "Sequence[bytes | None]", source: str) -> "ValueSpec":
-        """With the schema that a sample of the source's values has, for formats whose `fixed_columns` may be None."""
-        ...
+from typing import Final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +29,6 @@ class ValueFormat:
     schema_is_file: bool = False
     from_table: bool = False
     columns: str
-
-    def functions(self) -> Format:
-        """What the format does; loads its library."""
-        return cast("Format", import_module(self.module))
 
 
 _ROWS: Final = (

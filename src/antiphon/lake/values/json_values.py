@@ -40,7 +40,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def spec(options: ValueOptions) -> ValueSpec:
-    """See `formats.Format`, as for the others. Refuses types that JSON has not."""
+    """See `spec.Format`, as for the others. Refuses types that JSON has not."""
     default = "add" if options.schema is None else "rest"
     new_fields = check_choice("new_fields", options.new_fields or default, NEW_FIELDS)
     columns = None if options.schema is None else lake_schema(columns_of(options.schema))

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.targets.staged import lake_schema
 from antiphon.lake.values.ddl import parse_columns
-from antiphon.lake.values.decoding import ValueSpec, check_choice
-from antiphon.lake.values.formats import FORMATS, ValueFormat
-
-FRAMINGS: Final = ("none", *dict.fromkeys(name for one in FORMATS.values() for name in one.framings))
 
 
 @dataclass(frozen=True)
@@ -35,37 +30,6 @@ class ValueOptions:
     framing: str = "none"
     writers: Mapping[Any, str] = field(default_factory=dict, hash=False)
     new_fields: str | None = None
-
-
-def value_spec(options: ValueOptions) -> ValueSpec:
-    """The checked form. Raises InvalidRequestError naming the option."""
-    check_choice("format", options.format, tuple(FORMATS))
-    check_choice("framing", options.framing, FRAMINGS)
-    row = FORMATS[options.format]
-    _check_applies(options, row)
-    functions = row.functions()
-    spec = functions.spec(options)
-    columns = functions.fixed_columns(spec)
-    if columns is not None:
-        lake_schema(columns)
-    return spec
-
-
-def _check_applies(options: ValueOptions, row: ValueFormat) -> None:
-    given = {
-        "schema": options.schema,
-        "message": options.message,
-        "writers": options.writers or None,
-        "new_fields": options.new_fields,
-        "framing": None if options.framing == "none" else options.framing,
-    }
-    for name, value in given.items():
-        if value is not None and name not in row.options:
-            takers = " or ".join(one.name for one in FORMATS.values() if name in one.options)
-            raise InvalidRequestError(f"{name} is for format {takers}, not for {row.name}")
-    if given["framing"] is not None and options.framing not in row.framings:
-        takers = " or ".join(one.name for one in FORMATS.values() if options.framing in one.framings)
-        raise InvalidRequestError(f"framing {options.framing} is for format {takers}")
 
 
 # -- for the formats ------------------------------------------------------------------------------------------------

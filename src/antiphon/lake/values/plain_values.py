@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def spec(options: "ValueOptions") -> ValueSpec:
-    """See `formats.Format`, as for the others."""
+    """See `spec.Format`, as for the others."""
     return ValueSpec(options.format)
 
 

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError as ProtobufError
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.values.decoding import DecodeError, Decoder, ValueSpec, screened_one_by_one, unframed
+from antiphon.lake.values.decoding import DecodeError, Decoder, RowDecoder, ValueSpec, unframed
 from antiphon.lake.values.options import ValueOptions, bytes_of, required_schema
 
 DEPTH_MAX: Final = 30
@@ -35,7 +35,7 @@ Reader = Callable[[Any], Any]
 
 
 def spec(options: ValueOptions) -> ValueSpec:
-    """See `formats.Format`, as for the others."""
+    """See `spec.Format`, as for the others."""
     schema = required_schema(options)
     if not options.message:
         raise InvalidRequestError("format protobuf needs message, the full name of the values' message type")
@@ -62,7 +62,7 @@ def learnt(spec: ValueSpec, values: Sequence[bytes | None], source: str) -> Valu
     return spec
 
 
-class ProtobufDecoder(Decoder):
+class ProtobufDecoder(RowDecoder):
     """Reads values as messages of type `message` (its full name), found in a FileDescriptorSet.
 
     Message fields and fields with presence are null where they are not set; others have their default. Enums are names,
@@ -70,22 +70,12 @@ class ProtobufDecoder(Decoder):
     """
 
     def __init__(self, descriptors: bytes, message: str, *, confluent: bool) -> None:
-        super().__init__()
         self._class = _message_class(descriptors, message)
         descriptor: Descriptor = self._class.DESCRIPTOR
-        self._kind, self._reader = _message(descriptor, message, ())
-        self.columns = pa.schema(list(self._kind))
+        kind, self._reader = _message(descriptor, message, ())
+        super().__init__(kind)
         self._confluent = confluent
         self._index = _index_in_file(descriptor)
-
-    def table(self, values: pa.Array) -> pa.Table:
-        """All of them, one by one."""
-        rows = pa.array([self.read(value) for value in values.to_pylist()], self._kind)
-        return pa.Table.from_arrays(rows.flatten(), schema=self.columns)
-
-    def screen(self, values: pa.Array) -> list[tuple[int, str]]:
-        """Values that cannot be read."""
-        return screened_one_by_one(values, self.read)
 
     def read(self, value: bytes) -> dict[str, Any]:
         """One message; raises DecodeError."""

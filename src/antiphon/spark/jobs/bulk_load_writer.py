@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from antiphon.client.blocking import Address, Answer, Cluster
+from antiphon.client.blocking import Cluster
+from antiphon.client.blocking_link import Address, Answer
 from antiphon.errors import InvalidRequestError, OverloadedError, ReplayConflictError, UnknownTopicError
 from antiphon.model.requests import Failure, TableOp
 from antiphon.spark.job import Job

@@ -9,7 +9,8 @@ import random
 import time
 from typing import Final
 
-from antiphon.client.blocking import Answer, Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import Answer
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import Fetch, Fetched
 from antiphon.records.batch import read_header

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from antiphon.client.blocking import Buffer, Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import Buffer
 from antiphon.errors import (
     AntiphonError,
     CorruptBatchError,

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from antiphon.client.blocking import Address, Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import Address
 from antiphon.errors import (
     CorruptBatchError,
     OffsetOutOfRangeError,

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import msgspec
 
-from antiphon.client.blocking import Answer, Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import Answer
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import Delete, OpStatus, TableGet, TableRows, TableWrite
 from antiphon.spark.job import Job

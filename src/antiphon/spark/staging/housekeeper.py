@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from antiphon.client.blocking import Address, Cluster
+from antiphon.client.blocking import Cluster
+from antiphon.client.blocking_link import Address
 from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
 from antiphon.model import internal
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta

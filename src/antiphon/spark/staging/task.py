@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from antiphon.client.blocking import Answer, Buffer, ShardCall
+from antiphon.client.blocking import ShardCall
+from antiphon.client.blocking_link import Answer, Buffer
 from antiphon.errors import BatchTooLargeError
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import AppendBatch, Appended
