@@ -103,7 +103,6 @@ EVERYBODYS = {"errors", "invariants", "system"}
 IN_CIRCLES = {
     "antiphon": 2,
     "client": 5,
-    "node": 8,
     "partition": 15,
     "records": 3,
     "simulation": 13,

@@ -7,7 +7,7 @@ turn.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -33,10 +33,11 @@ from antiphon.model.cluster import (
 )
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
 from antiphon.model.requests import AdminRequest
+from antiphon.node.context import NodeContext
 from antiphon.node.local_view import LocalView
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from antiphon.model.metadata import NodeMeta
     from antiphon.partition.partition import Partition
 
 RETRY_FIRST_S = 0.02
@@ -45,10 +46,28 @@ PRODUCER_IDS_AT_ONCE = 1000
 NEVER = -1.0
 
 
+class AgentNode(NodeContext, Protocol):
+    """What the agent needs of the node."""
+
+    incarnation: str
+
+    def meta(self) -> "NodeMeta":
+        """The node as others should know it."""
+        ...
+
+    def metadata_changed(self) -> None:
+        """The metadata moved on: follow it."""
+        ...
+
+    def registered(self) -> None:
+        """The coordinator counts on this node: open what waited for that."""
+        ...
+
+
 class ClusterAgent:
     """See the module's text."""
 
-    def __init__(self, node: "Node", cluster_id: str) -> None:
+    def __init__(self, node: AgentNode, cluster_id: str) -> None:
         self.view = LocalView(cluster_id)
         self.registered = asyncio.Event()
         self._node = node
@@ -153,7 +172,7 @@ class ClusterAgent:
         elif not self.registered.is_set() and self.view.version >= 0:
             self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
             self.registered.set()
-            self._node.shards.reconcile()  # some of it waited for this
+            self._node.registered()
 
     def _live_changes(self) -> tuple[LiveSet, ...]:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""

@@ -6,10 +6,9 @@ the node's connections, always after the metadata that they rest on. When the re
 dropped and whoever waits is told to ask the next one.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -48,14 +47,16 @@ from antiphon.model.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
-from antiphon.node.config import NodeConfig
+from antiphon.node.context import NodeContext
 from antiphon.node.metadata_fold import MetadataFold
-from antiphon.node.metrics import NodeMetrics
 from antiphon.node.peers import PeerLink
 from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
+
+if TYPE_CHECKING:
+    import asyncio
 
 TICK_S: Final = 0.05
 READ_BYTES: Final = 1024 * 1024
@@ -69,18 +70,8 @@ Answered = Callable[[Any], None]
 """Called once with a reply's body or an AntiphonError."""
 
 
-class Surroundings(Protocol):
+class CoordinatorNode(NodeContext, Protocol):
     """What the shell needs of its node."""
-
-    node_id: int
-    cluster_id: str
-    config: NodeConfig
-    loop: asyncio.AbstractEventLoop
-    metrics: NodeMetrics
-
-    def link(self, node_id: int) -> PeerLink:
-        """The connection to another node; UnavailableError for one that is not known yet."""
-        ...
 
     def send_message(self, to: int, message: AnyMessage) -> None:
         """Send a replica message to a node, this one included."""
@@ -100,7 +91,7 @@ class _Waiting(NamedTuple):
 class CoordinatorShell:
     """See the module's text. Made by the node for its replica of `__cluster`; follows it as its `CommitObserver`."""
 
-    def __init__(self, node: Surroundings, host: Partition) -> None:
+    def __init__(self, node: CoordinatorNode, host: Partition) -> None:
         self._node = node
         self._host = host
         self._config = CoordinatorConfig(

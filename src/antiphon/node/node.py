@@ -28,6 +28,7 @@ from antiphon.node.bulk_gate import gate_of
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.forwarding import Forwarder
+from antiphon.node.gauges import add_gauges
 from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_view import LocalView
@@ -138,7 +139,7 @@ class Node:
     def open(self) -> None:
         """Start the WAL thread: listeners may hand on requests from now on, which find no replicas yet."""
         self.wal.start(self.loop)
-        self._add_gauges()
+        add_gauges(self.metrics, self.hosts, self.wal, lambda: self._in_flight_bytes)
 
     def join(self, addresses: Mapping[str, str]) -> None:
         """Recover the replicas and make for the cluster, which is told these addresses of the listeners.
@@ -238,32 +239,6 @@ class Node:
     def broken_shards(self) -> Sequence[int]:
         """Shards whose replica here cannot be opened."""
         return tuple(self.shards.broken)
-
-    def _add_gauges(self) -> None:
-        gauges = self.metrics.gauges
-        gauges["antiphon_replicas"] = ("Replicas on this node", lambda: len(self.hosts))
-        gauges["antiphon_leaders"] = (
-            "Shards that this node leads",
-            lambda: sum(host.is_serving for host in self.hosts.values()),
-        )
-        gauges["antiphon_live_shards"] = (
-            "Shards led here whose commits go by the live replica set",
-            lambda: sum(bool(live) for live in self._live_sets()),
-        )
-        gauges["antiphon_live_replicas"] = (
-            "Replicas in the live replica sets of those shards",
-            lambda: sum(len(live) for live in self._live_sets()),
-        )
-        gauges["antiphon_wal_backlog_bytes"] = (
-            "Bytes that wait for the disk",
-            lambda: self.wal.backlog_bytes,
-        )
-        gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", lambda: self._in_flight_bytes)
-        gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(self.wal.disk_full))
-        gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
-
-    def _live_sets(self) -> list[tuple[int, ...]]:
-        return [host.live for host in self.hosts.values()]
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -439,6 +414,10 @@ class Node:
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
         self._long_lived.are(self.view.shard_count)
+
+    def registered(self) -> None:
+        """The coordinator counts on this node: replicas that waited for that are opened."""
+        self.shards.reconcile()
 
     def _ask_returned(self, alive: set[int]) -> None:
         """Nodes that were silent and are alive again, on connections that never broke: leaders ask them where they are."""

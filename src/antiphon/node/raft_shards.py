@@ -42,7 +42,7 @@ from antiphon.replication.messages import Entry
 from antiphon.replication.raft import RaftReplica
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from antiphon.node.context import NodeContext
 
 Placement = tuple[TopicMeta, ShardMeta]
 
@@ -53,7 +53,7 @@ PLACEMENT_VERSION: Final = 1
 
 
 def open_raft_replica(
-    node: "Node",
+    node: "NodeContext",
     directory: NodeDirectory,
     shard: ShardMeta,
     log: ShardLog,
@@ -123,7 +123,7 @@ def known_placement(disk: Disk, path: str) -> Placement | None:
     return found
 
 
-async def hand_over(node: "Node") -> None:
+async def hand_over(node: "NodeContext") -> None:
     """Before a clean stop: let others lead at once what votes and is led here, `__cluster` too."""
     handed = [host for host in list(node.hosts.values()) if host.hand_over()]
     patience_s = node.config.timings.election_min / 1000  # after which a replica gives it up itself

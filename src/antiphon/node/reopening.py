@@ -10,32 +10,52 @@ themselves.
 `__cluster` is not opened anew: the coordinator rests on its replica, which is mended at the next start.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from antiphon.errors import DamagedLogError, ResourceExhaustedError
+from antiphon.errors import AntiphonError, DamagedLogError, ResourceExhaustedError
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from antiphon.node.context import NodeContext
+    from antiphon.partition.partition import Partition
 
 REOPEN_EVERY_S: Final = 60.0  # a disk that damages files again and again is not given more work than that
 RETRY_EVERY_S: Final = 5.0  # where room or descriptors were missing
 
 
+class Reopened(Protocol):
+    """Who opens replicas.
+
+    Attributes:
+        broken: shards whose replica cannot be opened, and why.
+    """
+
+    broken: dict[int, AntiphonError]
+
+    def reopen(self, shard_id: int, host: "Partition") -> None:
+        """Close a replica that stopped and open it again."""
+        ...
+
+    def open_again(self, shard_id: int) -> None:
+        """Try again to open a replica that could not be opened."""
+        ...
+
+
 class Reopening:
     """See the module's text."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: "NodeContext", shards: Reopened) -> None:
         self._node = node
+        self._shards = shards
         self._not_before_s: dict[int, float] = {}
         self._to_mend: set[int] = set()
         self._log = structlog.get_logger()
 
     def look(self) -> int | None:
         """Open replicas anew, now and then; returns a shard that needs a new term, for what it lost or to be led again."""
-        shards = self._node.shards
+        shards = self._shards
         for shard_id, host in list(self._node.hosts.items()):
             if shard_id != CLUSTER_SHARD_ID and self._is_time(shard_id, host.failed):
                 self._log.warning("reopening_replica", shard=shard_id, reason=str(host.failed))

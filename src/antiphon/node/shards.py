@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -22,6 +22,8 @@ from antiphon.log.disk import Disk, make_directory
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import ElectLeader
+from antiphon.node.context import NodeContext
 from antiphon.node.raft_shards import (
     Placement,
     election_config,
@@ -38,6 +40,7 @@ from antiphon.partition.failures import as_failure
 from antiphon.partition.multi_opening import Place, open_multi_writer
 from antiphon.partition.partition import Partition
 from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
+from antiphon.partition.services import PartitionServices
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     destroy_state,
@@ -56,18 +59,39 @@ from antiphon.replication.replica import Replica
 if TYPE_CHECKING:
     import asyncio
 
-    from antiphon.node.node import Node
+    from antiphon.node.agent import ClusterAgent
+    from antiphon.node.metrics import NodeMetrics
+    from antiphon.node.turn import Turn
     from antiphon.partition.table_shard import TableShard
+    from antiphon.table.store import StoreEngine
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
+MEND_TIMEOUT_S = 30.0
 CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
+
+
+class ShardsNode(NodeContext, PartitionServices, Protocol):
+    """What the replicas' keeper needs of the node."""
+
+    agent: "ClusterAgent"
+    stores: "StoreEngine"
+
+    @property
+    def metrics(self) -> "NodeMetrics":
+        """What is counted."""
+        ...
+
+    @property
+    def turn(self) -> "Turn":
+        """Work at the end of the event loop's turn."""
+        ...
 
 
 class Shards:
     """See the module's text."""
 
-    def __init__(self, node: "Node", disk: Disk, directory: NodeDirectory) -> None:
+    def __init__(self, node: ShardsNode, disk: Disk, directory: NodeDirectory) -> None:
         self._node = node
         self._disk = disk
         self._directory = directory
@@ -84,7 +108,7 @@ class Shards:
         self.settings = SettingsBook(node.config)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._removing: set[int] = set()  # not to be opened before their files are gone, or let go of
-        self._reopening = Reopening(node)
+        self._reopening = Reopening(node, self)
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
@@ -450,7 +474,7 @@ class Shards:
     async def _mend(self, shard_id: int) -> None:
         self._log.info("mending_damaged_log", shard=shard_id)
         try:
-            await self._node.gateway.elect_leader(shard_id)
+            await self._node.agent.command(ElectLeader(shard_id), MEND_TIMEOUT_S)
         except AntiphonError as error:
             self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
 

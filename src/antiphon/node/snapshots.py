@@ -37,7 +37,7 @@ from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.entry_id import EntryId
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from antiphon.node.context import NodeContext
 
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_IN_FLIGHT = 4
@@ -68,7 +68,7 @@ class Copy:
 class Snapshots:
     """Snapshots that this node sends and receives."""
 
-    def __init__(self, node: "Node", directory: str) -> None:
+    def __init__(self, node: "NodeContext", directory: str) -> None:
         self._node = node
         self._disk = node.disk
         self._directory = directory

@@ -37,7 +37,7 @@ from antiphon.table.copying import CopiedRow, differences, newer, records_of
 from antiphon.table.evaluator import TableEvaluator
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from antiphon.node.context import NodeContext
     from antiphon.partition.partition import Partition
 
 PAGE_ROWS: Final = 500  # looked at without letting others have a turn: about 2 ms
@@ -57,7 +57,7 @@ Build = Callable[[TableEvaluator], tuple[bytearray, int, Callable[[], None]]]
 class SplitCopy:
     """One leadership's work on one split; `run` returns when there is nothing left to do here."""
 
-    def __init__(self, node: "Node", host: "Partition", report: Report) -> None:
+    def __init__(self, node: "NodeContext", host: "Partition", report: Report) -> None:
         self._node = node
         self._host = host
         self._term = host.term

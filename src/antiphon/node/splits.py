@@ -6,19 +6,20 @@ is remembered, and doing it twice does no harm. Reports to the coordinator are r
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
 from antiphon.errors import AntiphonError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import ShardMeta, SplitPhase
+from antiphon.node.context import NodeContext
 from antiphon.node.split_copy import SplitCopy, append_entry
 from antiphon.records.split_entries import Freeze, Release, SplitEntry, Thaw
 from antiphon.table.ranges import OwnedRange
 
 if TYPE_CHECKING:
-    from antiphon.node.node import Node
+    from antiphon.node.agent import ClusterAgent
     from antiphon.partition.partition import Partition
 
 REPEAT_S: Final = 0.1
@@ -50,10 +51,16 @@ def next_entry(owned: OwnedRange, child: ShardMeta | None) -> SplitEntry | Split
     return None
 
 
+class SplitsNode(NodeContext, Protocol):
+    """What splits need of the node."""
+
+    agent: "ClusterAgent"
+
+
 class Splits:
     """See the module's text."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: SplitsNode) -> None:
         self._node = node
         self._log = structlog.get_logger().bind(part="split")
         self._copies: dict[int, asyncio.Task[None]] = {}  # by child

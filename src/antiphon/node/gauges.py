@@ -1,0 +1,42 @@
+"""What a node measures when somebody asks for its metrics: replicas, backlogs, memory."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from antiphon import system
+
+if TYPE_CHECKING:
+    from antiphon.log.wal import Wal
+    from antiphon.node.metrics import NodeMetrics
+    from antiphon.partition.partition import Partition
+
+
+def add_gauges(
+    metrics: "NodeMetrics", hosts: "Mapping[int, Partition]", wal: "Wal", in_flight_bytes: Callable[[], int]
+) -> None:
+    """Add them to what the node counts. `in_flight_bytes`: appended by clients, and not committed."""
+
+    def live_sets() -> list[tuple[int, ...]]:
+        return [host.live for host in hosts.values()]
+
+    gauges = metrics.gauges
+    gauges["antiphon_replicas"] = ("Replicas on this node", lambda: len(hosts))
+    gauges["antiphon_leaders"] = (
+        "Shards that this node leads",
+        lambda: sum(host.is_serving for host in hosts.values()),
+    )
+    gauges["antiphon_live_shards"] = (
+        "Shards led here whose commits go by the live replica set",
+        lambda: sum(bool(live) for live in live_sets()),
+    )
+    gauges["antiphon_live_replicas"] = (
+        "Replicas in the live replica sets of those shards",
+        lambda: sum(len(live) for live in live_sets()),
+    )
+    gauges["antiphon_wal_backlog_bytes"] = (
+        "Bytes that wait for the disk",
+        lambda: wal.backlog_bytes,
+    )
+    gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
+    gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.disk_full))
+    gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
