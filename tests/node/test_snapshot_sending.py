@@ -34,7 +34,7 @@ class Leader:
         self.shard_id, self.term = SHARD, 3
         self.terms = TermIndex(10, 1)
         self.terms.append(3, 100)
-        self.log = SimpleNamespace(producers=ProducerState())
+        self.log = SimpleNamespace(producers=ProducerState(), terms=self.terms)
         self.replica = self
         self.table = SimpleNamespace(state=self)
         self.applied: list[int] = []  # of the checkpoints to come; the last one stays

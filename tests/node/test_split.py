@@ -398,7 +398,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason() -> None:
                 await db.split_shard("topic", 0)
             with pytest.raises(InvalidRequestError, match="allows unclean elections"):
                 await db.split_shard("unclean", 0)
-            with pytest.raises(InvalidRequestError, match="every replica of 'multi' takes writes"):
+            with pytest.raises(InvalidRequestError, match="every replica of 'multi' accepts writes"):
                 await db.split_shard("multi", 0)
             with pytest.raises(InvalidRequestError, match="can be split from 1 on, not at 0"):
                 await db.split_shard("t", 0, at=0)
