@@ -1,14 +1,16 @@
-"""A node's data directory: whose it is, who has it open, and where its shards are.
+"""A node's data directory: which node it belongs to, which process has it open, and where its shards are.
 
-`identity.json` says format, cluster, node and disk. A directory of another cluster or
-node is refused, one of a later format too. `disk_id` is drawn at random when the directory is made: a disk that comes back
-empty or swapped has another one, and is not taken for the one that remembers its votes. `bootstrap` says whether the node
-was told to found a cluster when the directory was made: only then is having promised nothing the whole truth. Any other
-directory may have come in the place of one that was lost; `joined` says that all replicas which the cluster had placed on
-this node before that were looked at. `lock` is held with flock while the node runs. `shards/<id>/` holds one replica each
-(`ShardLog`), and `inventory` says which replicas there are and how far they reach (`Inventory`). Where the inventory is
-gone, nobody knows what else is: the directory then counts as another disk, with a new `disk_id`, and what is left in it as
-damaged.
+`identity.json` contains format, cluster, node and disk. A directory of another cluster or node, or of a later format,
+is refused. `disk_id` is random, drawn when the directory is made. So a disk that comes back empty or swapped has
+another id, and is not taken for the disk that remembers its votes.
+
+`bootstrap` says whether the node was told to found a cluster when the directory was made. Only then does an empty
+directory prove that nothing was promised. Any other directory may replace a lost one; `joined` says that all replicas
+which the cluster had placed on this node before that were checked.
+
+`lock` is held with flock while the node runs. `shards/<id>/` holds one replica each (`ShardLog`). `inventory` lists the
+replicas and how far they reach (`Inventory`). If the inventory is lost, other losses cannot be detected. The directory
+then counts as another disk, with a new `disk_id`, and its contents as damaged.
 """
 
 import contextlib
@@ -109,7 +111,7 @@ class NodeDirectory:
 
     @property
     def may_replace(self) -> bool:
-        """May this directory stand in the place of one that held replicas, and is not yet known which?"""
+        """May this directory replace one that held replicas, and is that not decided yet?"""
         return not self._joined
 
     def note_joined(self) -> None:
@@ -123,7 +125,7 @@ class NodeDirectory:
         return os.path.join(self.path, SHARDS_NAME, str(shard_id))
 
     def shard_ids(self) -> list[int]:
-        """Shards that have a replica here, or had one that was not removed but lost, rising."""
+        """Shards that have a replica here, or had one that was lost and not removed, in rising order."""
         found = _shards_in(self._disk.listdir(os.path.join(self.path, SHARDS_NAME)))
         return sorted({*found, *self.inventory.shard_ids()})
 
@@ -132,13 +134,14 @@ class NodeDirectory:
         return Held(self.inventory, shard_id)
 
     def renounce_shard(self, shard_id: int) -> None:
-        """Note that a replica is about to be removed, so that what is missing of it is not taken for damage. Blocking."""
+        """Note that a replica is about to be removed, so that its missing files do not count as damage. Blocking."""
         self.inventory.forget(shard_id)
 
     def remove_shard(self, shard_id: int) -> None:
         """Remove a replica with all its files. Blocking. Its log must not be in use any more.
 
-        A disk too full to note it first makes room by the removal; a crash right then leaves what counts as lost.
+        If the disk is too full for the note, the removal makes room first; after a crash at that moment the replica
+        counts as lost.
         """
         with contextlib.suppress(OSError):
             self.renounce_shard(shard_id)
@@ -184,9 +187,9 @@ def _save_identity(disk: Disk, path: str, identity: Identity) -> None:
 
 
 def _take_stock(disk: Disk, path: str, identity: Identity) -> tuple[Identity, Inventory]:
-    """The inventory of a directory that has none: an older version made it, or it was lost.
+    """The inventory of a directory that has none: an older version made the directory, or the inventory was lost.
 
-    A crash in between is one before: it is done again.
+    After a crash in between it is done again.
     """
     shards = os.path.join(path, SHARDS_NAME)
     found = {

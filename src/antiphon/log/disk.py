@@ -1,8 +1,9 @@
-"""What a node asks of a disk, and the real one.
+"""The interface between a node and a disk, and the real disk.
 
-Every file that a node touches goes through `Disk` and `File` (RocksDB alone opens its own), so that `SimulatedDisk` can
-crash, tear, fill up and fail at any call. Paths are strings. A write is on the disk only after `fdatasync`; a created,
-renamed or removed name, a directory's too, only after `fsync_dir` of its directory. Every method may raise OSError.
+Every file that a node touches goes through `Disk` and `File` (only RocksDB opens its own files), so that
+`SimulatedDisk` can crash, tear, fill up and fail at any call. Paths are strings. A write is on the disk only after
+`fdatasync`. A created, renamed or removed name, also of a directory, is on the disk only after `fsync_dir` of its
+directory. Every method may raise OSError.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ _NOTE_BYTES_MAX: Final = 64
 
 
 class LockHeldError(BlockingIOError):
-    """Another process holds the lock; `note` is what it left there, empty where it has not got to that."""
+    """Another process holds the lock. `note` is what it wrote there; empty if it has not written it yet."""
 
     def __init__(self, path: str, note: bytes) -> None:
         super().__init__(errno.EAGAIN, "another process holds the lock", path)
@@ -391,7 +392,7 @@ def make_directory(disk: Disk, path: str) -> None:
 
 
 def discard_tree(disk: Disk, path: str) -> None:
-    """Remove a directory that nobody needs any more; what the disk refuses to remove is left to the next try."""
+    """Remove a directory that nobody needs any more; the next try removes what the disk refuses to remove now."""
     with contextlib.suppress(OSError):
         disk.remove_tree(path)
 

@@ -1,13 +1,14 @@
-"""Group commit (S4.17): everything that waits is written with one write and one fdatasync per file.
+"""Group commit (S4.17): all waiting operations are written with one write and one fdatasync per file.
 
-Pure of threads, so that tests and the simulator can run it step by step; `WalThread` runs it in one.
+This module has no threads, so that tests and the simulator can run it step by step; `WalThread` runs it in one.
 
-- A failed fsync, or any failed write that is not "disk full", is final for that shard: its operations get
-  `StorageFailedError`, and so does every later one. It is never tried again, because after a failed fsync the kernel may
-  have dropped the data and the next fsync would report success.
-- A full disk is not a failure: the file is cut back to its last good size, the operation stays at the head of its shard's
-  queue and is tried again later. Trims (which make room) overtake the appends that wait.
-- Neither is a process that has no file descriptors left: nothing was written, and it is tried again in the same way.
+- A failed fsync, or any failed write other than "disk full", is final for that shard. Its operations get
+  `StorageFailedError`, and so does every later one. It is never tried again: after a failed fsync the kernel may have
+  dropped the data, and the next fsync would report success.
+- A full disk is not a failure. The file is truncated to its last good size, and the operation stays at the head of its
+  shard's queue and is tried again later. Trims (which make room) overtake the appends that wait.
+- A process without free file descriptors is no failure either: nothing was written, and the operation is tried again in
+  the same way.
 """
 
 import math
@@ -67,7 +68,7 @@ class _Dirty(NamedTuple):
 
 
 class GroupCommitter:
-    """Carries out queued operations; see the module's text for its rules."""
+    """Carries out queued operations; the module docstring has the rules."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -232,7 +233,7 @@ def _nothing() -> None:
 
 
 def _next_unit(queue: OpQueue) -> _Run | CallStep | None:
-    """The first step that is not done; a write together with all that can be written with it."""
+    """The first step that is not done; a write together with all writes that can join it."""
     head = queue.ops[0]
     if head.next_step >= len(head.steps):
         return None

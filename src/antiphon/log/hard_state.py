@@ -1,14 +1,15 @@
-"""What a replica promised: its term and its vote (S1.38); what it led, and a hint of how far its log was committed.
+"""The durable promises of a replica: its term and its vote (S1.38); the last term that it led, and a hint of its high
+watermark.
 
-The promise is a checksummed file that is replaced atomically and synced before anybody is told. So is the last term in which
-this replica, as leader, acknowledged what was not settled: without it a loss could not be told after a power failure
-(S4.28). The high watermark is only a hint that saves time after a restart: it is written without a sync and counts as 0 when
-it is not whole.
+The promise is a checksummed file. It is replaced atomically and synced before the replica sends it. The same holds for
+the last term in which this replica, as leader, acknowledged entries that were not settled: without it a loss could not
+be reported after a power failure (S4.28). The high watermark is only a hint that saves time after a restart. It is
+written without a sync and counts as 0 if it is incomplete.
 
-Big-endian. `hard-state`: magic 8s "ANTIPHHS" | version u32 | crc u32 of the rest | term i64 | voted_for i64 (-1: nobody).
-`led-term`: magic 8s "ANTIPHLT" | version u32 | crc u32 of all else | term i64.
-`high-watermark`: magic 8s "ANTIPHHW" | version u32 | crc u32 of the rest | offset i64 | led i64 (as in `led-term`; earlier
-versions wrote it here alone; absent where there is none).
+Big-endian. `hard-state`: magic 8s "ANTIPHHS" | version u32 | crc u32 of the rest | term i64 | voted_for i64 (-1:
+nobody). `led-term`: magic 8s "ANTIPHLT" | version u32 | crc u32 of all else | term i64. `high-watermark`: magic 8s
+"ANTIPHHW" | version u32 | crc u32 of the rest | offset i64 | led i64 (as in `led-term`; earlier versions wrote it only
+here; absent if there is none).
 """
 
 import functools
@@ -36,7 +37,9 @@ _HINT: Final = struct.Struct(">qq")
 
 
 class HardState:
-    """Term and vote of one replica. `term` and `voted_for` are what was staged last; durable when its operation is done."""
+    """Term and vote of one replica. `term` and `voted_for` have the last staged values, durable when their operation is
+    done.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,9 @@ class HardState:
         return cls(disk, directory, queue, term, vote, high_watermark, led_term, readable=readable, held=held)
 
     def forget(self, floor: int) -> None:
-        """The file does not say what was promised: at least `floor`, a term that is in the log, and no known vote."""
+        """The promise in the file is lost: the term is at least `floor`, a term that is in the log, and the vote is
+        unknown.
+        """
         if floor > self.term:
             self.term, self.voted_for = floor, None
 
@@ -117,7 +122,7 @@ class HardState:
         return LogOp(self._queue, [CallStep(functools.partial(replace_file, self._disk, path, data))])
 
     def stage_high_watermark(self, offset: int) -> LogOp:
-        """Leave a hint for the next start; not synced. Call it now and then, and at a clean stop."""
+        """Write a hint for the next start; not synced. Call it now and then, and at a clean stop."""
         durable = (
             offset < self.high_watermark
         )  # the old one would speak against the log that is cut to the new one

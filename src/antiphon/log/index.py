@@ -1,9 +1,10 @@
 """The index beside each segment: one 40-byte entry per batch, in order.
 
-An entry is written only *after* the fdatasync of its batch (unless its flag says otherwise), so a valid entry whose batch
-is bad proves damage, while a bad batch without an entry is the torn end of a write that nobody was told of. Its head CRC
-covers the batch's bytes 0-20, which the batch's own CRC does not, so every flipped bit of the data is found. The index
-itself is not synced per group; what is missing after a crash is made again from the data.
+An entry is written only *after* the fdatasync of its batch (unless its flag says otherwise). So a valid entry with a
+bad batch proves damage, and a bad batch without an entry is the torn end of a write that was not acknowledged to
+anybody. The entry's head CRC covers the batch's bytes 0-20, which the batch's own CRC does not cover, so every flipped
+bit of the data is found. The index itself is not synced per group; entries that a crash removes are made again from the
+data.
 
 File: a 40-byte header, then the entries. Big-endian::
 
@@ -124,11 +125,11 @@ def read_entry(file: File, number: int) -> IndexEntry | None:
 
 
 def find_entry(file: File, count: int, offset: int, first_offset: int, end_offset: int) -> int:
-    """Number of the entry whose batch holds `offset`, among the first `count`; -1 when there is none.
+    """Number of the entry whose batch holds `offset`, among the first `count`; -1 if there is none.
 
-    `first_offset` and `end_offset` are those of the segment: batches mostly take alike many offsets, so a guess in
-    proportion usually finds the right block of entries at once; every second step halves what is left.
-    An entry that cannot be read counts as lying behind `offset`: that is what a cut in progress looks like.
+    `first_offset` and `end_offset` are those of the segment. Most batches take similar numbers of offsets, so a
+    proportional guess usually finds the right block of entries at once; every second step halves the rest. An entry
+    that cannot be read counts as lying after `offset`, as during a truncation.
     """
     low, high = 0, count  # entries before `low` start at or before `offset`, those from `high` on behind it
     for step in range(2 * count.bit_length() + 1):

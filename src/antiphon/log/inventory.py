@@ -1,15 +1,15 @@
-"""What replicas a node holds and how far their logs reach, kept apart from the replicas' own files.
+"""The replicas that a node holds and how far their logs reach, stored apart from the replicas' own files.
 
-The files of one replica cannot say that they are missing. So the node's directory has a file, `inventory`, that names
-every replica which has promised or acknowledged anything, with its term and with an end that its log had durably reached. A
+The files of one replica cannot say that they are missing. So the node's directory has a file, `inventory`. It names
+every replica that has promised or acknowledged anything, with its term and an end that its log had durably reached. A
 replica whose own files say less has lost something: it is opened as damaged, and is no evidence for an election.
 
-What it costs: a sync when a replica becomes durable, when its log is cut below the noted end, and when it is removed;
-several at once share one. How far a log reaches is noted in memory and written with the node's periodic checkpoint and at a
-clean stop, so the file may say less than the truth, never more.
+The cost: a sync when a replica becomes durable, when its log is truncated below the noted end, and when it is removed;
+several at once share one. The end of a log is noted in memory and written with the node's periodic checkpoint and at a
+clean stop. So the file may say less than the truth, never more.
 
-The file is replaced as a whole. `inventory.copy` is written behind it without a sync and read where the first cannot be.
-Both are sealed (`snapshot.seal`), with magic "ANTIPHIV" and a msgpack array of [shard, term, end term, end].
+The file is replaced as a whole. `inventory.copy` is written after it without a sync, and read if the first cannot be
+read. Both are sealed (`snapshot.seal`), with magic "ANTIPHIV" and a msgpack array of [shard, term, end term, end].
 """
 
 import os
@@ -31,7 +31,7 @@ _VERSION: Final = 1
 
 
 class Holding(NamedTuple):
-    """A replica that is here. `term`: that it has promised; `end`: what its log was durably, or more."""
+    """A replica on this node. `term`: the promised one; `end`: the log's durable end, or an earlier one."""
 
     term: int = 0
     end: EntryId = EMPTY
@@ -85,7 +85,7 @@ class Inventory:
 
     @property
     def has_news(self) -> bool:
-        """Is more noted than is written down?"""
+        """Is anything noted that is not written yet?"""
         return self._written < self._changes
 
     def shard_ids(self) -> list[int]:
@@ -98,7 +98,7 @@ class Inventory:
         return self._holdings.get(shard_id)
 
     def on_disk(self, shard_id: int) -> Holding | None:
-        """What is written down of it; older than what is noted, or the same."""
+        """The written line of a replica; equal to the noted one, or older."""
         return self._on_disk.get(shard_id)
 
     def put(self, shard_id: int, holding: Holding, *, durable: bool) -> None:
@@ -111,7 +111,7 @@ class Inventory:
             self.save()
 
     def forget(self, shard_id: int) -> None:
-        """The replica is about to be removed: what is missing of it from now on is not damage. Blocking."""
+        """The replica is about to be removed: its missing files are no damage from now on. Blocking."""
         with self._lock:
             if self._holdings.pop(shard_id, None) is None and shard_id not in self._on_disk:
                 return
@@ -138,7 +138,7 @@ class Inventory:
 
 
 class Held:
-    """One replica's line in the inventory, as its log sees it. Each call tells what is durable, and may block.
+    """One replica's line in the inventory, as its log uses it. Each call reports what is durable, and may block.
 
     Without an `inventory` nothing is noted.
     """
@@ -168,7 +168,7 @@ class Held:
         self.set(known.term, max(known.end, end), durable=not self.is_written)
 
     def lower(self, end: EntryId) -> None:
-        """The log is about to be cut to `end`: what is noted must not say more, before that happens."""
+        """The log is about to be truncated to `end`: the noted end must not be above it before that happens."""
         known, written = self.known, self._written
         if known is not None:
             must = written is not None and end < written.end

@@ -1,4 +1,4 @@
-"""Changes of a shard's files, each durable when it returns and harmless when a crash makes it happen twice or half."""
+"""Changes of a shard's files. Each is durable when it returns, and harmless if a crash repeats it or stops it half way."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ def remove_segments(disk: Disk, directory: str, from_offset: int, *, ordered: bo
 
 
 def remove_snapshots(disk: Disk, directory: str, above: int) -> None:
-    """Remove the snapshots of offsets above `above`: what they describe is about to be cut off."""
+    """Remove the snapshots of offsets above `above`: the log that they describe is about to be truncated."""
     found = [offset for offset in offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX) if offset > above]
     for offset in found:
         disk.remove(file_of(directory, offset, SNAPSHOT_SUFFIX))
@@ -49,9 +49,10 @@ def remove_snapshots(disk: Disk, directory: str, above: int) -> None:
 
 
 def wipe(disk: Disk, directory: str, at: EntryId, producers: bytes, members: Members | None = None) -> None:
-    """Empty the log, which continues after `at` with the producers and members of then. `recover` finishes it after a crash.
+    """Empty the log, which continues after `at` with the producers and members of that point. After a crash `recover`
+    finishes it.
 
-    What there is to know of the time before `at` waits in a file of its own: until `start` says so, nothing is reset.
+    The state at `at` waits in a file of its own: until `start` says so, nothing is reset.
     """
     snapshot = Snapshot(at.offset, at.offset, at.term, [], [], producers, b"")
     replace_file(disk, os.path.join(directory, RESET_NAME), encode_snapshot(snapshot))
@@ -61,7 +62,7 @@ def wipe(disk: Disk, directory: str, at: EntryId, producers: bytes, members: Mem
 
 
 def finish_wipe(disk: Disk, directory: str, start: LogStart) -> None:
-    """The second half of `wipe`, from where `start` says that it is underway; harmless to repeat."""
+    """The second half of `wipe`, from where `start` says that it is under way; harmless to repeat."""
     remove_snapshots(disk, directory, -1)
     remove_segments(disk, directory, 0, ordered=False)
     disk.fsync_dir(directory)
@@ -87,10 +88,10 @@ def create_segment(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def cut_files(disk: Disk, directory: str, to_offset: int, kept: tuple[int, int, int] | None) -> None:
-    """Cut the log at `to_offset`; `kept`: (base offset, bytes, batches) of the last segment that stays.
+    """Truncate the log at `to_offset`; `kept`: (base offset, bytes, batches) of the last segment that stays.
 
-    In an order that a crash in between leaves a longer or shorter prefix, never a gap: what describes goes before what is
-    described.
+    The order guarantees that a crash in between leaves a longer or shorter prefix, never a gap: descriptions are
+    removed before the data that they describe.
     """
     remove_snapshots(disk, directory, to_offset)
     if kept is None:
@@ -109,8 +110,8 @@ def cut_files(disk: Disk, directory: str, to_offset: int, kept: tuple[int, int, 
 def trim_files(disk: Disk, directory: str, start: LogStart, gone: list[int]) -> None:
     """Let the log start later, and remove the segments that `gone` names by their first offsets.
 
-    Where the disk is too full even for the start file, all but one of them go first: a crash right then leaves a log that
-    starts later than it says, but never one that forgot where it ends.
+    If the disk is too full even for the start file, all but one of these segments are removed first. A crash at that
+    moment leaves a log that starts later than it says, but never one that forgot where it ends.
     """
     path = os.path.join(directory, START_NAME)
     try:
@@ -136,7 +137,7 @@ def write_snapshot(
 ) -> None:
     """Write the snapshot of `offset` once data and index (`last`: paths) of the newest segment are synced.
 
-    The newest two are kept, and that of the log's start, which nothing that is in the log can stand in for.
+    The newest two are kept, and that of the log's start, whose content the log itself cannot replace.
     """
     for path in last:
         disk.open(path).fdatasync()
@@ -150,7 +151,7 @@ def write_snapshot(
 def write_last_snapshot(
     disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str], log_start: int
 ) -> None:
-    """The same just before the last segment goes. A disk too full for it must not keep the trim from making room."""
+    """The same just before the last segment is removed. A disk too full for it must not keep the trim from making room."""
     try:
         write_snapshot(disk, directory, offset, data, last, log_start)
     except FileNotFoundError:
@@ -187,7 +188,7 @@ def remove_damage(disk: Disk, directory: str) -> None:
 def producers_of(
     disk: Disk, directory: str, start: int, end: int, headers_from: Callable[[int], Iterable[BatchHeader]]
 ) -> ProducerState:
-    """What is known of producers at the end of a log from `start` to `end`: from a snapshot and the batches since."""
+    """The producers' state at the end of a log from `start` to `end`: from a snapshot and the batches after it."""
     found = newest_snapshot(disk, directory, end)
     state, at = ProducerState(), start
     if found is not None:

@@ -1,7 +1,7 @@
-"""Tells from what is left of a shard's log that more was there.
+"""Detects from the remaining files of a shard's log that there was more.
 
-Whoever removes a part of a log on purpose removes first what describes it: snapshots, then the index, then the data. Whoever
-makes a segment makes its data first. So a snapshot behind the log's end, or an index whose data is gone, is left only where
+A deliberate removal of part of a log removes the descriptions first: snapshots, then the index, then the data. A new
+segment's data is made first. So a snapshot beyond the log's end, or an index whose data is missing, remains only if
 files were lost.
 """
 
@@ -13,16 +13,18 @@ from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, fil
 
 
 def snapshot_beyond(disk: Disk, directory: str, log_end: int) -> str | None:
-    """Path of a snapshot file of an offset behind `log_end`; what it stands for was synced before it was written."""
+    """Path of a snapshot file of an offset beyond `log_end`; the data before that offset was synced before it was
+    written.
+    """
     offsets = offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)
     return file_of(directory, offsets[-1], SNAPSHOT_SUFFIX) if offsets and offsets[-1] > log_end else None
 
 
 def index_without_data(disk: Disk, directory: str, log_start: int) -> int | None:
-    """First offset of a segment whose data is gone, and whose index proves that it was there once; the lowest one.
+    """First offset of a segment whose data is missing and whose index proves that it existed; the lowest one.
 
-    The index of the newest segment may have no entries, though there were batches: a power failure takes those that were
-    not written back yet.
+    The index of the newest segment may have no entries although there were batches: a power failure removes entries
+    that were not written back yet.
     """
     names = disk.listdir(directory)
     there = set(offsets_of(names, DATA_SUFFIX))

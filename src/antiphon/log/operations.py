@@ -1,7 +1,7 @@
-"""What the event loop hands to the WAL thread: operations, each a short list of steps, in the order of their shard's queue.
+"""Operations that the event loop gives to the WAL thread: short lists of steps, in the order of their shard's queue.
 
-The event loop decides everything: which segment, which position, which index entries. The WAL thread only carries it out, so
-every step can be repeated (after the disk was full) with the same result.
+The event loop decides everything: which segment, which position, which index entries. The WAL thread only carries it
+out, so every step can be repeated (after the disk was full) with the same result.
 """
 
 from collections import deque

@@ -1,25 +1,26 @@
-"""What a shard remembers of its producers, so that a repeated batch is recognised: by the header alone, per batch.
+"""The producers that a shard remembers, so that a repeated batch is recognised: from the header alone, per batch.
 
-Three classes of producers, told apart by id:
+There are three classes of producers, distinguished by id:
 
 - **normal** (id < 2^61): Kafka's rules. Sequences follow each other without gaps; the last 5 batches are recognised.
 - **table** (2^61 <= id < 2^62, the table client's): sequences only have to rise; the last 64 are recognised.
-- **job** (id >= 2^62, Spark's): the epoch is Spark's, modulo 2^15 and compared by serial-number arithmetic; the sequence is
-  the row's place within the epoch. A batch seen before must be equal byte for byte (by its CRC). The current epoch's last
-  4,096 batches are recognised.
+- **job** (id >= 2^62, Spark's): the epoch is Spark's, modulo 2^15 and compared by serial-number arithmetic; the
+  sequence is the row's place within the epoch. A repeated batch must be equal byte for byte (by its CRC). The current
+  epoch's last 4,096 batches are recognised.
 
-What a *table's* log holds is not what its producer sent: a request of ten operations may have twenty effects, or none, and
-they carry versions and times of the leader's. So on a table (`check(..., table=True)`) neither the number of records nor the
-CRC says anything: sequences only rise, and a repeated request is recognised by exactly its sequence. For jobs that holds
-within an epoch, which may begin with any sequence. A job whose id has bit 61 set as well puts a checksum of what it asks for
-in the lower 16 bits of the sequence, and the request's number above: the same number with another checksum is a conflict.
+A *table's* log does not hold what its producer sent: a request of ten operations may have twenty effects, or none, and
+they carry versions and times of the leader. So on a table (`check(..., table=True)`) neither the number of records nor
+the CRC says anything: sequences only rise, and a repeated request is recognised by exactly its sequence. For jobs that
+holds within an epoch, which may begin with any sequence. A job whose id also has bit 61 set puts a checksum of its
+request in the lower 16 bits of the sequence, and the request's number above: the same number with another checksum is a
+conflict.
 
-Jobs are remembered apart from the others, whose number never makes a shard forget a job: forgotten, its last epoch could be
-appended again. A shard forgets one only where it knows of `JOBS_MAX` and that one was silent for `JOB_KEPT_S`; where none
-was, `check` refuses a job that is new.
+Jobs are remembered apart from the other producers, whose number never makes a shard forget a job: the last epoch of a
+forgotten job could be appended again. A shard forgets a job only if it knows `JOBS_MAX` of them and that one was silent
+for `JOB_KEPT_S`. If none was, `check` refuses a new job.
 
-`check` asks before the append, `update` takes note of an appended batch: on the leader, on followers and at recovery alike,
-so that a fail-over forgets nothing. Batches of uncommitted entries can be cut off again by `truncate`.
+`check` is called before the append, `update` records an appended batch: on the leader, on followers and at recovery
+alike, so that a fail-over forgets nothing. `truncate` removes batches of uncommitted entries again.
 """
 
 from bisect import bisect_left
@@ -56,7 +57,7 @@ _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 
 
 class Duplicate(NamedTuple):
-    """The batch is in the log already, here."""
+    """The batch is already in the log, here."""
 
     base_offset: int
     next_offset: int
@@ -75,7 +76,7 @@ class ProducerBatch(NamedTuple):
 
 
 def window_of(producer_id: int) -> int:
-    """How many of its last batches are recognised when they come again."""
+    """How many of its last batches are recognised if they are sent again."""
     if producer_id >= JOB_ID_MIN:
         return JOB_WINDOW
     return TABLE_WINDOW if producer_id >= TABLE_ID_MIN else NORMAL_WINDOW
@@ -87,7 +88,7 @@ def is_newer_job_epoch(epoch: int, current: int) -> bool:
 
 
 class ProducerState:
-    """Producers of one shard, least recently heard of first; see the module for how many."""
+    """Producers of one shard, least recently active first; the module docstring says how many."""
 
     def __init__(self) -> None:
         self._producers: dict[int, list[ProducerBatch]] = {}  # without jobs
@@ -133,7 +134,7 @@ class ProducerState:
         return _check_normal(header, batches)
 
     def update(self, header: BatchHeader) -> None:
-        """Take note of a batch that was appended; batches without a producer and control batches are ignored."""
+        """Record an appended batch; batches without a producer and control batches are ignored."""
         producer_id = header.producer_id
         if producer_id < 0 or header.is_control:
             return
@@ -153,7 +154,7 @@ class ProducerState:
             self._prune(producer_id, batches)
 
     def _taken_note_of(self, producer_id: int, at: int) -> list[ProducerBatch]:
-        """The batches of a producer, which was heard of last now; makes room for one that is new."""
+        """The batches of a producer, which becomes the most recently active; makes room for a new one."""
         is_job = producer_id >= JOB_ID_MIN
         known = self._jobs if is_job else self._producers
         batches = known.pop(producer_id, None)
@@ -191,7 +192,8 @@ class ProducerState:
     def truncate(self, to_offset: int) -> bool:
         """Forget the batches from `to_offset` on.
 
-        Returns False when the cut goes deeper than what is remembered: the state must then be built anew from the log.
+        Returns False if the truncation goes deeper than the remembered batches: the state must then be rebuilt from the
+        log.
         """
         if to_offset < self._exact_from:
             return False
@@ -230,8 +232,8 @@ class ProducerState:
     def encode(self, before: int | None = None) -> bytes:
         """The state as bytes, for a snapshot file; `before`: without the batches that reach beyond this offset.
 
-        Whoever takes over the state of before an offset and then takes note of what follows there ends up with this state:
-        what is missing was displaced by newer batches, which displace it there as well.
+        A replica that takes over the state before an offset and then records what follows reaches this state: missing
+        batches were displaced by newer ones, which displace them there as well.
         """
         items, exact_from = [*self._producers.items(), *self._jobs.items()], self._exact_from
         if before is not None:
@@ -244,9 +246,9 @@ class ProducerState:
         return msgspec.msgpack.encode((exact_from, items))
 
     def jobs(self, before: int, inherited: bytes = b"") -> bytes:
-        """What is known of jobs as of offset `before`, encoded, for the shard that a part of this one becomes.
+        """The known jobs as of offset `before`, encoded, for the shard that a part of this one becomes.
 
-        `inherited` is what this shard was given so itself; its own memory of a job is the newer one. Empty: no jobs.
+        `inherited` is what this shard inherited itself; its own memory of a job is the newer one. Empty: no jobs.
         """
         items = dict(_decode_items(inherited)[1]) if inherited else {}
         for producer_id, batches in self._jobs.items():

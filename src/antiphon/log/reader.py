@@ -1,6 +1,7 @@
-"""Reads of what is no longer in memory. A read is planned on the event loop and may run in any thread.
+"""Reads of batches that are no longer in memory. A read is planned on the event loop and may run in any thread.
 
-Every batch that comes from the disk is checked against its own CRC and its index entry, so a flipped bit is never served.
+Every batch that comes from the disk is checked against its own CRC and its index entry, so a flipped bit is never
+served.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +32,8 @@ class SegmentView(NamedTuple):
 class DiskRead:
     """One planned read: call it to carry it out.
 
-    `is_current` tells whether the log has been cut or trimmed since; then a read finds what it finds, without blame.
-    `on_damage` is told of damage before `DamagedLogError` is raised; both are called in the reading thread.
+    `is_current` says whether the log has been truncated or trimmed since; if so, missing data is no damage. `on_damage`
+    is called before `DamagedLogError` is raised. Both are called in the reading thread.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Opens a shard's log after a clean stop, a kill or a power failure, and tells a torn tail from damage.
+"""Opens a shard's log after a clean stop, a kill or a power failure, and distinguishes a torn tail from damage.
 
-- A snapshot whose files are as it says stands for everything before it; only what follows is read, batch by batch.
-- The **torn tail** is the end of a write that nobody was told of: it has no index entry, and is cut off.
-- **Damage** is a bad batch whose index entry proves that it was durable, a bad batch or a gap before the last segment, or
-  the lack of what other files say was there (`lost_files`).
-  Then the log ends before the damage, nothing is removed, and a marker file keeps the report across restarts: a
-  replica that lost durable entries must not vote until it has been refetched (`ShardLog.clear_damage`).
+- A snapshot whose files match it replaces everything before it; only what follows is read, batch by batch.
+- The **torn tail** is the end of a write that was not acknowledged to anybody: it has no index entry, and is truncated.
+- **Damage** is a bad batch whose index entry proves that it was durable, a bad batch or a gap before the last segment,
+  or the lack of data that other files prove (`lost_files`). Then the log ends before the damage, nothing is removed,
+  and a marker file keeps the report across restarts: a replica that lost durable entries must not vote until it has
+  been refetched (`ShardLog.clear_damage`).
 """
 
 import contextlib
@@ -137,7 +137,7 @@ def forget_start(disk: Disk, directory: str) -> None:
 
 
 def recover(disk: Disk, directory: str) -> RecoveredLog:
-    """Open the log in `directory`, mending what a crash may leave. Reads only; cuts only the torn tail."""
+    """Open the log in `directory` and repair what a crash may leave. Only reads, and truncates only the torn tail."""
     names = disk.listdir(directory)
     for name in names:
         if name.endswith(".tmp"):
@@ -225,10 +225,10 @@ def _loss(
 
 
 def write_again(file: File, start: int, end: int) -> None:
-    """Write bytes of a file over themselves, so that the next sync is a real one, whatever became of an earlier one.
+    """Write bytes of a file again in place, so that the next sync is a real one, whatever happened to an earlier one.
 
-    A process before this one may have failed to sync them. The kernel then takes the pages for clean, though they are
-    nowhere but in memory, and a sync of them succeeds without doing anything.
+    An earlier process may have failed to sync them. The kernel then considers the pages clean, although they are only
+    in memory, and a sync of them succeeds without doing anything.
     """
     for at in range(start, end, REWRITE_BYTES):
         file.pwritev([file.pread(min(REWRITE_BYTES, end - at), at)], at)

@@ -1,4 +1,4 @@
-"""What may go: whole segments, the oldest first, never above the high watermark."""
+"""What retention may remove: whole segments, the oldest first, never above the high watermark."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Segments: a shard's log is a row of files of whole batches, each with its index, named after their first offset."""
+"""Segments: a shard's log is a series of files of whole batches, each with its index, named after their first offset."""
 
 import os
 from collections.abc import Callable

@@ -61,7 +61,7 @@ def _system_ms() -> int:
 
 
 class ShardLog:
-    """See the module's text. Public attributes are read-only for others, except `config`."""
+    """See the module docstring. Public attributes are read-only for others, except `config`."""
 
     def __init__(
         self,
@@ -279,9 +279,9 @@ class ShardLog:
             self._tail.evict(self._config.tail_bytes_max, self.durable_end)
 
     def truncate(self, to_offset: int) -> LogOp:
-        """Cut everything from `to_offset` on, which must be a batch's start or the log's end.
+        """Remove everything from `to_offset` on, which must be a batch's start or the log's end.
 
-        May read from the disk. The bookkeeping of producers goes back with it.
+        May read from the disk. The producers' state is rolled back with it.
         """
         invariant(
             self.log_start <= to_offset <= self.log_end,
@@ -434,11 +434,11 @@ class ShardLog:
         return LogOp(self.queue, [self._snapshot_step()])
 
     def mark_forgotten(self) -> None:
-        """Note, durably, that an older self of this replica may have held and promised anything. Blocking."""
+        """Record, durably, that this replica may earlier have held and promised anything. Blocking."""
         self._mark(recovery.FORGOTTEN, "the node's directory was replaced")
 
     def mark_joining(self) -> None:
-        """Note, durably, that this replica begins empty in a shard that is older. Blocking."""
+        """Record, durably, that this replica begins empty in an older shard. Blocking."""
         self._mark(recovery.JOINING, "the shard is older than this replica")
 
     def _mark(self, kind: int, reason: str) -> None:

@@ -1,14 +1,16 @@
-"""A disk in memory that can crash at any call, lose or tear what was not synced, fill up and fail; seeded by the caller.
+"""A disk in memory that can crash at any call, lose or tear unsynced data, fill up and fail; the caller supplies the
+seed.
 
-It keeps, for every file, what is durable and the writes since, and for every directory the names that are durable and the
-changes since. `crash()` gives what a machine finds after a power failure:
+For every file it keeps the durable content and the writes since; for every directory the durable names and the changes
+since. `crash()` returns what a machine finds after a power failure:
 
-- of the unsynced writes of a file, each page survives or not, independently (`tear=True`), or a prefix of them survives;
-- of the unsynced changes of names, of directories too, a prefix survives (as in a journalling file system).
+- of the unsynced writes of a file, each page survives or not, independently (`tear=True`), or a prefix of them
+  survives;
+- of the unsynced changes of names, also of directories, a prefix survives (as in a journalling file system).
 
-A process is killed or the machine crashes at a call by `crash_after`, calls fail by `fail_after` or `faults`, the disk is
-full by `capacity_bytes` and slow by `duration_s`; `lose`, `restore` and `flip_bit` do what happens while nobody looks. The
-disk that `crash` or `kill` gives has none of that armed.
+`crash_after` kills a process or the machine at a call, `fail_after` or `faults` make calls fail, `capacity_bytes` fills
+the disk and `duration_s` slows it. `lose`, `restore` and `flip_bit` change files behind the node's back. The disk that
+`crash` or `kill` returns has none of these faults armed.
 """
 
 import errno

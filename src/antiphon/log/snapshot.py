@@ -1,10 +1,10 @@
-"""Snapshot files of a shard's log: all that recovery needs to know of what lies before an offset.
+"""Snapshot files of a shard's log: everything that recovery needs to know about the log before an offset.
 
 Written when a segment is closed, every `snapshot_bytes`, and at a clean stop; the data and index before the offset are
 synced first. Big-endian: magic 8s "ANTIPHSS" | version u32 | crc u32 of the rest | msgpack of `Snapshot`.
 
-Where the log has said who its members are, the files that must know it are of version 2, which older programs refuse: they
-would go by members of long ago. All others stay of version 1.
+If the log has named its members, the files that must contain them are of version 2. Older programs refuse these,
+because they would use outdated members. All others stay of version 1.
 """
 
 import os
@@ -74,7 +74,7 @@ def frame(magic: bytes, version: int, payload: bytes) -> bytes:
 
 
 def seal(magic: bytes, version: int, payload: bytes) -> bytes:
-    """The same with magic and version under the CRC too: how every version is written that is not older than this way."""
+    """The same with magic and version under the CRC too; every later version is written this way."""
     return _FRAME.pack(magic, version, _crc_of_all(magic, version, payload)) + payload
 
 

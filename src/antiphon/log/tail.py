@@ -1,4 +1,6 @@
-"""The newest batches of a shard, in memory: what was staged and not yet written, and a bounded piece of what was."""
+"""The newest batches of a shard, in memory: those that are staged and not yet written, and a bounded part of the
+written ones.
+"""
 
 from bisect import bisect_right
 from typing import Final

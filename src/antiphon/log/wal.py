@@ -1,8 +1,9 @@
-"""The write-ahead log of a node as its event loop sees it, whoever carries the writes out.
+"""The write-ahead log of a node, as its event loop sees it.
 
-The event loop submits operations and hears when they are durable. Somebody else, the *worker*, takes all that was submitted
-and writes and syncs it as one group (`round`), so that the event loop never waits for the disk. In a real process the worker
-is a thread (`WalThread`); in the simulator it is called at drawn moments of virtual time. Both run the code below.
+The event loop submits operations and is told when they are durable. A *worker* takes everything that was submitted and
+writes and syncs it as one group (`round`), so that the event loop never waits for the disk. In a real process the
+worker is a thread (`WalThread`). In the simulator it is called at drawn moments of virtual time. Both run the code
+below.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Wal(ABC):
-    """See the module's text. `submit` never blocks and never refuses; the limits are the caller's to respect.
+    """See the module docstring. `submit` never blocks and never refuses; the caller must respect the limits.
 
     Operations of one shard finish in the order of submission. Callbacks run on the event loop with None, with a
-    `StorageFailedError` (final for that shard: every later operation gets it too) or, when the node stops while the disk is
-    full, with a `DiskFullError`. While the disk is full, appends wait and are tried again every `retry_full_ms`; trims go
-    ahead.
+    `StorageFailedError` (final for that shard: every later operation gets it too) or, if the node stops while the disk
+    is full, with a `DiskFullError`. While the disk is full, appends wait and are tried again every `retry_full_ms`;
+    trims go ahead.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Wal(ABC):
         return done
 
     def has_news(self, done: list[Completion]) -> bool:
-        """Is there anything to be told to the event loop after a round?"""
+        """Must the event loop be told anything after a round?"""
         disk_full = self.committer.disk_full
         if done or disk_full != self._posted_full:
             self._posted_full = disk_full
@@ -123,6 +124,6 @@ class Wal(ABC):
         return False
 
     def given_up(self) -> list[Completion]:
-        """What still waits for room when the worker ends."""
+        """Operations that still wait for room when the worker ends."""
         error = DiskFullError("the node stopped while its disk was full")
         return [(op, error) for op in self.committer.take_waiting()]

@@ -1,14 +1,14 @@
-"""What the shard that is being split off writes down of its parent's rows and changes. Pure; driven by `node.split_copy`.
+"""What the new shard of a split writes of its parent's rows and changes. Pure; driven by `node.split_copy`.
 
-Two rules make copies at different moments come out right, both from one fact: in a shard version ids only rise, and a
-removal names the version that it removes.
+Copies are made at different moments. Two rules make them come out right. Both follow from one fact: in a shard version
+ids only rise, and a removal names the version that it removes.
 
-* A row counts if its version is above that of the row that is here. So an old change does no harm when a newer row was
-  copied before it.
-* A removal counts if what is here has the version that it removes, or an older one.
+* A row counts if its version is above that of the present row. So an old change does no harm if a newer row was copied
+  before it.
+* A removal counts if the present row has the version that it removes, or an older one.
 
-Whoever compares the rows once and then goes by all changes since the comparison began ends with exactly the parent's rows,
-whatever was here before.
+A copier that compares the rows once, and then applies all changes since the comparison began, ends with exactly the
+parent's rows, whatever was here before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,9 @@ class CopiedRow(NamedTuple):
 
 
 def differences(theirs: Sequence[CopiedRow], own: Sequence[CopiedRow], now_ms: int) -> list[CopiedRow]:
-    """What makes `own`, the rows of a range of keys here, the same as `theirs` at the parent, unless it is ahead of them."""
+    """The changes that make `own`, the rows of a range of keys here, equal to `theirs` at the parent, unless it is
+    ahead of them.
+    """
     have = {row.key: row for row in own}
     found = []
     for row in theirs:

@@ -110,7 +110,7 @@ class _Pending(NamedTuple):
 
 
 class TableEvaluator:
-    """Judges operations for one table shard in one term of leadership; see the module's text."""
+    """Evaluates operations for one table shard in one term of leadership; see the module docstring."""
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -168,7 +168,7 @@ class TableEvaluator:
         return evaluation
 
     def _none_of_it(self, judged: Evaluation) -> Evaluation:
-        """What an atomic request comes to of which an operation was refused."""
+        """The evaluation of an atomic request with a refused operation."""
         refused = Evaluation(self._generation, self._next_version_id)
         refused.results = [
             _NOT_CARRIED_OUT if result.status == OpStatus.OK else result for result in judged.results
@@ -315,7 +315,7 @@ class TableEvaluator:
 
     @staticmethod
     def _note_outcomes(to: Evaluation) -> None:
-        """Write the outcomes down where the records alone do not tell them."""
+        """Record the outcomes if the records alone do not contain them."""
         results = to.results
         # Without an index header each record stands at the place of its operation; as many of both is one for each.
         if len(to.records) == len(results) and all(len(record[2]) == 1 for record in to.records):
@@ -329,7 +329,7 @@ class TableEvaluator:
     # -- following the log --------------------------------------------------------------------------------------
 
     def appended(self, evaluation: Evaluation, base_offset: int) -> None:
-        """The evaluation's batch stands in the log at `base_offset`. Sets `evaluation.wait_for` to its end."""
+        """The evaluation's batch is in the log at `base_offset`. Sets `evaluation.wait_for` to its end."""
         invariant(evaluation.records, "only an evaluation with effects is appended")
         invariant(
             evaluation.generation == self._generation,
@@ -349,7 +349,7 @@ class TableEvaluator:
         )
 
     def imported(self, records: list[RecordInput], base_offset: int) -> None:
-        """A batch of rows that were copied from another shard, versions and all, stands in the log at `base_offset`."""
+        """A batch of rows that were copied from another shard, with their versions, is in the log at `base_offset`."""
         changed: dict[bytes, VersionTuple | None] = {}
         newest = -1
         for key, value, headers, _ in records:
@@ -359,7 +359,7 @@ class TableEvaluator:
         self._append(base_offset, base_offset + len(records), records, changed, newest + 1)
 
     def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:
-        """An entry of a split stands in the log at `base_offset`: what is judged from now on is judged by it."""
+        """An entry of a split is in the log at `base_offset`; later operations are evaluated under it."""
         next_version_id = entry.next_version_id if isinstance(entry, Inherit) else 0
         self._append(base_offset, base_offset + 1, [], {}, next_version_id, (entry, base_offset))
         self.owned = advance(self.owned, entry, base_offset)
@@ -385,7 +385,7 @@ class TableEvaluator:
 
     @property
     def appended_end(self) -> int:
-        """Everything that was judged is committed when the log is committed up to here."""
+        """Everything that was evaluated is committed when the log is committed up to here."""
         return self._appended_end
 
     def committed(self, high_watermark: int) -> None:
@@ -428,9 +428,9 @@ class TableEvaluator:
 
 
 def results_from_batch(batch: Buffer) -> TableWritten:
-    """What the request that became `batch` was answered: for a request that is sent again.
+    """The answer to the request that became `batch`: for a request that is sent again.
 
-    Raises CorruptBatchError where the batch is none that `TableEvaluator` made.
+    Raises CorruptBatchError if `TableEvaluator` did not make the batch.
     """
     header = read_header(batch)
     written: dict[int, OpResult] = {}

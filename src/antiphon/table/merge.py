@@ -1,16 +1,17 @@
 """Rules that merge what several writers wrote to one key (C11).
 
-A table that every replica writes gets its changes in another order on each replica. All replicas end with the same rows
-because a key's state is a *cell* and two cells are merged by a rule that is
+With `writers=multi` the changes of a table arrive in another order on each replica. All replicas end with the same
+rows, because a key's state is a *cell* and two cells are merged by a rule that is
 
 * commutative: `rule(a, b) == rule(b, a)`,
 * associative: `rule(rule(a, b), c) == rule(a, rule(b, c))`,
 * idempotent: `rule(a, a) == a`.
 
-Then the order, the grouping and the repetition of changes make no difference. A removed key is a cell too (a tombstone),
-for a removal must win over an older put that arrives later. `check_rule` looks for samples that break the laws.
+Then the order, the grouping and the repetition of changes make no difference. A removed key is a cell too (a
+tombstone), because a removal must win over an older put that arrives later. `check_rule` looks for samples that break
+the laws.
 
-`last-writer-wins` is the default. Rules of one's own are registered by name, here or by an installed package:
+`last-writer-wins` is the default. Custom rules are registered by name, here or by an installed package:
 
     [project.entry-points."antiphon.conflict_rules"]
     largest = "my_package:largest"      # a function of two cells, or a `ConflictRule`
@@ -36,7 +37,7 @@ INDEX_MAX: Final = (1 << _INDEX_BITS) - 1
 
 
 class Stamp(NamedTuple):
-    """When a change was made, by whom: no two changes of one key have the same."""
+    """When a change was made, and by which writer: no two changes of one key have the same stamp."""
 
     timestamp_ms: int
     origin: int
@@ -52,7 +53,7 @@ class Cell(NamedTuple):
 
     @property
     def stamp(self) -> Stamp:
-        """When this state came to be, by whom."""
+        """When this state was written, and by which writer."""
         return Stamp(self.version[3], *unpack_id(self.version[0]))
 
 
@@ -60,7 +61,7 @@ MergeFunction = Callable[[Cell, Cell], Cell]
 
 
 class ConflictRule(NamedTuple):
-    """A rule: `merge` gives the cell that two cells of one key come to.
+    """A rule: `merge` returns the merged cell of two cells of one key.
 
     `forgets`: a tombstone that every replica has may be dropped, because every later change wins over it anyway.
     """
@@ -88,7 +89,9 @@ def last_writer_wins(one: Cell, other: Cell) -> Cell:
 
 
 def first_writer_wins(one: Cell, other: Cell) -> Cell:
-    """The cell with the smaller (timestamp, origin, LSN): who was first keeps the key, and removals come too late."""
+    """The cell with the smaller (timestamp, origin, LSN): the first writer keeps the key; later removals have no
+    effect.
+    """
     return one if one.stamp <= other.stamp else other
 
 
@@ -99,7 +102,7 @@ _rules: dict[str, ConflictRule] = {
 
 
 def register_rule(name: str, rule: ConflictRule | MergeFunction) -> None:
-    """Offer a rule under `name` in this process. Raises InvalidRequestError where the name stands for another one."""
+    """Register a rule under `name` in this process. Raises InvalidRequestError if the name is taken by another rule."""
     made = rule if isinstance(rule, ConflictRule) else ConflictRule(rule)
     known = _rules.setdefault(name, made)
     if known != made:

@@ -1,13 +1,14 @@
-"""Judging operations on a table that every replica writes, on the replica that takes them.
+"""Evaluates operations on a table with `writers=multi`, on the replica that receives them.
 
-As in `table.evaluator`, operations are judged here and only their effects go to the log; but "here" is this replica's rows
-with what it has appended itself, not the last word: another replica may be judging the same key at the same moment. So a
-condition that held here may lose later to a change that was made elsewhere before it was known here. A condition orders the
-writers of one replica; it is no lock across replicas.
+As in `table.evaluator`, operations are evaluated here and only their effects go to the log. But the state here is only
+this replica's rows with its own appended changes: another replica may evaluate the same key at the same moment. So a
+write whose condition held here may later lose to a change that was made elsewhere before it was known here. A condition
+orders the writers of one replica; it is no lock across replicas.
 
-Version ids are made of LSN, origin and the operation's place, so they are the same on all replicas; they tell versions apart
-and do not rise. Times come from a clock that never falls behind any change that this replica has seen (`evaluate`'s
-`now_ms` is raised to that): whoever changes what it has seen, wins over it under `last-writer-wins`.
+Version ids consist of LSN, origin and the operation's place, so they are the same on all replicas; they distinguish
+versions and do not rise. Times come from a clock that never falls behind any change that this replica has seen
+(`evaluate`'s `now_ms` is raised to that). So a writer that changes what it has seen wins over it under
+`last-writer-wins`.
 """
 
 from collections.abc import Sequence

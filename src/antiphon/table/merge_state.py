@@ -1,12 +1,12 @@
-"""The store of a table that every replica writes: its log's changes merged key by key, tombstones kept.
+"""The store of a table with `writers=multi`: the changes of its log, merged key by key, with tombstones kept.
 
-The replica's log holds everybody's changes in the order in which they arrived here; folding them by the table's conflict
-rule gives the same rows on every replica (see `table.merge`). Rows stand as in any table's store. Beside them are kept, in
-the same atomic writes:
+The replica's log holds the changes of all writers in the order in which they arrived here. Folding them by the table's
+conflict rule gives the same rows on every replica (see `table.merge`). Rows are stored as in any table's store. The
+same atomic writes also keep:
 
 - 0x10 + user key: the version of a removed key, until every replica has the removal (`forget_tombstones`);
-- 0x11: the latest modification time that was ever folded, in ms. A writer's clock never falls behind it, so that whoever
-  changes what it has seen wins over it, however wrong the clocks are.
+- 0x11: the latest modification time that was ever folded, in ms. A writer's clock never falls behind it. So a writer
+  that changes what it has seen wins over it, however wrong the clocks are.
 """
 
 import contextlib

@@ -1,12 +1,12 @@
-"""Which keys of its table a shard holds, as its own log says: all that are sent to it until the shard is split.
+"""The keys of its table that a shard holds, according to its own log; all keys that are sent to it until it is split.
 
     whole --Freeze--> frozen --Release--> less, and purging
                       frozen --Thaw--> as before
     empty --Inherit--> a range of its own
 
-Pure: `advance` is the fold of the split entries (`antiphon.records.split_entries`). The leader folds an entry when it is
-appended, so that no later write can slip in; every replica folds it when it is committed, and keeps the result in its store.
-An entry that does not fit (a thaw of another freeze) changes nothing: the same on every replica.
+Pure: `advance` is the fold of the split entries (`antiphon.records.split_entries`). The leader folds an entry when it
+appends it, so that no later write can come in between. Every replica folds it when it is committed, and keeps the
+result in its store. An entry that does not match (a thaw of another freeze) changes nothing, on every replica alike.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ NOT_FROZEN: Final = -1
 
 
 class OwnedRange(msgspec.Struct, frozen=True, array_like=True):
-    """The hashes from `first` to `last` are this shard's.
+    """This shard holds the hashes from `first` to `last`.
 
-    While a split is under way `frozen_from` is the first hash that is not written, `frozen_at` the offset of the entry that
-    says so and `child` the shard that is to get them. `purging`: keys beyond the range are still in the store, and are to be
-    removed from it without a trace.
+    During a split `frozen_from` is the first hash that accepts no writes, `frozen_at` the offset of the freeze entry,
+    and `child` the shard that receives these hashes. `purging`: keys beyond the range are still in the store and must
+    be removed from it without writing to the log.
     """
 
     first: int = 0
@@ -39,16 +39,16 @@ class OwnedRange(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_whole(self) -> bool:
-        """Nothing was ever split off, and nothing is being split off: any key is right."""
+        """Nothing was ever split off, and nothing is being split off: any key belongs here."""
         return self.frozen_from == NOT_FROZEN and self.first == 0 and self.last == HASH_MAX
 
     @property
     def is_frozen(self) -> bool:
-        """Is a part of it not written at the moment?"""
+        """Is a part of it closed for writes at the moment?"""
         return self.frozen_from != NOT_FROZEN
 
     def holds(self, key: bytes) -> bool:
-        """Is the key this shard's?"""
+        """Does this shard hold the key?"""
         return self.first <= key_hash(key) <= self.last
 
 
@@ -56,7 +56,7 @@ WHOLE: Final = OwnedRange()
 
 
 def advance(owned: OwnedRange, entry: SplitEntry, offset: int) -> OwnedRange:
-    """What the shard holds after `entry`, which stands in its log at `offset`."""
+    """The shard's range after `entry`, which is in its log at `offset`."""
     replace = msgspec.structs.replace
     match entry:
         case Freeze(first, child):
@@ -76,10 +76,10 @@ def advance(owned: OwnedRange, entry: SplitEntry, offset: int) -> OwnedRange:
 
 
 def check_ops(owned: OwnedRange, ops: Sequence[TableOp], hashes: Sequence[int]) -> bool:
-    """May these operations be judged here? True: yes; False: no, and it is final (`WrongShardError` once that is committed).
+    """May these operations be evaluated here? False is final (`WrongShardError` once that is committed).
 
-    `hashes` is the range that the sender takes for this shard's, empty if it takes the table for one that was never split.
-    Raises NotReadyError while keys are frozen.
+    `hashes` is the range that the sender expects in this shard; empty if it knows of no split of the table. Raises
+    NotReadyError while keys are frozen.
     """
     frozen = owned.frozen_from if owned.is_frozen else HASH_MAX + 1
     for op in ops:
@@ -98,14 +98,16 @@ def check_ops(owned: OwnedRange, ops: Sequence[TableOp], hashes: Sequence[int]) 
 
 
 def covers(owned: OwnedRange, hashes: Sequence[int]) -> bool:
-    """Is everything that the sender takes for this shard's (empty: an even part of a table never split) its own?"""
+    """Does the shard hold everything that the sender expects in it (empty: an even part of a table that was never
+    split)?
+    """
     if not hashes:
         return owned.first == 0 and owned.last == HASH_MAX
     return owned.first <= hashes[0] and hashes[1] <= owned.last
 
 
 def wrong_shard(shard_id: int, owned: OwnedRange) -> WrongShardError:
-    """The refusal of what is not this shard's."""
+    """The refusal of keys that another shard holds."""
     return WrongShardError(
         f"shard {shard_id} holds keys with hashes {owned.first} to {owned.last}, and was asked for others: it was split; "
         "nothing was carried out, ask for the table's metadata",

@@ -1,8 +1,8 @@
-"""Tables' stores in RocksDB: everything that is known of `rocksdict` is here.
+"""Tables' stores in RocksDB; only this module uses `rocksdict`.
 
-RocksDB's own write-ahead log is off, because the shard's log is one. It checks a CRC on every block that it reads from the
-disk. A get of a damaged block raises; an iterator over one ends, and only its status tells that this was not the end of the
-rows, so everything that iterates here asks for it.
+RocksDB's own write-ahead log is off, because the shard's log is one. RocksDB checks a CRC on every block that it reads
+from the disk. A get of a damaged block raises. An iterator over one ends, and only its status says that this was not
+the end of the rows. So every iteration here checks the status.
 """
 
 import errno
@@ -183,7 +183,7 @@ class RocksStore:
             ) from error
 
     def _check_end(self, after: bytes) -> None:
-        """An iterator ended there. Its status is hidden from us, so look once more: is this the end of the rows?"""
+        """An iterator ended there. rocksdict hides its status, so look once more: is this the end of the rows?"""
         cursor = self._db.iter()
         try:
             cursor.seek(after)

@@ -1,25 +1,26 @@
-"""The store of one table shard: what its log folds into, kept by an engine of `table.store` (RocksDB in a node).
+"""The store of one table shard: the fold of its log, kept by an engine of `table.store` (RocksDB in a node).
 
-Applying is blind and total: an effect says what the row becomes, and nothing here can refuse it. Rows, the applied offset
-and the next version id change in one write batch, so whatever a crash leaves on disk is the state at one offset of the log.
-The store has no write-ahead log of its own, because the shard's log is one: after a crash the store stands at an earlier
-offset and the log is applied again from there. Batches below the applied offset are passed over: repeats do no harm.
+Applying an effect needs no decision and cannot fail: an effect says what the row becomes, and nothing here can refuse
+it. Rows, the applied offset and the next version id change in one write batch, so whatever a crash leaves on disk is
+the state at one offset of the log. The store has no write-ahead log of its own, because the shard's log is one: after a
+crash the store is at an earlier offset, and the log is applied again from there. Batches below the applied offset are
+skipped: repeats do no harm.
 
-What is committed may be applied before this node's own disk has it (the others' disks made the majority). So after a crash
-`applied_offset` can lie beyond the end of the local log; it is still committed state, and applying goes on when the log has
-caught up.
+A committed entry may be applied before this node's own disk has it (the other disks made the majority). So after a
+crash `applied_offset` can lie beyond the end of the local log. It is still committed state, and applying continues when
+the log has caught up.
 
-Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes of
-`records.changes.VERSION` and then the value. Where the shard was ever split, 0x00 "range" holds what part of the table is
-its own (`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs.
+Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes
+of `records.changes.VERSION` and then the value. If the shard was ever split, 0x00 "range" holds its part of the table
+(`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs.
 
-Keys that a split took away are out of sight at once (scans leave them out) and are removed from the store in pieces, by
-`purge`, whenever there is time: when that happens is nobody's business, so replicas need not agree on it.
+Keys that a split moved away are invisible at once (scans leave them out). `purge` removes them from the store in
+pieces, whenever there is time. Replicas need not agree on when that happens.
 
-Reads and writes take microseconds and are made on the event loop; `flush`, `checkpoint`, `open_state` and `close` touch the
-disk and belong into a thread when the loop must not wait. With RocksDB, calls from several threads at once are safe except
-`close`. Every method may raise StorageFailedError: the replica is to stop then, because a read that goes on would answer
-with less than there is.
+Reads and writes take microseconds and are made on the event loop. `flush`, `checkpoint`, `open_state` and `close` use
+the disk and belong into a thread if the loop must not wait. With RocksDB, calls from several threads at once are safe
+except `close`. Every method may raise StorageFailedError. The replica must then stop, because a read that continues
+would return less than there is.
 """
 
 import contextlib

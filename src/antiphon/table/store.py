@@ -1,13 +1,13 @@
-"""What a table asks of the store that keeps its rows: sorted keys and values, atomic batches, copies of one moment.
+"""The interface of the store that keeps a table's rows: sorted keys and values, atomic batches, consistent copies.
 
-Everything in `table/` and `node/` goes through `Store` and `StoreEngine`. A node runs on RocksDB (`table.rocks_store`); the
-simulator of whole nodes runs on a store in memory that survives simulated crashes (`simulation.memory_store`). One test runs
-over both.
+Everything in `table/` and `node/` goes through `Store` and `StoreEngine`. A node runs on RocksDB (`table.rocks_store`);
+the simulator of whole nodes runs on a store in memory that survives simulated crashes (`simulation.memory_store`). One
+test runs over both.
 
-A store has no write-ahead log. After a crash it stands at its last flush, automatic flushes included, never inside a batch.
+A store has no write-ahead log. After a crash it is at its last flush, automatic flushes included, never inside a batch.
 
-Every method may raise StorageFailedError. Reads raise its subclass DamagedStoreError where the disk did not give back what
-was written: a read never comes out short. Engines raise no other exceptions.
+Every method may raise StorageFailedError. Reads raise its subclass DamagedStoreError if the disk did not return what
+was written: a read never returns less than there is. Engines raise no other exceptions.
 """
 
 from collections.abc import Iterator, Sequence
