@@ -324,7 +324,7 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
     def checkpoint(self) -> None:
         """See Partition. Says so, too, when a leader goes on without what was acknowledged and is settled here."""
         super().checkpoint()
-        self.leader_lacks = self.leader_lacks + 1 if self.replica.leader_shows_less else 0
+        self.leader_lacks = self.leader_lacks + 1 if self.replica.following.leader_shows_less else 0
         if self.leader_lacks == LOOKS:
             self._log.error(
                 "leader_lacks_acknowledged_entries",

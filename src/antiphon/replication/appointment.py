@@ -34,7 +34,7 @@ from antiphon.replication.messages import (
     TruncateReply,
 )
 from antiphon.replication.quorum import majority
-from antiphon.replication.replica_state import Event, LeaderPhase, LogCondition, Role, next_role
+from antiphon.replication.replica_state import Event, LeaderPhase, Role, next_role
 from antiphon.replication.term_state import TermObserver, TermState
 
 
@@ -55,9 +55,7 @@ class Appointment(TermObserver):
         if message.term < state.term:
             state.refuse(sender, out)
             return
-        if (
-            state.repair.condition is LogCondition.FORGOTTEN
-        ):  # an older self may have been part of this term as well
+        if state.repair.is_forgotten:  # an older self may have been part of this term as well
             state.repair.terms_known(message.term)
         if message.term > state.term:
             state.fence(message.term, None, out)

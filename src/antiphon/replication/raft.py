@@ -9,7 +9,7 @@ It is driven as `Replica` is, so that the same caller drives both. Besides, it w
 | `TermInquiry` | a log that is not whole: which term may prove it whole |
 | `Membership` | members entries, and a leader's change of members; only where the log may change the members |
 | `LeadershipTransfer` | handing leadership over |
-| `Following` | what a leader sends |
+| `VoterFollowing` | what a leader sends |
 """
 
 from collections.abc import Callable, Sequence
@@ -36,13 +36,13 @@ from antiphon.replication.messages import (
     TransferLeadership,
     VoteReply,
 )
-from antiphon.replication.raft_members import MembersLog
 from antiphon.replication.raft_transfer import LeadershipTransfer
 from antiphon.replication.replica_base import ReplicaBase
-from antiphon.replication.replica_state import Candidacy, Event, Role
+from antiphon.replication.replica_state import Candidacy, Role
 from antiphon.replication.restored_state import RestoredState
 from antiphon.replication.term_inquiry import TermInquiry
 from antiphon.replication.term_state import TermState
+from antiphon.replication.voter_following import VoterFollowing
 from antiphon.replication.voting import VoteElection
 
 __all__ = ["ElectionConfig", "RaftReplica", "ReplicaConfig"]
@@ -83,21 +83,21 @@ class RaftReplica(ReplicaBase):
         self.inquiry = TermInquiry(state, self.election, index, election)
         self.transfer = LeadershipTransfer(state, election)
         self.membership = None if index is None else Membership(state, index, self.transfer, entries.members)
-        if index is not None and (restored.terms.log_end or restored.term or self.inquiry.is_silent):
+        if index is not None and (restored.terms.log_end or restored.term or state.repair.is_forgotten):
             state.role = Role.FENCED  # a member once, for whoever counts it
         state.observers += [self.election, self.transfer]
         state.observers += [] if self.membership is None else [self.membership]
-        self._offered: SnapshotOffer | None = None
+        self._voter_following = VoterFollowing(state, self.following, self.election, self.inquiry)
         self._handlers.update(
             {
-                Append: self._on_append,
-                SnapshotOffer: self._on_snapshot_offer,
-                RequestVote: self._on_request_vote,
+                Append: self._voter_following.on_append,
+                SnapshotOffer: self._voter_following.on_snapshot_offer,
+                RequestVote: self.election.on_request_vote,
                 VoteReply: self.election.on_vote_reply,
                 TimeoutNow: self.election.on_timeout_now,
                 AskTerm: self.inquiry.on_ask_term,
                 TermReply: self.inquiry.on_term_reply,
-                TransferLeadership: self._on_transfer,
+                TransferLeadership: self.transfer.on_transfer_leadership,
             }
         )
         if self.membership is not None:
@@ -146,13 +146,7 @@ class RaftReplica(ReplicaBase):
     def snapshot_installed(self, at: EntryId, members: Members | None = None) -> list[Action]:
         """As for every replica; one that forgot its promises takes nothing yet. `members`: as of `at`."""
         out: list[Action] = []
-        if not self.inquiry.is_silent:
-            offered = self._offered
-            if isinstance(self.log, MembersLog):
-                if members is None and offered is not None and offered.at == at:
-                    members = offered.members
-                self.log.snapshot_members = members
-            out = super().snapshot_installed(at)
+        self._voter_following.snapshot_installed(at, members, out)
         self._follow_members(out)
         return out
 
@@ -185,41 +179,6 @@ class RaftReplica(ReplicaBase):
     def _follow_members(self, out: list[Action]) -> None:
         if self.membership is not None:
             self.membership.follow_log(out)
-
-    # -- messages --------------------------------------------------------------------------------------------------
-
-    def _on_append(self, sender: NodeId, message: Append, out: list[Action]) -> None:
-        if self.inquiry.is_silent:
-            return
-        if self._follow(sender, message.term, Event.REPLICATE, out):
-            self._following.take(message, out)
-        self.election.heard_from(sender, message.term)
-
-    def _on_snapshot_offer(self, sender: NodeId, message: SnapshotOffer, out: list[Action]) -> None:
-        if self.inquiry.is_silent:
-            return
-        self._offered = message
-        self._follow(sender, message.term, Event.SNAPSHOT, out)
-        self.election.heard_from(sender, message.term)
-
-    def _follow(self, sender: NodeId, term: int, event: Event, out: list[Action]) -> bool:
-        """A leader knows its members: whoever it sends to is one, or is to become one."""
-        state = self._state
-        if state.role is Role.NOT_MEMBER and self.membership is not None and term > state.term:
-            state.fence(term, None, out)
-        known = state.leader if term == state.term else None
-        follows = state.follow(sender, term, event, out)
-        if follows:
-            self.inquiry.leader_met(sender, term, is_new=known is None, out=out)
-        return follows
-
-    def _on_request_vote(self, sender: NodeId, message: RequestVote, out: list[Action]) -> None:
-        if not self.inquiry.is_silent:
-            self.election.on_request_vote(sender, message, out)
-
-    def _on_transfer(self, _sender: NodeId, message: TransferLeadership, out: list[Action]) -> None:
-        if self.ready and message.term == self.term and message.to in self.members.voting:
-            out.extend(self.transfer_leadership(message.to))
 
     # -- requests --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from antiphon.replication.actions import Action, Send
 from antiphon.replication.config import ElectionConfig
 from antiphon.replication.follower_cursor import FollowerCursor
-from antiphon.replication.messages import NodeId, TimeoutNow
+from antiphon.replication.messages import NodeId, TimeoutNow, TransferLeadership
 from antiphon.replication.replica_state import LEADER_PHASES, LeaderEvent, LeaderPhase, next_state
 from antiphon.replication.term_state import TermObserver, TermState
 
@@ -65,6 +65,16 @@ class LeadershipTransfer(TermObserver):
         if leading is not None:
             leading.phase = next_state(LEADER_PHASES, leading.phase, LeaderEvent.TRANSFER)
             self._transfer = Transfer(to, self._config.election_ticks_min)
+
+    def on_transfer_leadership(self, _sender: NodeId, message: TransferLeadership, out: list[Action]) -> None:
+        """A coordinator, or an operator, wants somebody else to lead."""
+        state = self._state
+        leading, to = state.leading, message.to
+        if leading is None or leading.phase is not LeaderPhase.READY or message.term != state.term:
+            return
+        if to in state.members.voting and to != state.node_id:
+            self.begin(to)
+            self.go_on(out)
 
     def _give_up(self) -> None:
         leading = self._state.leading

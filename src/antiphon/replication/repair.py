@@ -32,6 +32,11 @@ class LogRepair:
         """May the replica vote, and stand for election?"""
         return self.condition is LogCondition.SOUND
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Are the promises lost, so that this replica may obey, acknowledge and vote for nobody yet?"""
+        return self.condition is LogCondition.FORGOTTEN
+
     def terms_known(self, floor: int) -> None:
         """No term beyond `floor` had begun when the promises were lost."""
         self.condition = next_state(LOG_CONDITIONS, self.condition, LogEvent.TERMS_KNOWN)

@@ -37,6 +37,7 @@ class ReplicaBase:
         node_id: this node.
         shard: the shard.
         log: what this replica knows of its own log; for others to read only.
+        following: what it makes of a leader's messages.
     """
 
     def __init__(self, state: TermState, following: Following) -> None:
@@ -44,13 +45,13 @@ class ReplicaBase:
         self.shard = state.shard
         self.log = state.log
         self._state = state
-        self._following = following
+        self.following = following
         self._handlers: dict[type, Handler] = {
             Append: following.on_append,
             SnapshotOffer: following.on_snapshot_offer,
-            Ack: self._on_ack,
-            Reject: self._on_reject,
-            StaleTerm: self._on_stale_term,
+            Ack: state.on_ack,
+            Reject: state.on_reject,
+            StaleTerm: state.on_stale_term,
         }
 
     # -- what it shows ---------------------------------------------------------------------------------------------
@@ -137,11 +138,6 @@ class ReplicaBase:
         leading = self._state.leading
         return leading is not None and leading.needs_tick
 
-    @property
-    def leader_shows_less(self) -> bool:
-        """See `Following.leader_shows_less`."""
-        return self._following.leader_shows_less
-
     def followers(self) -> tuple[FollowerStatus, ...]:
         """What a leader knows of its followers; empty on others."""
         leading = self._state.leading
@@ -162,21 +158,6 @@ class ReplicaBase:
             handler(sender, message, out)
         return out
 
-    def _on_ack(self, sender: NodeId, message: Ack, out: list[Action]) -> None:
-        state = self._state
-        if state.leading is not None and message.term == state.term:
-            state.leading.on_ack(sender, message, out)
-
-    def _on_reject(self, sender: NodeId, message: Reject, out: list[Action]) -> None:
-        state = self._state
-        if message.term > state.term:
-            state.learn_term(message.term, out)
-        elif state.leading is not None and message.term == state.term:
-            state.leading.on_reject(sender, message, out)
-
-    def _on_stale_term(self, _sender: NodeId, message: StaleTerm, out: list[Action]) -> None:
-        self._state.learn_term(message.term, out)
-
     # -- the disk --------------------------------------------------------------------------------------------------
 
     def persisted(self, write_id: int) -> list[Action]:
@@ -196,7 +177,7 @@ class ReplicaBase:
             if state.leading is not None:
                 state.leading.persisted(out)
             else:
-                self._following.persisted(out)
+                self.following.persisted(out)
         return out
 
     def storage_failed(self) -> list[Action]:
@@ -224,7 +205,7 @@ class ReplicaBase:
         the replica no longer follows, and the snapshot is to be dropped.
         """
         out: list[Action] = []
-        self._following.snapshot_installed(at, out)
+        self.following.snapshot_installed(at, out)
         return out
 
     # -- clients ---------------------------------------------------------------------------------------------------

@@ -37,12 +37,7 @@ class TermInquiry:
         self._ticks_between = config.election_ticks_min - config.heartbeat_ticks
         self._ticks = 0
         self._answered: set[NodeId] = set()  # while the promises are forgotten
-        self._met_leader = not (self.is_silent and index is not None)
-
-    @property
-    def is_silent(self) -> bool:
-        """Must this replica obey and acknowledge nobody yet?"""
-        return self._state.repair.condition is LogCondition.FORGOTTEN
+        self._met_leader = not (state.repair.is_forgotten and index is not None)
 
     def tick(self, out: list[Action]) -> None:
         """Ask now and then, until the log is whole; not in step with the leader's checks, which start its counts anew."""
@@ -55,13 +50,13 @@ class TermInquiry:
 
     def _request(self) -> AskTerm:
         state = self._state
-        return AskTerm(state.shard, state.term, -1 if self.is_silent else state.repair.floor)
+        return AskTerm(state.shard, state.term, -1 if state.repair.is_forgotten else state.repair.floor)
 
     def on_ask_term(self, sender: NodeId, message: AskTerm, out: list[Action]) -> None:
         """Say what is promised here; a leader who can be elected without the damaged replica begins a new term."""
         state = self._state
         is_member = sender in state.members.everybody
-        if self.is_silent or state.role is Role.NOT_MEMBER or sender == state.node_id:
+        if state.repair.is_forgotten or state.role is Role.NOT_MEMBER or sender == state.node_id:
             return
         if not is_member and self._index is None:
             return
@@ -79,7 +74,7 @@ class TermInquiry:
         """Another replica's promise."""
         state = self._state
         state.learn_term(message.term, out)
-        if self.is_silent and sender in self._election.peers():
+        if state.repair.is_forgotten and sender in self._election.peers():
             answered = self._answered
             answered.add(sender)
             if all(len(answered.intersection(one)) >= majority(len(one)) for one in state.members.sets):

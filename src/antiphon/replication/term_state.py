@@ -18,7 +18,7 @@ from antiphon.replication.leader import LeaderSide
 from antiphon.replication.live_set import LiveSet
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
-from antiphon.replication.messages import AnyMessage, NodeId, ShardId, StaleTerm
+from antiphon.replication.messages import Ack, AnyMessage, NodeId, Reject, ShardId, StaleTerm
 from antiphon.replication.raft_members import MembersLog
 from antiphon.replication.repair import LogRepair
 from antiphon.replication.replica_state import Event, Role, next_role
@@ -150,12 +150,27 @@ class TermState:
         for observer in self.observers:
             observer.members_settled(out)
 
-    # -- terms of others -------------------------------------------------------------------------------------------
+    # -- what others say of a term ---------------------------------------------------------------------------------
 
     def learn_term(self, term: int, out: list[Action]) -> None:
         """Somebody is in `term`. If it is newer, whatever this replica was in the older one, it is no longer (S1.10)."""
         if term > self.term and self.role is not Role.NOT_MEMBER:
             self.fence(term, None, out)
+
+    def on_ack(self, sender: NodeId, message: Ack, out: list[Action]) -> None:
+        """A follower acknowledges."""
+        if self.leading is not None and message.term == self.term:
+            self.leading.on_ack(sender, message, out)
+
+    def on_reject(self, sender: NodeId, message: Reject, out: list[Action]) -> None:
+        """A follower's log does not agree with an Append, or it is in a newer term."""
+        self.learn_term(message.term, out)
+        if self.leading is not None and message.term == self.term:
+            self.leading.on_reject(sender, message, out)
+
+    def on_stale_term(self, _sender: NodeId, message: StaleTerm, out: list[Action]) -> None:
+        """Somebody refuses what this replica said in an older term."""
+        self.learn_term(message.term, out)
 
     def refuse(self, sender: NodeId, out: list[Action]) -> None:
         """Answer a message that is not obeyed with the term of this replica, which is not always above the asked one."""

@@ -208,7 +208,7 @@ class VoteElection(TermObserver):
     def on_request_vote(self, sender: NodeId, message: RequestVote, out: list[Action]) -> None:
         """A candidate, or one that would like to be, asks for the vote of this replica."""
         state = self._state
-        if state.role is Role.NOT_MEMBER or sender == state.node_id:
+        if state.repair.is_forgotten or state.role is Role.NOT_MEMBER or sender == state.node_id:
             return
         if self._index is None and message.candidate not in state.members.voting:
             return
