@@ -14,7 +14,6 @@ from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import Commit, RoleChanged, Send
-from antiphon.replication.follower_cursor import CursorState
 from antiphon.replication.messages import (
     Ack,
     AddFollower,
@@ -27,6 +26,7 @@ from antiphon.replication.messages import (
     Reject,
     StaleTerm,
 )
+from antiphon.replication.progress import ProgressState
 from antiphon.replication.replica_state import Role
 
 LAG_TICKS = 6
@@ -41,7 +41,7 @@ class Fed:
     ack_offset: int = 0
     connected: bool = True
     lag_ticks: int = 0
-    state: CursorState = CursorState.REPLICATE
+    state: ProgressState = ProgressState.REPLICATE
 
 
 @dataclass

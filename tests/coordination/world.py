@@ -40,7 +40,6 @@ from antiphon.replication.actions import (
     TruncateLog,
 )
 from antiphon.replication.entry_factory import EntryFactory
-from antiphon.replication.follower_cursor import CursorState
 from antiphon.replication.messages import (
     BecomeLeaderReply,
     ChangeMembers,
@@ -49,6 +48,7 @@ from antiphon.replication.messages import (
     NewTermReply,
     TransferLeadership,
 )
+from antiphon.replication.progress import ProgressState
 from antiphon.replication.replica import Replica, ReplicaConfig
 from antiphon.replication.replica_state import LogCondition, Role
 from antiphon.replication.restored_state import RestoredState
@@ -373,7 +373,7 @@ class World:
         lagging: list[int] = []
         for follower in replica.followers():
             caught_up = (
-                follower.state is CursorState.REPLICATE and follower.ack_offset >= replica.high_watermark
+                follower.state is ProgressState.REPLICATE and follower.ack_offset >= replica.high_watermark
             )
             is_live = follower.connected and caught_up and not follower.damaged
             (live if is_live else lagging).append(follower.node)

@@ -29,7 +29,6 @@ from antiphon.replication.actions import (
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
-from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.members import MembersIndex
 from antiphon.replication.messages import (
     AnyMessage,
@@ -40,6 +39,7 @@ from antiphon.replication.messages import (
     NodeId,
     SnapshotOffer,
 )
+from antiphon.replication.progress import FollowerStatus
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import LogCondition, Role

@@ -8,12 +8,12 @@ from antiphon.replication.actions import (
     ResetLog,
 )
 from antiphon.replication.config import ReplicaConfig
-from antiphon.replication.follower_cursor import CursorState
 from antiphon.replication.messages import (
     Ack,
     Append,
     Entry,
 )
+from antiphon.replication.progress import ProgressState
 from tests.replication.cluster import Cluster, cursor_of, trimmed
 
 # -- the window and feeding ----------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_an_empty_answer_to_a_feed_waits_for_the_next_tick() -> None:
 def test_a_follower_that_ends_before_the_leaders_log_begins_gets_a_snapshot() -> None:
     cluster = trimmed()
     assert cluster[1].snapshots == [3]
-    assert cursor_of(cluster, 1, 3).state is CursorState.SNAPSHOT
+    assert cursor_of(cluster, 1, 3).state is ProgressState.SNAPSHOT
     cluster.snapshot(1, 3)
     cluster.deliver()
     cluster.tick(3)

@@ -5,7 +5,7 @@ import pytest
 from antiphon.invariants import InvariantError
 from antiphon.replication.actions import ProposeLive
 from antiphon.replication.config import ReplicaConfig
-from antiphon.replication.live_set import LiveSet, Progress, Standing
+from antiphon.replication.live_set import LiveSet, MemberProgress, Standing
 from antiphon.replication.members import Members
 from antiphon.replication.messages import ChangeMembers, MembersSettled
 from tests.replication.cluster import COORDINATOR, SHARD
@@ -19,8 +19,8 @@ def live_set(*recorded: int, config: ReplicaConfig = CONFIG) -> LiveSet:
     return LiveSet(1, 5, recorded, config)
 
 
-def at(node: int, end: int, *, connected: bool = True) -> Progress:
-    return Progress(node, end, connected)
+def at(node: int, end: int, *, connected: bool = True) -> MemberProgress:
+    return MemberProgress(node, end, connected)
 
 
 def standing_of(live: LiveSet, node: int, want: Standing) -> None:
@@ -100,7 +100,7 @@ def test_s3_28_who_catches_up_in_time_stays() -> None:
 def test_s3_28_who_leaves_an_answer_open_lags_too() -> None:
     live = live_set(1, 2, 3)
     for _ in range(CONFIG.live_lag_ticks):
-        live.tick([Progress(2, 10, True, 7), Progress(3, 10, True, 6)], 10, 7)
+        live.tick([MemberProgress(2, 10, True, 7), MemberProgress(3, 10, True, 6)], 10, 7)
     standing_of(live, 2, Standing.LIVE)
     standing_of(live, 3, Standing.LEAVING)
 

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.invariants import InvariantError
 from antiphon.replication.actions import Action
-from antiphon.replication.leader_commit import LeaderCommit
+from antiphon.replication.leader_commit import CommitTracker
 from antiphon.replication.live_set import LiveSet
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
@@ -74,17 +74,18 @@ def grow_when_it_is_recorded(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_in_by_the_high_watermark_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LeaderCommit, "_ever_committed", property(lambda self: self._log.high_watermark))
+    patch.setattr(CommitTracker, "ever_committed", property(lambda self: self._log.high_watermark))
 
 
 def settle_what_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    right = LeaderCommit._advance_apart
+    right = CommitTracker._advance_apart
 
-    def advance(self: LeaderCommit, out: list[Action]) -> None:
-        right(self, out)
+    def advance(self: CommitTracker, out: list[Action]) -> bool:
+        moved = right(self, out)
         self._log.high_watermark = self._log.commit_mark
+        return moved
 
-    patch.setattr(LeaderCommit, "_advance_apart", advance)
+    patch.setattr(CommitTracker, "_advance_apart", advance)
 
 
 def lose_silently(patch: pytest.MonkeyPatch) -> None:

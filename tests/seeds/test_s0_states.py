@@ -17,7 +17,6 @@ from antiphon.replication.actions import (
     TruncateLog,
 )
 from antiphon.replication.config import ElectionConfig
-from antiphon.replication.follower_cursor import CursorState
 from antiphon.replication.messages import (
     Ack,
     AddFollower,
@@ -30,6 +29,7 @@ from antiphon.replication.messages import (
     Truncate,
     TruncateReply,
 )
+from antiphon.replication.progress import ProgressState
 from antiphon.replication.replica_state import TRANSITIONS, Event, Role
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host, term_start
 from tests.replication.raft_world import MemberCluster
@@ -259,4 +259,4 @@ def test_s0_38_add_follower_extends_a_running_leader_without_a_new_term() -> Non
     cluster.deliver()
     assert cluster.replica(1).term == 1
     assert cluster[3].log == cluster[1].log
-    assert cluster.replica(1).followers()[1].state is CursorState.REPLICATE
+    assert cluster.replica(1).followers()[1].state is ProgressState.REPLICATE

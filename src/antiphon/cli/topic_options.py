@@ -7,7 +7,6 @@ import typer
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
 from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.model.metadata import TopicMeta
-from antiphon.replication.commit_rule import CommitKind
 
 ProfileOption = Annotated[
     str,
@@ -98,9 +97,8 @@ def caveats(topic: TopicMeta) -> list[str]:
     """One line for each thing that a topic's options may cost and that surprises (C7, S3.32, S4.28)."""
     options = replication_of(topic.profile, topic.config)
     found = []
-    rule, majority = options.commit, topic.replicas // 2 + 1
-    few = rule.kind is CommitKind.AT_LEAST and rule.k < majority
-    if (rule.kind is CommitKind.LOCAL or few) and not options.is_multi and topic.replicas > 1:
+    rule = options.commit
+    if rule.may_lose(topic.replicas) and not options.is_multi and topic.replicas > 1:
         found.append(
             f"commit={rule}: acknowledged writes can be lost when the leader fails before a majority of replicas has them"
         )

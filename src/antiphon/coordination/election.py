@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from antiphon.coordination.fences import Fence, electable, voting, voting_sets
 from antiphon.coordination.profiles import Replication
 from antiphon.coordination.state import ShardRecord, majority
-from antiphon.coordination.topic_rules import acknowledgements
 from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import BecomeLeader, NewTermReply, NodeId
@@ -145,7 +144,6 @@ def may_be_unclean(
 def can_commit(meta: ShardMeta, options: Replication, there: Collection[NodeId]) -> bool:
     """Could a leader commit anything with these nodes, under a rule that counts voters?"""
     return all(
-        sum(node in there for node in each)
-        >= min(majority(each), acknowledgements(options.commit, len(each)))
+        sum(node in there for node in each) >= min(majority(each), options.commit.copies(len(each)))
         for each in voting_sets(meta)
     )

@@ -12,7 +12,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.replication.commit_rule import CommitKind, CommitRule
+from antiphon.replication.commit_rule import CommitRule
 
 ELECTIONS: Final = ("coordinator", "raft", "manual")
 WRITERS: Final = ("single", "multi")
@@ -82,7 +82,7 @@ class Replication:
     @property
     def is_live(self) -> bool:
         """Do commits go by the live replica set?"""
-        return self.commit.kind is CommitKind.LIVE
+        return self.commit.by_live_set
 
     @property
     def is_multi(self) -> bool:
@@ -148,9 +148,9 @@ def check(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) ->
     own = {normal_name(name): value for name, value in config.items()}
     rule, accepts = found.commit, _flag("accept.split.brain", own.get("accept.split.brain", "false"))
     _check_single(found, replicas, kind) if not found.is_multi else _check_multi(found, replicas)
-    if rule.kind is CommitKind.AT_LEAST and rule.k > replicas:
+    if not rule.can_be_kept(replicas):
         raise InvalidRequestError(f"commit={rule} can never be kept with {replicas} replicas")
-    minority = rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= replicas
+    minority = rule.may_lose(replicas) and not rule.is_local
     if minority and kind is Kind.TABLE:
         raise InvalidRequestError(
             f"commit={rule} is not for tables of {replicas} replicas: what a leader has applied and loses in a fail-over "
@@ -177,7 +177,7 @@ def _check_single(found: Replication, replicas: int, kind: Kind) -> None:
         raise InvalidRequestError(
             f"unclean.leader.election.enable is for commit=live; with commit={found.commit} every election has a majority"
         )
-    if kind is Kind.TABLE and found.commit.kind is CommitKind.LOCAL:
+    if kind is Kind.TABLE and found.commit.is_local:
         raise InvalidRequestError(
             "commit=local is not for tables: what a leader has applied and then loses in a fail-over cannot be taken back "
             "out of its store (S4.12); use writers=multi, which merges and needs no undo, or a topic"
@@ -185,7 +185,7 @@ def _check_single(found: Replication, replicas: int, kind: Kind) -> None:
 
 
 def _check_multi(found: Replication, replicas: int) -> None:
-    if found.commit.kind is not CommitKind.LOCAL or found.election != "manual":
+    if not found.commit.is_local or found.election != "manual":
         raise InvalidRequestError(
             "writers=multi is asynchronous: each replica commits what it wrote by itself and nobody is elected, so it goes "
             f"with commit=local and election=manual, not commit={found.commit} and election={found.election} (C11)"

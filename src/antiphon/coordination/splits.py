@@ -33,7 +33,6 @@ from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
 from antiphon.model.requests import SplitShard
-from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.messages import NodeId
 
 # What a report leads to, by the phase it is for. Who may say it: the child's leader, or the parent's.
@@ -142,9 +141,7 @@ class Splits:
                 f"{topic.name!r} allows unclean elections, which could undo the move of keys: it cannot be split"
             )
         rule = options.commit
-        if rule.kind is CommitKind.LOCAL or (
-            rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(meta.ensemble)
-        ):
+        if rule.may_lose(len(meta.ensemble)):
             raise InvalidRequestError(
                 f"commit={rule} can lose acknowledged entries, and so a freeze: {topic.name!r} cannot be split"
             )

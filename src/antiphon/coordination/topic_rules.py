@@ -15,7 +15,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.model.internal import CLUSTER_LOG, KINDS, PREFIX
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import FRAME_BYTES_MAX
-from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
+from antiphon.replication.commit_rule import QUORUM, CommitRule
 
 NAME_LENGTH_MAX: Final = 249
 SHARDS_MAX: Final = 10_000
@@ -91,36 +91,11 @@ def check_config(config: Mapping[str, str], replicas: int, commit: CommitRule = 
             raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
         check(name, value)
     wanted = int(config.get("min.insync.replicas", "1"))
-    if wanted > acknowledgements(commit, replicas):
+    if wanted > commit.copies(replicas):
         raise InvalidRequestError(
             f"min.insync.replicas={wanted} cannot be kept: with commit={commit} an append is acknowledged when "
-            f"{_waits_for(commit, replicas)}"
+            f"{commit.waits_for(replicas)}"
         )
-
-
-def acknowledgements(commit: CommitRule, replicas: int) -> int:
-    """On how many disks an acknowledged append is, at most where that depends on who keeps up."""
-    match commit.kind:
-        case CommitKind.QUORUM:
-            return replicas // 2 + 1
-        case CommitKind.LIVE:
-            return replicas
-        case CommitKind.LOCAL:
-            return 1
-        case CommitKind.AT_LEAST:
-            return commit.k
-
-
-def _waits_for(commit: CommitRule, replicas: int) -> str:
-    match commit.kind:
-        case CommitKind.QUORUM:
-            return f"a majority, {replicas // 2 + 1} of {replicas} replicas, has it on disk"
-        case CommitKind.LIVE:
-            return f"all live ones of {replicas} replicas have it on disk"
-        case CommitKind.LOCAL:
-            return "the leader has it on disk"
-        case CommitKind.AT_LEAST:
-            return f"{commit.k} of {replicas} replicas have it on disk"
 
 
 def check_owner(kind: Kind, internal: bool, name: str) -> None:

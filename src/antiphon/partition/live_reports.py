@@ -9,8 +9,8 @@ also names the members that the log has settled on, and the sender is thereby kn
 from typing import TYPE_CHECKING
 
 from antiphon.model.cluster import LiveSet
-from antiphon.replication.follower_cursor import CursorState, FollowerStatus
 from antiphon.replication.members import Members
+from antiphon.replication.progress import FollowerStatus, ProgressState
 
 if TYPE_CHECKING:
     from antiphon.partition.single_writer import SingleWriterPartition
@@ -80,4 +80,4 @@ def _is_fed(follower: FollowerStatus) -> bool:
 
 
 def _caught_up(host: "SingleWriterPartition", follower: FollowerStatus) -> bool:
-    return follower.state is CursorState.REPLICATE and follower.ack_offset >= host.high_watermark
+    return follower.state is ProgressState.REPLICATE and follower.ack_offset >= host.high_watermark

@@ -17,9 +17,9 @@ from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import NodeMeta, ShardMeta
 from antiphon.model.requests import ReplicaStatus, TableGet, TableScan, TableWrite
 from antiphon.replication.actions import Action
-from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.members import Members
 from antiphon.replication.messages import AnyMessage
+from antiphon.replication.progress import FollowerStatus
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:

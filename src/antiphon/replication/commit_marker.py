@@ -16,11 +16,11 @@ from antiphon.replication.messages import Entry
 class CommitMarker:
     """What one leadership has written down of its commits."""
 
-    __slots__ = ("_end", "_make", "_size", "_told")
+    __slots__ = ("_end", "_make", "_recorded", "_size")
 
     def __init__(self, make: MakeMarker, high_watermark: int) -> None:
         self._make = make
-        self._told = high_watermark  # by the last marker, or what was committed before this leadership
+        self._recorded = high_watermark  # by the last marker, or what was committed before this leadership
         self._end = self._size = 0  # of the last marker
 
     def after(self, high_watermark: int, term: int, log_end: int) -> Entry | None:
@@ -29,8 +29,8 @@ class CommitMarker:
         Between what the last marker tells and the high watermark lies, once that marker is committed, nothing but that
         marker itself and what it does not tell yet.
         """
-        if high_watermark < self._end or high_watermark - self._told <= self._size:
+        if high_watermark < self._end or high_watermark - self._recorded <= self._size:
             return None
         entry = self._make(term, log_end, high_watermark)
-        self._told, self._end, self._size = high_watermark, entry.next_offset, entry.next_offset - log_end
+        self._recorded, self._end, self._size = high_watermark, entry.next_offset, entry.next_offset - log_end
         return entry

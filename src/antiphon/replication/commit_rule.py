@@ -12,6 +12,17 @@ All four are the same arithmetic over different voting sets: the k-th largest du
 What a majority holds (or, with `live`, what the whole live set holds) survives every election: that is the *settled* point.
 Under `local`, and under `at_least(k)` with fewer than a majority, an entry is acknowledged before it is settled. What lies
 between the two is the documented loss window (S4.28).
+
+Only this file looks at the kind of a rule; everybody else asks the rule:
+
+| asked | answer |
+|---|---|
+| what counts? | `by_live_set`, `is_local`; otherwise the voters |
+| what fences an older leader? | `by_live_set`: any one live member; otherwise a majority of the voters |
+| how many of a voting set have to hold an entry? | `enough` |
+| what does an append wait for? | `copies`, `waits_for` |
+| can it be kept at all? | `can_be_kept` |
+| what may be lost? | `may_lose` |
 """
 
 import re
@@ -20,6 +31,7 @@ from enum import StrEnum
 from typing import Final
 
 from antiphon.errors import InvalidRequestError
+from antiphon.replication.quorum import majority
 
 
 class CommitKind(StrEnum):
@@ -52,6 +64,52 @@ class CommitRule:
                 f"commit={text!r} is no commit rule: use quorum, live, local or at_least(k) with k from 1"
             )
         return cls(CommitKind.AT_LEAST, int(found[1]))
+
+    @property
+    def by_live_set(self) -> bool:
+        """Does the live replica set count, in commits and in elections?"""
+        return self.kind is CommitKind.LIVE
+
+    @property
+    def is_local(self) -> bool:
+        """Is the leader's own disk enough?"""
+        return self.kind is CommitKind.LOCAL
+
+    def enough(self, voters: int) -> int:
+        """How many of a set of `voters` commit an entry by holding it; without a live set, `live` counts as `quorum`."""
+        match self.kind:
+            case CommitKind.LOCAL:
+                return 1
+            case CommitKind.AT_LEAST:
+                return min(self.k, voters)
+            case _:
+                return majority(voters)
+
+    def copies(self, replicas: int) -> int:
+        """On how many disks an acknowledged append is, at most where that depends on who keeps up."""
+        match self.kind:
+            case CommitKind.LIVE:
+                return replicas
+            case CommitKind.AT_LEAST:
+                return self.k
+            case _:
+                return self.enough(replicas)
+
+    def waits_for(self, replicas: int) -> str:
+        """When an append is acknowledged, as half a sentence for people."""
+        match self.kind:
+            case CommitKind.QUORUM:
+                return f"a majority, {majority(replicas)} of {replicas} replicas, has it on disk"
+            case CommitKind.LIVE:
+                return f"all live ones of {replicas} replicas have it on disk"
+            case CommitKind.LOCAL:
+                return "the leader has it on disk"
+            case CommitKind.AT_LEAST:
+                return f"{self.k} of {replicas} replicas have it on disk"
+
+    def can_be_kept(self, replicas: int) -> bool:
+        """Are there enough replicas for it ever to commit anything?"""
+        return self.kind is not CommitKind.AT_LEAST or self.k <= replicas
 
     def may_lose(self, voters: int) -> bool:
         """Can an election among so many voters lose what this rule calls committed?"""

@@ -49,7 +49,7 @@ class Standing(StrEnum):
     LEAVING = "leaving"
 
 
-class Progress(NamedTuple):
+class MemberProgress(NamedTuple):
     """How far a member is, as its leader knows. Offsets are exclusive ends."""
 
     node: NodeId
@@ -73,13 +73,13 @@ class Lag:
         self._round = 0  # and to answer this
         self._seen_end = 0  # the log's end a tick ago
 
-    def has_caught_up(self, progress: Progress) -> bool:
+    def has_caught_up(self, progress: MemberProgress) -> bool:
         """Is all that was to be done done?"""
         return (
             progress.connected and progress.durable_end >= self._end and progress.round_echoed >= self._round
         )
 
-    def tick(self, progress: Progress, log_end: int, round_: int, entries_max: int) -> int:
+    def tick(self, progress: MemberProgress, log_end: int, round_: int, entries_max: int) -> int:
         """One tick passed; for how long it has been lagging by now."""
         self.far = self.far + 1 if self._seen_end - progress.durable_end > entries_max else 0
         if self.has_caught_up(progress):
@@ -123,7 +123,7 @@ class LiveSet:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def heard(self, progress: Progress, committed: int, log_end: int) -> bool:
+    def heard(self, progress: MemberProgress, committed: int, log_end: int) -> bool:
         """A voter that is fed has acknowledged something. True when `counting` has grown.
 
         It must be a member that may be elected (no learner, nobody on its way out), and connected. `committed` is an end of
@@ -147,7 +147,7 @@ class LiveSet:
             self._be(node, Standing.JOINING)
         return standing is Standing.OUT and node in self._standing
 
-    def tick(self, members: Iterable[Progress], log_end: int, round_: int) -> bool:
+    def tick(self, members: Iterable[MemberProgress], log_end: int, round_: int) -> bool:
         """One tick passed. True when `counting` has shrunk.
 
         Args:

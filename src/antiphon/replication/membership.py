@@ -19,7 +19,7 @@ from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.invariants import unreachable
 from antiphon.replication.actions import Action, MembersChanged, Send
 from antiphon.replication.entry_factory import MakeMembers
-from antiphon.replication.leader import LeaderSide
+from antiphon.replication.leader import Leader
 from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import ChangeMembers, MembersSettled, NodeId
 from antiphon.replication.quorum import majority
@@ -136,16 +136,21 @@ class Membership(TermObserver):
         leading = self._state.leading
         if leading is None or node == self._state.node_id:
             return leading is not None
-        cursor = leading.cursors.get(node)
-        return cursor is not None and cursor.answers and cursor.round_echoed > 0 and not cursor.wants_term
+        progress = leading.replicator.progress.get(node)
+        return (
+            progress is not None
+            and progress.answers
+            and progress.round_echoed > 0
+            and not progress.wants_term
+        )
 
     def has_caught_up(self, learner: NodeId) -> bool:
         """Does it hold, durably, the entry that made it a learner, and know of an entry that this term has committed?"""
         leading = self._state.leading
         if leading is None or learner not in self._state.members.learners:
             return False
-        cursor = leading.cursors.get(learner)
-        return cursor is not None and min(cursor.ack_offset, cursor.known_watermark) >= max(
+        progress = leading.replicator.progress.get(learner)
+        return progress is not None and min(progress.ack_offset, progress.known_watermark) >= max(
             self._index.end, leading.tracker.term_start + 1
         )
 
@@ -156,7 +161,7 @@ class Membership(TermObserver):
         state = self._state
         if self._make is None or state.leading is None:
             unreachable(f"a {state.role} cannot write members entries")
-        state.leading.append(self._make(state.term, state.log.terms.log_end, members), out)
+        state.leading.replicator.append(self._make(state.term, state.log.terms.log_end, members), out)
         self.follow_log(out)
 
     def follow_log(self, out: list[Action]) -> None:
@@ -178,23 +183,23 @@ class Membership(TermObserver):
                 self.step_settled(leading, out)
         self._transfer.go_on(out)
 
-    def _lead_members(self, leading: LeaderSide, before: Members, out: list[Action]) -> None:
+    def _lead_members(self, leading: Leader, before: Members, out: list[Action]) -> None:
         """Count by the new members, and send to them; those that leave hear of it, as learners do, until it is committed."""
         state = self._state
         members = state.members
         leaving = tuple(node for node in before.everybody if node not in members.everybody)
         leading.set_members(Members(members.voters, members.outgoing, (*members.learners, *leaving)), out)
         for node in members.everybody:
-            if node != state.node_id and node not in leading.cursors:
+            if node != state.node_id and node not in leading.replicator.progress:
                 state.add_follower(node, state.log.terms.end, out)
 
-    def step_settled(self, leading: LeaderSide, out: list[Action]) -> None:
+    def step_settled(self, leading: Leader, out: list[Action]) -> None:
         """The members that this leader goes by are committed."""
         state = self._state
         if state.members.is_joint:
             self.write(final_members(state.members), out)
             return
-        leading.heartbeat(out)  # tells those that leave
+        leading.replicator.send_heartbeats(out)  # tells those that leave
         leading.set_members(state.members, out)
         self._work_on_wish(out)
         if state.leading is not None and state.node_id not in state.members.voting:

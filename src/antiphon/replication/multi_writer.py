@@ -23,7 +23,6 @@ from typing import Any
 from antiphon.errors import NotReadyError
 from antiphon.invariants import invariant
 from antiphon.replication.actions import Commit, ReadReady, Repaired
-from antiphon.replication.follower_cursor import CursorState, FollowerStatus
 from antiphon.replication.messages import NodeId, ShardId
 from antiphon.replication.multi_messages import (
     AskOrigin,
@@ -44,6 +43,7 @@ from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.origin_log import OriginLog
 from antiphon.replication.origin_regain import Regain
 from antiphon.replication.origins import NONE
+from antiphon.replication.progress import FollowerStatus, ProgressState
 from antiphon.replication.replica_state import Role
 from antiphon.replication.vclock import Vclock, component
 
@@ -200,7 +200,7 @@ class MultiWriterReplica:
             at = self._log.log_start if mark is None else mark.offset
             if not self._relays.lags()[node]:
                 at = self._log.durable_end
-            state = CursorState.REPLICATE if cursor.session else CursorState.PROBE
+            state = ProgressState.REPLICATE if cursor.session else ProgressState.PROBE
             found.append(FollowerStatus(node, at, cursor.history.offset, state, cursor.connected))
         return tuple(found)
 

@@ -4,9 +4,9 @@ Theory: the leader's own disk is a member like any other (S0.11) and counts only
 member never delays the commit when others make the quorum (S0.30). Every node that is fed has a slot, whether it counts
 or not, so that what a learner holds is known at the moment when it becomes a voter.
 
-Who counts is said by *blocs*: a bloc is some slots and the number of them that must agree, and all blocs must agree. One
-bloc is the usual case; while members change there are two, the voters and the outgoing ones (S0.2). Three questions are
-asked of the same book, each with blocs of its own:
+Who counts is said by *quorums*: a quorum is some slots and the number of them that must agree, and all quorums must agree.
+One quorum is the usual case; while members change there are two, the voters and the outgoing ones (S0.2). Three questions
+are asked of the same book, each with quorums of its own:
 
 | question | `quorum` | `at_least(k)` | `local` | `live` |
 |---|---|---|---|---|
@@ -23,12 +23,12 @@ gives up what was acknowledged anyway.
 
 from collections.abc import Sequence
 
-from antiphon.replication.commit_rule import CommitKind, CommitRule
+from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
 from antiphon.replication.quorum import commit_point, committed_offset, majority
 
-Bloc = tuple[tuple[int, ...], int]  # slots, and how many of them must agree
+Quorum = tuple[tuple[int, ...], int]  # slots, and how many of them must agree
 
 NOT_FED = -1
 
@@ -37,7 +37,7 @@ class QuorumAckTracker:
     """Durable ends of the nodes of one shard during one leadership of `own`."""
 
     __slots__ = (
-        "_blocs",
+        "_committing",
         "_confirming",
         "_settling",
         "_slots",
@@ -87,31 +87,33 @@ class QuorumAckTracker:
         """Count the voting sets of `members` by `rule`; `live` counts as `quorum`, since no live set is given here."""
         sets = [tuple(self._slot_of(node) for node in one) for one in members.sets]
         majorities = [(slots, majority(len(slots))) for slots in sets]
-        blocs: list[Bloc] = majorities
-        if rule.kind is CommitKind.LOCAL:
-            blocs = [((self.own_slot,), 1)]
-        elif rule.kind is CommitKind.AT_LEAST:
-            blocs = [(slots, min(rule.k, len(slots))) for slots in sets]
-        self._go_by(blocs, majorities, majorities)
-        self.settles_apart = rule.kind is CommitKind.LOCAL or any(
-            k < enough for (_, k), (_, enough) in zip(blocs, majorities, strict=False)
+        quorums: list[Quorum] = [(slots, rule.enough(len(slots))) for slots in sets]
+        if rule.is_local:
+            quorums = [((self.own_slot,), 1)]
+        self._go_by(quorums, majorities, majorities)
+        self.settles_apart = rule.is_local or any(
+            k < enough for (_, k), (_, enough) in zip(quorums, majorities, strict=False)
         )
 
     def go_by_live(self, live: Sequence[NodeId], *, enough: bool) -> None:
         """Count all of the live set (S3.24); commit nothing unless there are `enough` of them."""
-        blocs: list[Bloc] = [(tuple(self._slot_of(node) for node in live), len(live))] if live else []
-        self._go_by(blocs if enough else [], blocs, blocs)
+        quorums: list[Quorum] = [(tuple(self._slot_of(node) for node in live), len(live))] if live else []
+        self._go_by(quorums if enough else [], quorums, quorums)
         self.settles_apart = False
 
     def _slot_of(self, node: NodeId) -> int:
         """A member has a slot before it is fed, too."""
         return self._slots[node] if node in self._slots else self.add(node)
 
-    def _go_by(self, blocs: list[Bloc], settling: list[Bloc], confirming: list[Bloc]) -> None:
-        self._blocs, self._settling, self._confirming = tuple(blocs), tuple(settling), tuple(confirming)
+    def _go_by(self, quorums: list[Quorum], settling: list[Quorum], confirming: list[Quorum]) -> None:
+        self._committing, self._settling, self._confirming = (
+            tuple(quorums),
+            tuple(settling),
+            tuple(confirming),
+        )
         self.counted = frozenset(slot for slots, _ in confirming for slot in slots)
-        is_whole = len(blocs) == 1 and sorted(blocs[0][0]) == list(range(len(self.acks)))
-        self._whole_majority = blocs[0][1] if is_whole else 0
+        is_whole = len(quorums) == 1 and sorted(quorums[0][0]) == list(range(len(self.acks)))
+        self._whole_majority = quorums[0][1] if is_whole else 0
 
     # -- what is held ----------------------------------------------------------------------------------------------
 
@@ -123,15 +125,15 @@ class QuorumAckTracker:
         """The high watermark that the recorded acknowledgements allow (S0.34)."""
         if self._whole_majority:  # everybody counts, in one set
             return commit_point(self.acks, self._whole_majority, high_watermark, self.term_start)
-        return self._point(self._blocs, high_watermark)
+        return self._point(self._committing, high_watermark)
 
     def settled_offset(self, settled: int) -> int:
         """As `commit_offset`, for what no election can lose."""
         return self._point(self._settling, settled)
 
-    def _point(self, blocs: tuple[Bloc, ...], mark: int) -> int:
+    def _point(self, quorums: tuple[Quorum, ...], mark: int) -> int:
         acks, term_start = self.acks, self.term_start
-        points = [commit_point([acks[slot] for slot in slots], k, mark, term_start) for slots, k in blocs]
+        points = [commit_point([acks[slot] for slot in slots], k, mark, term_start) for slots, k in quorums]
         return min(points, default=mark)
 
     def held_by_majority(self, nodes: Sequence[NodeId], offset: int) -> bool:

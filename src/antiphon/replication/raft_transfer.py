@@ -10,26 +10,26 @@ from collections.abc import Mapping
 
 from antiphon.replication.actions import Action, Send
 from antiphon.replication.config import ElectionConfig
-from antiphon.replication.follower_cursor import FollowerCursor
 from antiphon.replication.messages import NodeId, TimeoutNow, TransferLeadership
+from antiphon.replication.progress import Progress
 from antiphon.replication.replica_state import LEADER_PHASES, LeaderEvent, LeaderPhase, next_state
 from antiphon.replication.term_state import TermObserver, TermState
 
 
 class Transfer:
-    """One attempt. `ticks_left` until it is given up; `told`: the target has heard `TimeoutNow` since the last heartbeat."""
+    """One attempt. It is given up after `ticks_left`. `is_target_told`: `TimeoutNow` was sent since the last heartbeat."""
 
-    __slots__ = ("ticks_left", "to", "told")
+    __slots__ = ("is_target_told", "ticks_left", "to")
 
     def __init__(self, to: NodeId, ticks: int) -> None:
         self.to = to
         self.ticks_left = ticks
-        self.told = False
+        self.is_target_told = False
 
-    def is_due(self, cursors: Mapping[NodeId, FollowerCursor], log_end: int) -> bool:
-        """Has the target the whole log, durably, and was it not told yet?"""
-        cursor = cursors.get(self.to)
-        return not self.told and cursor is not None and cursor.ack_offset >= log_end
+    def is_due(self, progress: Mapping[NodeId, Progress], log_end: int) -> bool:
+        """Has the target the whole log, durably, and was it not is_target_told yet?"""
+        target = progress.get(self.to)
+        return not self.is_target_told and target is not None and target.ack_offset >= log_end
 
 
 class LeadershipTransfer(TermObserver):
@@ -57,7 +57,7 @@ class LeadershipTransfer(TermObserver):
         if state.leading is None:
             return None
         others = tuple(node for node in state.members.voters if node != state.node_id)
-        return best_successor(state.leading.cursors, others)
+        return best_successor(state.leading.replicator.progress, others)
 
     def begin(self, to: NodeId) -> None:
         """Take no more proposals; `go_on` tells the target."""
@@ -89,8 +89,10 @@ class LeadershipTransfer(TermObserver):
             return
         if transfer.to not in state.members.voting:
             self._give_up()
-        elif state.leading is not None and transfer.is_due(state.leading.cursors, state.log.terms.log_end):
-            transfer.told = True
+        elif state.leading is not None and transfer.is_due(
+            state.leading.replicator.progress, state.log.terms.log_end
+        ):
+            transfer.is_target_told = True
             out.append(Send(transfer.to, TimeoutNow(state.shard, state.term, state.node_id)))
 
     def tick(self, out: list[Action]) -> bool:
@@ -100,7 +102,7 @@ class LeadershipTransfer(TermObserver):
             return True
         transfer.ticks_left -= 1
         if transfer.ticks_left % self._config.heartbeat_ticks == 0:
-            transfer.told = False
+            transfer.is_target_told = False
         if transfer.ticks_left > 0:
             self.go_on(out)
             return True
@@ -111,11 +113,11 @@ class LeadershipTransfer(TermObserver):
         return False
 
 
-def best_successor(cursors: Mapping[NodeId, FollowerCursor], among: tuple[NodeId, ...]) -> NodeId | None:
+def best_successor(progress: Mapping[NodeId, Progress], among: tuple[NodeId, ...]) -> NodeId | None:
     """Of `among`, the connected follower that has most of the log; the first of them that are equal. None: nobody."""
-    best: FollowerCursor | None = None
+    best: Progress | None = None
     for node in among:
-        cursor = cursors.get(node)
-        if cursor is not None and cursor.connected and (best is None or cursor.ack_offset > best.ack_offset):
-            best = cursor
+        one = progress.get(node)
+        if one is not None and one.connected and (best is None or one.ack_offset > best.ack_offset):
+            best = one
     return None if best is None else best.node

@@ -8,7 +8,6 @@ from antiphon.invariants import invariant
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, AppendLog, Commit
 from antiphon.replication.config import ReplicaConfig
-from antiphon.replication.follower_cursor import FollowerStatus
 from antiphon.replication.following import Following
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
@@ -21,6 +20,7 @@ from antiphon.replication.messages import (
     SnapshotOffer,
     StaleTerm,
 )
+from antiphon.replication.progress import FollowerStatus
 from antiphon.replication.replica_state import LeaderPhase, Role
 from antiphon.replication.term_state import TermState
 
@@ -141,7 +141,7 @@ class ReplicaBase:
     def followers(self) -> tuple[FollowerStatus, ...]:
         """What a leader knows of its followers; empty on others."""
         leading = self._state.leading
-        return leading.followers() if leading is not None else ()
+        return leading.replicator.followers() if leading is not None else ()
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class ReplicaBase:
             raise self._cannot_serve()
         out: list[Action] = []
         if batches:
-            leading.propose(batches, out)
+            leading.replicator.propose(batches, out)
         return out
 
     def append_batch(self, count: int, data: object) -> AppendLog:
@@ -233,14 +233,14 @@ class ReplicaBase:
         leading = self._state.leading
         if leading is None or leading.phase is not LeaderPhase.READY:
             raise self._cannot_serve()
-        return leading.append_batch(count, data)
+        return leading.replicator.append_batch(count, data)
 
     def send_appended(self) -> list[Action]:
         """Send the followers what `append_batch` has appended."""
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
-            leading.send_appended(out)
+            leading.replicator.send_appended(out)
         return out
 
     def request_read(self, token: int) -> list[Action]:
@@ -253,7 +253,7 @@ class ReplicaBase:
         if leading is None or leading.phase is LeaderPhase.STARTING:
             raise self._cannot_serve()
         out: list[Action] = []
-        leading.request_read(token, out)
+        leading.reads.request(token, out)
         return out
 
     def _cannot_serve(self) -> NotLeaderError | NotReadyError:
@@ -283,7 +283,6 @@ class ReplicaBase:
         one it counts as `quorum`.
         """
         state = self._state
-        rule_changed = config.commit != state.config.commit
         state.config = config
         out: list[Action] = []
         if state.following is not None:
@@ -291,8 +290,6 @@ class ReplicaBase:
         if state.leading is not None:
             state.leading.set_config(config)
             state.leading.recount(out)  # `min_live` says whether anything may be committed
-            if rule_changed:
-                state.leading.set_commit(config.commit, out)
         return out
 
     def live_recorded(self, term: int, version: int, live: Collection[NodeId]) -> list[Action]:
@@ -313,7 +310,7 @@ class ReplicaBase:
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
-            leading.fed(to, entries, size_bytes, out)
+            leading.replicator.fed(to, entries, size_bytes, out)
         return out
 
     def snapshot_sent(self, to: NodeId, at: EntryId) -> list[Action]:
@@ -321,14 +318,14 @@ class ReplicaBase:
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
-            leading.snapshot_sent(to, at, out)
+            leading.replicator.snapshot_sent(to, at, out)
         return out
 
     def snapshot_failed(self, to: NodeId) -> list[Action]:
         """The snapshot did not reach the follower; a later tick asks again."""
         leading = self._state.leading
         if leading is not None:
-            leading.snapshot_failed(to)
+            leading.replicator.snapshot_failed(to)
         return []
 
     def peer_connected(self, node: NodeId) -> list[Action]:
@@ -337,7 +334,7 @@ class ReplicaBase:
         state = self._state
         state.lost_peers.discard(node)
         if state.leading is not None:
-            state.leading.peer_connected(node, out)
+            state.leading.replicator.peer_connected(node, out)
         return out
 
     def peer_lost(self, node: NodeId) -> list[Action]:
@@ -345,7 +342,7 @@ class ReplicaBase:
         state = self._state
         state.lost_peers.add(node)
         if state.leading is not None:
-            state.leading.peer_lost(node)
+            state.leading.replicator.peer_lost(node)
         return []
 
     def tick(self) -> list[Action]:

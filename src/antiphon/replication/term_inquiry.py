@@ -62,12 +62,12 @@ class TermInquiry:
             return
         state.send_when_durable(sender, TermReply(state.shard, state.term), out)
         leading = state.leading
-        cursor = None if leading is None else leading.cursors.get(sender)
-        if leading is None or cursor is None or not is_member or message.floor < state.term:
+        progress = None if leading is None else leading.replicator.progress.get(sender)
+        if leading is None or progress is None or not is_member or message.floor < state.term:
             return
-        if not cursor.wants_term:
-            cursor.wants_term = True  # who else is there may not be known yet; it asks again
-        elif leading.phase is not LeaderPhase.STARTING and leading.hears_quorum_without(sender):
+        if not progress.wants_term:
+            progress.wants_term = True  # who else is there may not be known yet; it asks again
+        elif leading.phase is not LeaderPhase.STARTING and leading.reads.hears_quorum_without(sender):
             self._election.campaign(out)
 
     def on_term_reply(self, sender: NodeId, message: TermReply, out: list[Action]) -> None:

@@ -14,7 +14,8 @@ from antiphon.replication.actions import Action, RoleChanged, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.follower import FollowerSide
-from antiphon.replication.leader import LeaderSide
+from antiphon.replication.leader import Leader
+from antiphon.replication.leadership import Leadership
 from antiphon.replication.live_set import LiveSet
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
@@ -78,7 +79,7 @@ class TermState:
         self.config = config
         self.failed = False
         self.following: FollowerSide | None = None
-        self.leading: LeaderSide | None = None
+        self.leading: Leader | None = None
         self.lost_peers: set[NodeId] = set()  # asked for membership only
         self.observers: list[TermObserver] = []
         self._entries = entries
@@ -108,7 +109,7 @@ class TermState:
         self.role = Role.FENCED
         out.append(RoleChanged(Role.FENCED, self.term, None))
         if leading is not None:
-            leading.fail_reads(out)
+            leading.reads.fail(out)
         for observer in self.observers:
             observer.stepped_down(was_leader=leading is not None)
 
@@ -124,23 +125,19 @@ class TermState:
         invariant(role is Role.LEADER and self.log.is_term_durable, f"a {self.role} cannot lead")
         self.role, self.members, self.following = Role.LEADER, members, None
         entry = self._entries.term_start(self.term, self.log.terms.log_end)
-        self.leading = LeaderSide(
-            shard=self.shard,
-            node_id=self.node_id,
-            term=self.term,
-            members=members,
-            rule=self.config.commit,
-            live=live,
-            log=self.log,
-            config=self.config,
-            make_marker=self._entries.commit_marker,
-            on_ready=self._leadership_ready,
-            on_settled=self._members_settled,
+        self.leading = Leader(
+            Leadership(self.shard, self.node_id, self.term, self.log),
+            members,
+            live,
+            self.config,
+            self._entries.commit_marker,
+            self._leadership_ready,
+            self._members_settled,
         )
         out.append(RoleChanged(Role.LEADER, self.term, self.node_id))
         self.leading.start(entry, heads, out)
         for node in sorted(self.lost_peers):
-            self.leading.peer_lost(node)
+            self.leading.replicator.peer_lost(node)
 
     def _leadership_ready(self, out: list[Action]) -> None:
         for observer in self.observers:
@@ -212,9 +209,9 @@ class TermState:
     def add_follower(self, node: NodeId, head: EntryId, out: list[Action]) -> None:
         """A leader sends to `node` from now on; `head` is what it has."""
         if self.leading is not None:
-            self.leading.add_follower(node, head, out)
+            self.leading.replicator.add_follower(node, head, out)
             if node in self.lost_peers:
-                self.leading.peer_lost(node)
+                self.leading.replicator.peer_lost(node)
 
     # -- the disk --------------------------------------------------------------------------------------------------
 

@@ -83,11 +83,11 @@ class VoteElection(TermObserver):
         if leading is None:
             return
         self._leading_ticks += 1
-        if self._leading_ticks % config.election_ticks_min == 0 and not leading.heard_from_quorum():
+        if self._leading_ticks % config.election_ticks_min == 0 and not leading.reads.heard_from_quorum():
             state.fence(state.term + 1, None, out)
             return
         if self._leading_ticks % config.heartbeat_ticks == 0:
-            leading.heartbeat(out)
+            leading.replicator.send_heartbeats(out)
         leading.tick(out)
 
     def lost_connection(self, peer: NodeId) -> None:

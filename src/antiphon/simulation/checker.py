@@ -26,7 +26,6 @@ at what the event touched, so that checking after every step stays cheap.
 | no-crash | the pure parts raise nothing |
 """
 
-from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
     Ack,
@@ -38,6 +37,7 @@ from antiphon.replication.messages import (
     ShardId,
     VoteReply,
 )
+from antiphon.replication.quorum import majority
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.truth import ShardTruth, Watched, holders, is_held
 from antiphon.simulation.violation import require
@@ -124,11 +124,11 @@ class Checker:
         sets = list(hosted.replica.members.sets)
         self._require_majority(truth, hosted.replica.members, end, chain)
         rule = hosted.replica.config.commit
-        if rule.kind is CommitKind.AT_LEAST and not truth.may_lose:
+        if not truth.may_lose:
             most = max((len(holders(truth, each, end, chain)), each) for each in sets)[1]
-            there = holders(truth, most, end, chain)
+            there, needed = holders(truth, most, end, chain), rule.enough(len(most))
             require(
-                len(there) >= min(rule.k, len(most)),
+                len(there) >= needed or needed <= majority(len(most)),  # a majority was asked for above
                 "commit-rule",
                 truth.shard,
                 f"everything before {end} is committed by {rule}, but only nodes {there} of {list(most)} have it on disk",

@@ -11,16 +11,15 @@ from antiphon.coordination.fences import Fence
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.replication import membership, raft_members
 from antiphon.replication.actions import Action, Commit
-from antiphon.replication.commit_rule import QUORUM, CommitKind, CommitRule
+from antiphon.replication.commit_rule import QUORUM, CommitRule
 from antiphon.replication.election import Campaign, is_up_to_date
-from antiphon.replication.leader_commit import LeaderCommit
-from antiphon.replication.live_set import LiveSet, Progress, Standing
+from antiphon.replication.leader_commit import CommitTracker
+from antiphon.replication.live_set import LiveSet, MemberProgress, Standing
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, RequestVote
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.raft_transfer import Transfer
-from antiphon.replication.replica_state import LeaderPhase
 from antiphon.replication.voting import VoteElection
 from antiphon.simulation.plant import Patch
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from antiphon.coordination.state import ShardRecord
     from antiphon.model.cluster import LiveSet as Report
     from antiphon.model.metadata import ShardMeta
-    from antiphon.replication.follower_cursor import FollowerCursor
+    from antiphon.replication.progress import Progress
 
 _go_by_sets = QuorumAckTracker.go_by_sets
 _campaign = Campaign.__init__
@@ -71,7 +70,7 @@ def _accept_any(
     return msgspec.structs.replace(meta, live=wanted, live_version=meta.live_version + 1)
 
 
-def _live_at_once(self: LiveSet, progress: Progress, committed: int, log_end: int) -> bool:
+def _live_at_once(self: LiveSet, progress: MemberProgress, committed: int, log_end: int) -> bool:
     """Whoever answers is live, however far it has come."""
     del committed
     return _heard(self, progress, 0, log_end)
@@ -117,10 +116,10 @@ def _count_learners(self: QuorumAckTracker, members: Members, rule: CommitRule) 
     _go_by_sets(self, Members(everybody, members.outgoing), rule)
 
 
-def _due_at_once(self: Transfer, cursors: "dict[NodeId, FollowerCursor]", log_end: int) -> bool:
+def _due_at_once(self: Transfer, progress: "dict[NodeId, Progress]", log_end: int) -> bool:
     """Does not wait for the target to have everything."""
     del log_end
-    return not self.told and self.to in cursors
+    return not self.is_target_told and self.to in progress
 
 
 def _trust_the_transfer(self: VoteElection, message: RequestVote) -> bool:
@@ -130,11 +129,10 @@ def _trust_the_transfer(self: VoteElection, message: RequestVote) -> bool:
     return state.repair.is_sound and (message.transfer or is_better)
 
 
-def _settled_at_once(self: LeaderCommit, out: list[Action]) -> None:
+def _settled_at_once(self: CommitTracker) -> bool:
     """Says that a change is settled as soon as it is heard of."""
-    if self._unsettled is not None:
-        self._unsettled = None
-        self._on_settled(out)
+    was, self._unsettled = self._unsettled, None
+    return was is not None
 
 
 def _without_joint_record(self: Reconfigurations, record: "ShardRecord", meta: "ShardMeta") -> Any:
@@ -153,22 +151,22 @@ HASTY_TRANSFER: tuple[Patch, ...] = (
     (Transfer, "is_due", _due_at_once),
     (VoteElection, "_would_vote_for", _trust_the_transfer),
 )
-SETTLED_AT_ONCE: tuple[Patch, ...] = ((LeaderCommit, "_check_settled", _settled_at_once),)
+SETTLED_AT_ONCE: tuple[Patch, ...] = ((CommitTracker, "newly_settled", _settled_at_once),)
 NO_JOINT_RECORD: tuple[Patch, ...] = ((Reconfigurations, "_put", _without_joint_record),)
 
 
 # -- commit rules -----------------------------------------------------------------------------------------------------
 
 
-def _settle_what_is_acknowledged(self: LeaderCommit, out: list[Action]) -> None:
+def _settle_what_is_acknowledged(self: CommitTracker, out: list[Action]) -> bool:
     """One mark for both: what the leader alone has goes to the followers as settled."""
     log = self._log
-    mark = self.tracker.commit_offset(log.high_watermark)
-    if mark != log.high_watermark:
-        log.high_watermark = mark
-        out.append(Commit(mark))
-        if self.phase is LeaderPhase.STARTING:
-            self._became_ready(out)
+    mark = self._tracker.commit_offset(log.high_watermark)
+    if mark == log.high_watermark:
+        return False
+    log.high_watermark = mark
+    out.append(Commit(mark))
+    return True
 
 
 def _lose_in_silence(self: LocalLog, from_offset: int, out: list[Action]) -> None:
@@ -177,9 +175,11 @@ def _lose_in_silence(self: LocalLog, from_offset: int, out: list[Action]) -> Non
 
 
 def _majority_will_do(self: QuorumAckTracker, members: Members, rule: CommitRule) -> None:
-    _go_by_sets(self, members, QUORUM if rule.kind is CommitKind.AT_LEAST else rule)
+    _go_by_sets(self, members, rule if rule.is_local else QUORUM)
 
 
-ACKNOWLEDGED_IS_SETTLED: tuple[Patch, ...] = ((LeaderCommit, "_advance_apart", _settle_what_is_acknowledged),)
+ACKNOWLEDGED_IS_SETTLED: tuple[Patch, ...] = (
+    (CommitTracker, "_advance_apart", _settle_what_is_acknowledged),
+)
 SILENT_LOSS: tuple[Patch, ...] = ((LocalLog, "lose_tail", _lose_in_silence),)
 MAJORITY_WILL_DO: tuple[Patch, ...] = ((QuorumAckTracker, "go_by_sets", _majority_will_do),)

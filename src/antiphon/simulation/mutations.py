@@ -11,8 +11,8 @@ from typing import Any
 from antiphon.replication import quorum, quorum_ack_tracker, voting
 from antiphon.replication.actions import Action, AppendLog, Commit, LeaderReady, ReadReady, Send
 from antiphon.replication.follower import FollowerSide
-from antiphon.replication.leader import LeaderSide
-from antiphon.replication.leader_commit import LeaderCommit
+from antiphon.replication.leader import Leader
+from antiphon.replication.leader_reads import LeaderReads
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId
 from antiphon.replication.replica_state import LeaderPhase
@@ -20,7 +20,7 @@ from antiphon.simulation.plant import Patch
 
 _on_append = FollowerSide.on_append
 _append = LocalLog.append
-_start = LeaderSide.start
+_start = Leader.start
 
 
 # -- quorum -----------------------------------------------------------------------------------------------------------
@@ -133,21 +133,19 @@ LOST_WATERMARK: tuple[Patch, ...] = ((FollowerSide, "on_append", _lost_watermark
 # -- leading ----------------------------------------------------------------------------------------------------------
 
 
-def _read_at_once(self: LeaderCommit, token: int, out: list[Action]) -> None:
+def _read_at_once(self: LeaderReads, token: int, out: list[Action]) -> None:
     out.append(ReadReady(token, self._log.high_watermark))
 
 
-def _start_ready(
-    self: LeaderSide, entry: Entry, heads: Sequence[tuple[NodeId, Any]], out: list[Action]
-) -> None:
+def _start_ready(self: Leader, entry: Entry, heads: Sequence[tuple[NodeId, Any]], out: list[Action]) -> None:
     _start(self, entry, heads, out)
     self.phase = LeaderPhase.READY
-    out.append(LeaderReady(self._term))
+    out.append(LeaderReady(self._leadership.term))
     self._on_ready(out)
 
 
-READ_WITHOUT_CONFIRMING: tuple[Patch, ...] = ((LeaderCommit, "request_read", _read_at_once),)
-READY_AT_ONCE: tuple[Patch, ...] = ((LeaderSide, "start", _start_ready),)
+READ_WITHOUT_CONFIRMING: tuple[Patch, ...] = ((LeaderReads, "request", _read_at_once),)
+READY_AT_ONCE: tuple[Patch, ...] = ((Leader, "start", _start_ready),)
 
 
 # -- disks and restarts -----------------------------------------------------------------------------------------------

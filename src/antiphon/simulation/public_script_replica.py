@@ -12,7 +12,7 @@ from typing import Any
 
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, PersistTerm
-from antiphon.replication.leader import LeaderSide
+from antiphon.replication.leader import Leader
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
@@ -97,7 +97,7 @@ class ScriptReplica(RaftReplica):
         """Append one entry if this replica leads, though the first entry of its term may be uncommitted (lifts S1.36)."""
         out: list[Action] = []
         if self._state.leading is not None:
-            self._state.leading.propose([(1, data)], out)
+            self._state.leading.replicator.propose([(1, data)], out)
         return out
 
     def write_members(self, members: Members) -> list[Action]:
@@ -111,11 +111,11 @@ class ScriptReplica(RaftReplica):
         """What a leader says with its next heartbeat."""
         out: list[Action] = []
         if self._state.leading is not None:
-            self._state.leading.heartbeat(out)
+            self._state.leading.replicator.send_heartbeats(out)
         return out
 
     def _step_settled(
-        self, take_step: Callable[[LeaderSide, list[Action]], None], leading: LeaderSide, out: list[Action]
+        self, take_step: Callable[[Leader, list[Action]], None], leading: Leader, out: list[Action]
     ) -> None:
         if self.members not in self._liberties.kept_joint:
             take_step(leading, out)

@@ -15,8 +15,8 @@ exclusive end of ours with the same number.
 import json
 from collections.abc import Iterable
 
-from antiphon.replication.follower_cursor import CursorState, FollowerStatus
 from antiphon.replication.messages import Entry
+from antiphon.replication.progress import FollowerStatus, ProgressState
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.public_script_language import LogEntry, change_text, changes_between
 from antiphon.simulation.public_script_replica import ScriptActor
@@ -78,13 +78,13 @@ def status_lines(actor: ScriptActor, in_flight_max: int | None) -> list[str]:
 
 def _progress(actor: ScriptActor, one: FollowerStatus, in_flight_max: int | None) -> str:
     match, after = f"match={one.ack_offset}", f"next={one.last_pushed + 1}"
-    if one.state is CursorState.SNAPSHOT:
+    if one.state is ProgressState.SNAPSHOT:
         sent = actor.snapshots.get(one.node)
         end = 0 if sent is None else sent.offset
         return f"StateSnapshot {match} next={end + 1} paused pendingSnap={end}"
     if not one.connected:
         return f"StateProbe {match} next={one.ack_offset + 1}"
-    if one.state is CursorState.PROBE:
+    if one.state is ProgressState.PROBE:
         return f"StateProbe {match} {after} paused"
     messages = actor.in_flight(one.node)
     if in_flight_max is not None and one.last_pushed - one.ack_offset >= in_flight_max:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError
 from antiphon.invariants import InvariantError
-from antiphon.replication.commit_rule import CommitKind, CommitRule
+from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
@@ -242,7 +242,7 @@ class ScriptRun:
     def _first_live(self) -> tuple[tuple[NodeId, ...], int]:
         """Where commits go by the live set, a term begins with those of it that promised, at first with all that did."""
         truth = self._stage.truth
-        if self._rule.kind is not CommitKind.LIVE:
+        if not self._rule.by_live_set:
             return (), 0
         before = truth.live or truth.ensemble
         truth.live, truth.fence = tuple(node for node in before if node in self._promised), "live"

@@ -30,7 +30,6 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
-from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.members import Members, MembersIndex
@@ -291,9 +290,7 @@ class Stage:
         self.truth = self.checker.add_shard(SHARD, self.founders.voters)
         self.truth.members = self.founders
         rule = self._config.commit
-        self.truth.may_lose = rule.kind is CommitKind.LOCAL or (
-            rule.kind is CommitKind.AT_LEAST and 2 * rule.k <= len(self.truth.ensemble)
-        )
+        self.truth.may_lose = rule.may_lose(len(self.truth.ensemble))
         self.truth.min_live = self._config.min_live
         self.truth.committed.reset(start, 0)
         self.actors = {node: actor_kind(self, node, start) for node in everybody}

@@ -16,7 +16,6 @@ from antiphon.coordination.profiles import replication_of
 from antiphon.log.segment import DATA_SUFFIX, SNAPSHOT_SUFFIX
 from antiphon.records.builder import committed_of
 from antiphon.replication.actions import LostTail
-from antiphon.replication.commit_rule import CommitKind
 from antiphon.replication.members import Members
 from antiphon.replication.quorum import majority
 from antiphon.replication.raft import RaftReplica
@@ -168,10 +167,9 @@ class ModeWatch:
             counted = [before] if is_sure else [before, replica.members]
         shard_id = host.shard_id
         rule = replica.config.commit
-        least = rule.k if rule.kind is CommitKind.AT_LEAST else 0
         for members in counted:
             have = [[node for node in each if self._has(node, shard_id, batch)] for each in members.sets]
-            needed = [max(majority(len(each)), min(least, len(each))) for each in members.sets]
+            needed = [max(majority(len(each)), rule.enough(len(each))) for each in members.sets]
             if all(len(there) >= enough for there, enough in zip(have, needed, strict=True)):
                 return
         require(

@@ -1,4 +1,4 @@
-"""The leader's cursor in one follower's log (S0.16): what was pushed, what was acknowledged, and how to go on.
+"""The leader's progress in one follower's log (S0.16): what was pushed, what was acknowledged, and how to go on.
 
 Three states, each left only by the methods here:
 
@@ -15,11 +15,11 @@ from collections import deque
 from enum import StrEnum
 from typing import NamedTuple
 
-from antiphon.replication.live_set import Progress
+from antiphon.replication.live_set import MemberProgress
 from antiphon.replication.messages import NodeId
 
 
-class CursorState(StrEnum):
+class ProgressState(StrEnum):
     """How the leader treats one follower."""
 
     PROBE = "probe"
@@ -33,7 +33,7 @@ class FollowerStatus(NamedTuple):
     node: NodeId
     ack_offset: int
     last_pushed: int
-    state: CursorState
+    state: ProgressState
     connected: bool
     high_watermark: int = 0  # what it is known to know
     answers: bool = True  # has it said anything in this term since its connection is there?
@@ -48,7 +48,7 @@ class Push(NamedTuple):
     high_watermark: int  # what the follower knows once it has acknowledged `end`
 
 
-class FollowerCursor:
+class Progress:
     """Position of one follower, as known to its leader."""
 
     __slots__ = (
@@ -56,12 +56,10 @@ class FollowerCursor:
         "ack_offset",
         "active",
         "answers",
-        "beat_round",
-        "beat_watermark",
         "connected",
         "damaged",
-        "feed_from",
-        "feed_ticks",
+        "heartbeat_round",
+        "heartbeat_watermark",
         "in_flight",
         "in_flight_bytes",
         "known_watermark",
@@ -69,6 +67,8 @@ class FollowerCursor:
         "node",
         "probe_round",
         "quiet_ticks",
+        "reading_from",
+        "reading_ticks",
         "round_echoed",
         "round_floor",
         "sent_watermark",
@@ -80,19 +80,19 @@ class FollowerCursor:
     def __init__(self, node: NodeId, slot: int) -> None:
         self.node = node
         self.slot = slot  # in the QuorumAckTracker
-        self.state = CursorState.PROBE
+        self.state = ProgressState.PROBE
         self.last_pushed = 0  # PROBE: the point that is asked about
         self.ack_offset = 0
         self.ack_floor = 0  # acknowledgements of earlier rounds are of a replica that is no more
         self.in_flight: deque[Push] = deque()
         self.in_flight_bytes = 0
-        self.feed_from: int | None = None  # a Feed is being read from here
-        self.feed_ticks = 0
+        self.reading_from: int | None = None  # a Feed is being read from here
+        self.reading_ticks = 0
         self.round_floor = 0  # rejections of earlier rounds are answers to what no longer matters
         self.probe_round = 0
         self.round_echoed = 0
-        self.beat_round = 0  # round of the last empty Append, and the watermark that it taught
-        self.beat_watermark = 0
+        self.heartbeat_round = 0  # round of the last empty Append, and the watermark that it taught
+        self.heartbeat_watermark = 0
         self.sent_watermark = 0  # carried by the last message
         self.known_watermark = 0  # proved to be known to the follower
         self.damaged = False  # by its own word
@@ -108,27 +108,27 @@ class FollowerCursor:
 
     def probe_at(self, offset: int, round_: int) -> None:
         """Ask about `offset` next; whatever was underway no longer counts."""
-        self.state = CursorState.PROBE
+        self.state = ProgressState.PROBE
         self._rewind(offset, round_)
         self.probe_round = round_
 
     def replicate_from(self, offset: int, round_: int) -> None:
         """The logs agree up to `offset`: push from there. `round_` is the first round sent from now on."""
-        self.state = CursorState.REPLICATE
+        self.state = ProgressState.REPLICATE
         self._rewind(offset, round_)
 
     def start_snapshot(self, round_: int) -> None:
         """The follower gets a snapshot; nothing is pushed until it has it."""
-        self.state = CursorState.SNAPSHOT
+        self.state = ProgressState.SNAPSHOT
         self._rewind(self.last_pushed, round_)
 
     def _rewind(self, offset: int, round_: int) -> None:
         self.last_pushed = offset
         self.in_flight.clear()
         self.in_flight_bytes = 0
-        self.feed_from = None
+        self.reading_from = None
         self.round_floor = round_
-        self.beat_watermark = (
+        self.heartbeat_watermark = (
             0  # a beat from before the step back may have been about more than the next answers prove
         )
         self.quiet_ticks = 0
@@ -149,10 +149,10 @@ class FollowerCursor:
         self.last_pushed = end
         self.sent_watermark = high_watermark
 
-    def beat(self, round_: int, high_watermark: int) -> None:
+    def heartbeat_sent(self, round_: int, high_watermark: int) -> None:
         """An empty Append was sent; it teaches no more than what the follower has verified by then."""
-        self.beat_round = round_
-        self.beat_watermark = min(high_watermark, self.last_pushed)
+        self.heartbeat_round = round_
+        self.heartbeat_watermark = min(high_watermark, self.last_pushed)
         self.sent_watermark = high_watermark
         self.quiet_ticks = 0
 
@@ -164,7 +164,7 @@ class FollowerCursor:
         self.quiet_ticks = 0
         if end > self.last_pushed:  # an answer to what was pushed before a step back
             self.last_pushed = end
-            self.feed_from = None
+            self.reading_from = None
         in_flight = self.in_flight
         while in_flight and in_flight[0].end <= end:
             push = in_flight.popleft()
@@ -176,8 +176,8 @@ class FollowerCursor:
         """The follower accepted a message of `round_`: it knows the watermark that came with it."""
         if round_ > self.round_echoed:
             self.round_echoed = round_
-        if round_ >= self.beat_round and self.beat_watermark > self.known_watermark:
-            self.known_watermark = self.beat_watermark
+        if round_ >= self.heartbeat_round and self.heartbeat_watermark > self.known_watermark:
+            self.known_watermark = self.heartbeat_watermark
 
     def has_room(self, size_bytes: int, max_bytes: int) -> bool:
         """May a push of `size_bytes` go out? One always may, however large."""
@@ -185,10 +185,10 @@ class FollowerCursor:
 
     def is_settled(self, log_end: int, high_watermark: int) -> bool:
         """Nothing to do for this follower until something happens: it has everything and knows so."""
-        if not self.connected or self.state is CursorState.SNAPSHOT:
+        if not self.connected or self.state is ProgressState.SNAPSHOT:
             return True
         return (
-            self.state is CursorState.REPLICATE
+            self.state is ProgressState.REPLICATE
             and self.ack_offset >= log_end
             and self.known_watermark >= high_watermark
         )
@@ -206,6 +206,6 @@ class FollowerCursor:
             self.damaged,
         )
 
-    def progress(self) -> Progress:
+    def as_member(self) -> MemberProgress:
         """For the live set."""
-        return Progress(self.node, self.ack_offset, self.connected, self.round_echoed)
+        return MemberProgress(self.node, self.ack_offset, self.connected, self.round_echoed)
