@@ -89,7 +89,7 @@ class AsyncClient:
             raise
 
     async def close(self) -> None:
-        """Fail what is not answered and close all connections. A second close does nothing."""
+        """Fail all open requests and close all connections. A second close does nothing."""
         self._cluster.closed = True
         for table in list(self._tables.values()):
             await table.close()
@@ -100,9 +100,10 @@ class AsyncClient:
     # -- topics and tables --------------------------------------------------------------------------------------
 
     def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> AsyncTopic:
-        """A topic to append to and read from. Await it to know that it is there: `await db.topic("flights")`.
+        """A topic to append to and read from. Await it to check that it exists: `await db.topic("flights")`.
 
-        `compression` (none, gzip, snappy, lz4, zstd) is of what is appended. With `any_kind` the log of a table can be read.
+        `compression` (none, gzip, snappy, lz4, zstd) applies to appended records. With `any_kind` the log of a table
+        can be read.
         """
         key = (name, any_kind, compression)
         topic = self._topics.get(key)
@@ -118,7 +119,7 @@ class AsyncClient:
         return topic
 
     def table(self, name: str) -> AsyncTable:
-        """A table. Await it to know that it is there: `await db.table("aircraft")`."""
+        """A table. Await it to check that it exists: `await db.table("aircraft")`."""
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = AsyncTable(self._cluster, name, self._timeout_s)
@@ -136,9 +137,8 @@ class AsyncClient:
     ) -> AsyncTopic:
         """Create a topic; returns when every shard has a leader that is ready.
 
-        `replicas` 0: as many as there are nodes, at most 3. `profile`: how it is replicated; without one as the cluster was
-        started with. `config` uses Kafka's names (`retention.ms`, ...).
-        Raises TopicExistsError, InvalidRequestError.
+        `replicas` 0: one per node, at most 3. `profile`: how it is replicated; by default as the cluster was started
+        with. `config` uses Kafka's names (`retention.ms`, ...). Raises TopicExistsError, InvalidRequestError.
         """
         await self._create(Kind.TOPIC, name, shards, replicas, profile, config, timeout_s)
         return await self.topic(name)
@@ -191,9 +191,11 @@ class AsyncClient:
         replicas: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Change settings (None: back to the default), add shards to a plain topic, or change the replicas of each shard.
+        """Change settings (None: back to the default), add shards to a plain topic, or change the replicas of each
+        shard.
 
-        Returns when it is decided; replicas are then added and dropped while everybody works: see `wait_for_moves`.
+        Returns when the change is decided; replicas are then added and dropped while clients read and write: see
+        `wait_for_moves`.
         """
         request = AlterTopic(name, dict(config or {}), shards, replicas)
         await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
@@ -202,7 +204,7 @@ class AsyncClient:
     async def elect_leader(
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
     ) -> None:
-        """Fence a shard and elect its leader anew; `node` -1: whoever has the best log."""
+        """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
         meta = await self._meta_of(name)
         if not 0 <= shard < len(meta.shards):
             raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
@@ -215,8 +217,9 @@ class AsyncClient:
     ) -> None:
         """Split a table's shard: keys with hashes from `at` on (by default the upper half) go to a new shard.
 
-        Reads and writes go on meanwhile; writes to the keys that move wait for a moment at the end. Returns when the new
-        shard is part of the table. Raises InvalidRequestError, UnknownShardError, UnavailableError (nothing has changed).
+        Reads and writes go on meanwhile; writes to the moved keys wait for a moment at the end. Returns when the new
+        shard is part of the table. Raises InvalidRequestError, UnknownShardError, UnavailableError (nothing has
+        changed).
         """
         meta = await self._meta_of(name)
         if not 0 <= shard < len(meta.shards):
@@ -233,7 +236,7 @@ class AsyncClient:
     async def move_replica(
         self, name: str, shard: int, from_node: int, to_node: int, *, timeout_s: float | None = None
     ) -> None:
-        """Have one node hold a shard in the place of another. Returns when it is decided: see `wait_for_moves`.
+        """Move a replica of a shard from one node to another. Returns when the move is decided: see `wait_for_moves`.
 
         Raises InvalidRequestError, UnknownShardError.
         """
@@ -243,25 +246,26 @@ class AsyncClient:
         await self._decide(MoveReplica(meta.shards[shard].shard_id, from_node, to_node), timeout_s)
 
     async def drain_node(self, node: int, *, cancel: bool = False, timeout_s: float | None = None) -> None:
-        """Have everything that a node holds moved elsewhere, and nothing new put on it; `cancel` takes that back.
+        """Move everything off a node and place nothing new on it; `cancel` revokes this.
 
-        Returns when it is decided: see `wait_for_moves`. Raises InvalidRequestError where something has nowhere to go.
+        Returns when it is decided: see `wait_for_moves`. Raises InvalidRequestError if a replica has nowhere to go.
         """
         await self._decide(DrainNode(node, cancel), timeout_s)
 
     async def remove_node(self, node: int, *, timeout_s: float | None = None) -> None:
-        """Forget a node that holds nothing and is stopped. Raises InvalidRequestError for any other."""
+        """Remove a node that holds nothing and is stopped. Raises InvalidRequestError for any other."""
         await self._decide(RemoveNode(node), timeout_s)
 
     async def rebalance(self, *, leaders_only: bool = False, timeout_s: float | None = None) -> None:
-        """Spread replicas (unless `leaders_only`) and leaderships evenly. Returns when it is decided: see `wait_for_moves`.
+        """Spread replicas (unless `leaders_only`) and leaderships evenly. Returns when it is decided: see
+        `wait_for_moves`.
 
-        Leaderships of shards that move replicas are not evened out at once: ask again when those have moved.
+        Leaderships of shards that move replicas are not evened out at once: call again when those moves are done.
         """
         await self._decide(Rebalance(leaders_only), timeout_s)
 
     async def wait_for_moves(self, name: str | None = None, *, timeout_s: float | None = None) -> None:
-        """Return when no shard (of one topic, if named) is on its way to other members. Raises TimedOutError."""
+        """Return when no shard (of one topic, if named) is changing its members. Raises TimedOutError."""
         deadline = asyncio.get_running_loop().time() + self._time(timeout_s)
         await asyncio.sleep(MOVES_POLL_S)  # nodes hear one after the other of what was decided just now
         while moving := shards_on_their_way(await self.metadata(), name):
@@ -285,7 +289,7 @@ class AsyncClient:
         return self._cluster.meta
 
     async def node_status(self, node_id: int, *, timeout_s: float | None = None) -> StatusReply:
-        """What one node knows of its replicas. Raises UnavailableError when it cannot be reached."""
+        """One node's view of its replicas. Raises UnavailableError if it cannot be reached."""
         if self._cluster.meta is None:
             await self._cluster.refresh()
         address = self._cluster.address_of(node_id)
@@ -317,7 +321,7 @@ class AsyncClient:
         isolation: str = "",
         timeout_s: float | None = None,
     ) -> tuple[Fetched, memoryview]:
-        """Whole batches of a shard (by its cluster-wide id) from the one that holds `offset`, as they stand in the log."""
+        """Whole batches of a shard (by its cluster-wide id), from the batch that holds `offset`, exactly as in the log."""
         return await log_reader.fetch(
             self._cluster,
             shard_id,
@@ -331,7 +335,7 @@ class AsyncClient:
     async def list_offset(
         self, shard_id: int, timestamp_ms: int, *, timeout_s: float | None = None
     ) -> OffsetReply:
-        """First offset at or after a time; -1: the end of what is committed, -2: the first that is there."""
+        """First offset at or after a time; -1: the end of what is committed, -2: the first available offset."""
         return await log_reader.list_offset(self._cluster, shard_id, timestamp_ms, self._time(timeout_s))
 
     async def append_raw(
@@ -358,7 +362,7 @@ class AsyncClient:
         return reply
 
     async def new_producer_id(self) -> int:
-        """A producer id that nobody else has."""
+        """A producer id that no other producer has."""
         return await self._cluster.producer_id(fresh=True)
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -376,7 +380,7 @@ class AsyncClient:
         return meta
 
     async def _until(self, seen: Any, timeout_s: float | None) -> None:
-        """Ask for metadata until a change that was made is in it: nodes hear of it one after the other."""
+        """Ask for metadata until it contains a change that was made: nodes learn of it one after the other."""
         deadline = asyncio.get_running_loop().time() + self._time(timeout_s)
         await self._cluster.refresh()
         while not seen():
@@ -420,13 +424,13 @@ def connect(
     """Connect to a cluster, by awaiting this or as an asynchronous context.
 
     Args:
-        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them. By default the
-            environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
-        timeout_s: how long calls may take, retries included, when they do not say otherwise.
+        servers: native addresses of some nodes, `host:port[,host:port...]`; the client learns the others from them. By
+            default the environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
+        timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
 
-    Raises UnreachableError (when awaited), InvalidRequestError for addresses that are none.
+    Raises UnreachableError (when awaited), and InvalidRequestError for an invalid address.
     """
     return Connecting(
         AsyncClient(

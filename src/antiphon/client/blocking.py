@@ -1,9 +1,9 @@
 """A small blocking client of the native protocol, for Spark's tasks and planners.
 
-A task is a process that does one thing; an event loop would only be in its way. `Cluster` keeps one socket per node, sends
-requests for many shards at once (one round trip, whatever their number) and follows leaders: an answer `not_leader`, a lost
-connection or a silent node make it ask for metadata again and repeat what has no answer yet, with growing pauses, until its
-time is up. So it is for requests that may be repeated: reads, and writes with a producer id.
+A task is a process that does one thing and needs no event loop. `Cluster` keeps one socket per node, sends requests for
+many shards at once (one round trip, whatever their number) and follows leaders. After a `not_leader` answer, a lost
+connection or a silent node it asks for metadata again and repeats every request without an answer, with growing pauses,
+until its time is up. So it is for requests that may be repeated: reads, and writes with a producer id.
 """
 
 import random
@@ -48,7 +48,7 @@ class ShardCall(NamedTuple):
 
 
 class Caller(Protocol):
-    """What carries requests to where a shard's records can be had."""
+    """Sends requests to a place that has a shard's records."""
 
     def call(self, call: ShardCall) -> Answer:
         """One request and its answer."""
@@ -64,7 +64,7 @@ class _Shunned(NamedTuple):
 
 
 def is_multi(topic: TopicMeta) -> bool:
-    """Does every replica write? Then each has a log of an order of its own, and offsets of its own."""
+    """Does every replica write? Then each replica's log has its own order and its own offsets."""
     return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
 
 
@@ -165,7 +165,9 @@ class Cluster(Closes):
         return problem
 
     def newest_metadata(self) -> ClusterMeta:
-        """The newest metadata of all nodes that answer soon: for what must not be overlooked because one of them lags."""
+        """The newest metadata of all nodes that answer soon: for callers that must not miss a change because one node
+        lags.
+        """
         for address in self._addresses():
             try:
                 reply = self._link(address).call(GetMetadata(), CONNECT_TIMEOUT_S).body
@@ -214,9 +216,10 @@ class Cluster(Closes):
     # -- requests to one node ---------------------------------------------------------------------------------
 
     def ask(self, node_id: int, body: Any, payload: Sequence[Buffer] = ()) -> Answer:
-        """One request to one node, whoever leads: for what is asked of a replica. Tried once more on a new connection.
+        """One request to one node, whichever node leads: for requests to a replica. Tried once more on a new
+        connection.
 
-        Raises UnreachableError where the node is unknown or does not answer, and what it refuses with.
+        Raises UnreachableError if the node is unknown or does not answer, and the error of a refusal.
         """
         address = self.address_of(node_id)
         problem: Exception | None = None
@@ -255,7 +258,7 @@ class Cluster(Closes):
     def call_all(self, calls: Sequence[ShardCall]) -> list[Answer]:
         """Send all requests, at most one per shard, and return their answers in order.
 
-        Raises the first error that trying again cannot mend, or TimedOutError with the last reason.
+        Raises the first error that a retry cannot fix, or TimedOutError with the last reason.
         """
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + self._timeout_s

@@ -1,8 +1,8 @@
-"""The cluster as a client knows it: nodes, leaders, connections; requests that follow leaders until their time is over.
+"""A client's view of the cluster: nodes, leaders, connections; requests that follow leaders until their time is over.
 
-Any node knows all metadata. A client asks one that it can reach, keeps what it heard, and asks again when a node says that
-it does not lead (it often says who does) or a connection ends. While a shard has no leader the question waits at the node
-until there is something new, so that a fail-over is noticed as soon as it is over.
+Any node knows all metadata. A client asks one that it can reach and stores the answer. It asks again when a node says
+that it does not lead (the node often names the leader) or when a connection ends. While a shard has no leader the
+request waits at the node until there is newer metadata, so that the client learns of the end of a fail-over at once.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class Cluster:
         raise UnavailableError(problem.message) from problem
 
     async def refresh_from_all(self) -> None:
-        """Ask every node that answers soon: for what must not be overlooked because one of them lags."""
+        """Ask every node that answers soon: for callers that must not miss a change because one node lags."""
         question = GetMetadata()
         for address in self._places(None):
             try:
@@ -218,7 +218,7 @@ class Cluster:
             del self._connections[address]
 
     def _went_silent(self, connection: Connection) -> None:
-        """Requests are open and nothing comes: if the others say that the node is gone, do not wait for it."""
+        """Requests are open and nothing arrives: if other nodes say that the node is dead, do not wait for it."""
         task = asyncio.create_task(self._ask_about(connection))
         self._inquiries.add(task)
         task.add_done_callback(self._inquiries.discard)
@@ -241,7 +241,7 @@ class Cluster:
     # -- requests -----------------------------------------------------------------------------------------------
 
     async def failed(self, shard_id: int, error: AntiphonError, pauses: Pauses) -> None:
-        """A try at a shard failed with `error`: learn what is new and pause; or raise what ends the tries."""
+        """A try at a shard failed with `error`: get newer metadata and pause, or raise the error that ends the tries."""
         step = self._routes.after(shard_id, error, asyncio.get_running_loop().time() - pauses.started)
         if step is not Next.FOLLOW and self.closed:
             raise ClientClosedError("this client is closed")
@@ -272,7 +272,7 @@ class Cluster:
     ) -> tuple[Any, memoryview]:
         """Send a request that may be repeated to the shard's leader; returns the reply and its bulk bytes.
 
-        Raises the first error that trying again cannot mend, or TimedOutError.
+        Raises the first error that a retry cannot fix, or TimedOutError.
         """
         connection = self.ready_connection(shard_id)
         pauses: Pauses | None = None
@@ -298,10 +298,10 @@ class Cluster:
     async def call_any(
         self, body: Any, *, timeout_s: float, done_if: type[AntiphonError] | None = None
     ) -> Any:
-        """Send a request to any node, again to another one when that fails in a way that trying again can mend.
+        """Send a request to any node; if that fails in a way that a retry can fix, send it to another one.
 
-        Returns the reply; or None when a repeated request fails with `done_if`, which an earlier try that was carried out
-        explains (a topic that was to be created exists, one that was to be deleted does not).
+        Returns the reply. Returns None if a repeated request fails with `done_if` because an earlier try was carried
+        out (a topic to create exists, a topic to delete does not).
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         pauses = Pauses(deadline)
@@ -325,7 +325,7 @@ class Cluster:
                 await pauses.wait(error)
 
     async def producer_id(self, *, fresh: bool = False) -> int:
-        """A producer id (below 2^61) that nobody else has; the client's own, or a `fresh` one."""
+        """A producer id (below 2^61) that no other client has; the client's own, or a `fresh` one."""
         if fresh:
             return await self._new_producer_id()
         if self._producer_id is None or (self._producer_id.done() and _failed(self._producer_id)):
@@ -358,7 +358,7 @@ def _failed(task: "asyncio.Task[Any]") -> bool:
 
 
 def default_servers() -> str:
-    """Where to connect when nobody says: ANTIPHON_SERVERS of the environment, else the local cluster's first port."""
+    """The default addresses: ANTIPHON_SERVERS of the environment, else the local cluster's first port."""
     return os.environ.get("ANTIPHON_SERVERS") or "127.0.0.1:7400"
 
 

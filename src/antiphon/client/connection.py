@@ -1,8 +1,9 @@
-"""One connection to one node: requests out, replies matched by their id, in whatever order they come.
+"""One connection to one node: requests out, replies matched by their id, in any order.
 
-Frames written in one turn of the event loop leave in one system call. A connection that has requests open and hears nothing
-is asked for a sign of life; without one it is given up, so that a node that is stopped or cut off does not hold up its
-clients until their time is over. Every request that has no reply when the connection ends fails with `ConnectionLostError`.
+Frames that are written in one turn of the event loop leave in one system call. A connection that has open requests and
+receives nothing sends a ping. Without an answer it is closed, so that a stopped or unreachable node does not block its
+clients until their time is over. Every request without a reply when the connection ends fails with
+`ConnectionLostError`.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class ConnectionLostError(UnavailableError):
 
 
 class ClientClosedError(UnavailableError):
-    """The client was closed; trying again is of no use."""
+    """The client was closed; a retry cannot succeed."""
 
     retriable = False
 
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------
 
     def abort(self, error: AntiphonError) -> None:
-        """Give the connection up; open requests fail with `error`."""
+        """Close the connection; open requests fail with `error`."""
         self._end(error)
         if self._transport is not None:
             self._transport.abort()
@@ -200,7 +201,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def silent(self) -> bool:
-        """Was a sign of life asked for and has not come yet?"""
+        """Was a ping sent that has no answer yet?"""
         return self._pinging and self.lost is None
 
     def _alive(self, _reply: Any, _payload: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""What topics and tables have in common: found by name when first used, followed when the metadata changes."""
+"""Common parts of topics and tables: resolved by name on first use, updated when the metadata changes."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -29,7 +29,7 @@ class PerShard(Generic[PartT]):
 
 
 class Handle:
-    """Base of `AsyncTopic` and `AsyncTable`. Awaiting it checks that it is there, and returns it."""
+    """Base of `AsyncTopic` and `AsyncTable`. Awaiting it checks that the topic or table exists, and returns it."""
 
     kind: Kind | None = None
 

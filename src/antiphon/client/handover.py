@@ -1,10 +1,11 @@
-"""Writes to keys that moved to other shards: kept in order while earlier ones may still be carried out where they were.
+"""Writes to keys that moved to other shards: kept in order while the old shard may still carry out earlier ones.
 
-A table's shards may be split while writes are on their way to them. What was sent to the old shard is settled there first:
-the shard carries it out, or recognises that it did, or refuses it for good (`WrongShardError`), in the order of its log.
-Only what was refused for good is sent to the new shard, as a new request, so no write is carried out twice, by whichever
-shard. Meanwhile later writes to the same keys must not overtake: all writes to new shards wait in the table's `Handover`
-until the last request that was open at an old one is settled, and then go in the order in which their callers made them.
+A table's shards may be split while writes are in flight. Requests that were sent to the old shard are settled there
+first: the shard carries each one out, or recognises that it did, or refuses it for good (`WrongShardError`), in the
+order of its log. Only a request that was refused for good is sent to the new shard, as a new request. So no write is
+carried out twice by any shard. Meanwhile later writes to the same keys must not overtake. All writes to new shards wait
+in the table's `Handover` until the last request that was open at an old shard is settled. Then they are sent in the
+order in which their callers made them.
 
 Another split that becomes known meanwhile extends the handover.
 """
@@ -27,7 +28,7 @@ class Handover:
         self.done = False
 
     def extend(self, fresh: Iterable[int], open_requests: Iterable[Request], moved: Iterable[Item]) -> None:
-        """Shards took keys over from one that has these requests open; `moved` were to follow them there."""
+        """New shards took keys from a shard that has these requests open; `moved` are writes that follow them there."""
         self._fresh.update(fresh)
         self._open.update((id(request), request) for request in open_requests)
         for item in moved:
@@ -38,7 +39,7 @@ class Handover:
         return not self.done and shard_id in self._fresh
 
     def add(self, item: Item) -> None:
-        """A write that is to wait: made by now, or refused by an old shard for good. Its caller's time goes on."""
+        """A write that must wait: a new one, or one that an old shard refused for good. Its caller's time goes on."""
         self._waiting.append(item)
         asyncio.get_running_loop().call_at(item.deadline, self._late, item)
 
@@ -47,7 +48,7 @@ class Handover:
             give_up(item, sent=False)
 
     def settled(self, request: Request) -> None:
-        """The old shard has nothing to do with this request any more; when that is so of all, what waits goes on."""
+        """The old shard is done with this request; when it is done with all of them, the waiting writes are sent."""
         if self._open.pop(id(request), None) is not None:
             self.finish_if_settled()
 

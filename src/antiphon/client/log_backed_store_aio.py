@@ -1,19 +1,19 @@
-"""A state machine whose log is a shard of a topic, written by several contending leaders: KIP-27's recipe (S2.1-S2.17).
+"""A state machine whose log is a shard of a topic, with several contending writers: KIP-27's recipe (S2.1-S2.17).
 
-A store reads the log to its end and folds it into a state. To change the state it appends operations *on condition* that the
-log has not grown since, so an operation is in the log only if its writer had seen everything before it. By induction the log
-is always a legal serial history, however many stores write it: no election, no lock.
+A store reads the log to its end and folds it into a state. To change the state it appends operations *on condition*
+that the log has not grown since. So an operation is in the log only if its writer had seen everything before it. By
+induction the log is always a legal serial history, however many stores write it: no election, no lock.
 
-- Operations that are asked for while one append is in flight are gathered: they are judged one after the other, each on
-  the state that those before it would leave, and travel as one batch. At most one append is in flight (S2.8).
-- When it has landed, the state of after it is adopted and everybody is answered (S2.10).
-- When it is refused, the store reads on from where it was (S2.11). Its operations fail, or are judged again. If there were
-  no operations in between, only a new leader's term start, nothing has changed and they are sent again.
-- When no answer comes, the log itself tells: a batch carries a mark, and is either found at the offset that it expected,
-  or can never be there because something else is.
+- Operations that are submitted while an append is in flight are collected. They are judged one after the other, each on
+  the state that the ones before it would leave, and sent as one batch. At most one append is in flight (S2.8).
+- When the append succeeds, the store adopts the state after it and answers all callers (S2.10).
+- When it is refused, the store reads on from its position (S2.11). Its operations fail, or are judged again. If there
+  were no operations in between, only a new leader's term start, nothing has changed and they are sent again.
+- When no answer arrives, the log itself decides: a batch carries a mark. It is either found at the offset that it
+  expected, or can never be there because something else is.
 
-A state is a value: `apply` returns a new one and leaves the old one as it is. This is what lets the store judge ahead of the
-log without ever having to undo.
+A state is a value: `apply` returns a new one and does not change the old one. So the store can judge ahead of the log
+without ever having to undo.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ class _Batch(Generic[StateT]):
 
 
 class AsyncLogBackedStore(Generic[StateT]):
-    """See the module's text. Belongs to one event loop; start and close it, or use it as an asynchronous context."""
+    """See the module docstring. Belongs to one event loop; start and close it, or use it as an asynchronous context."""
 
     def __init__(
         self,
@@ -239,12 +239,12 @@ class AsyncLogBackedStore(Generic[StateT]):
     ) -> Applied[StateT]:
         """Append one operation if it is permitted at the end of the log; returns when it is durable and applied.
 
-        When another store was first, the operation fails with OffsetMismatchError and is nowhere; with `reevaluate` it is
-        judged again on the state that the other one left, as often as its time allows.
+        If another store was first, the operation fails with OffsetMismatchError and is not in the log. With
+        `reevaluate` it is judged again on the state that the other one left, as often as its time allows.
 
-        Raises what `validate` or `apply` raised (the refusal is that of a state which was the log's end during this call),
-        OffsetMismatchError, BatchTooLargeError, OverloadedError, and TimedOutError (with `details["sent"]` the outcome is
-        not known, `catch_up` shows it).
+        Raises the exception of `validate` or `apply` (it refers to a state that was the log's end during this call),
+        OffsetMismatchError, BatchTooLargeError, OverloadedError, and TimedOutError (with `details["sent"]` the outcome
+        is unknown, and `catch_up` shows it).
         """
         if self._ended is not None:
             raise self._ended

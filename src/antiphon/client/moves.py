@@ -1,4 +1,4 @@
-"""Which shards are on their way to other members, as the metadata shows it."""
+"""Shards whose members are changing, according to the metadata."""
 
 from antiphon.model.metadata import ClusterMeta, ShardMeta
 

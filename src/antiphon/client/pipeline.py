@@ -1,12 +1,13 @@
-"""The way of writes to one shard: gathered into requests, a few in flight, repeated in order, never applied twice.
+"""Writes to one shard: collected into requests, a few in flight, repeated in order, never applied twice.
 
-What is asked for in one turn of the event loop, or while some requests are in flight, leaves as one request. A request
-carries a producer id and a sequence, so a node that has it already says so instead of applying it again. When a try fails in
-a way that trying again can mend (no leader, lost connection), the pipeline waits until every request in flight has its
-answer or has lost its connection, finds the leader, and sends the unanswered ones again in their order.
+Writes that are made in one turn of the event loop, or while enough requests are in flight, leave as one request. A
+request carries a producer id and a sequence, so a node that already has it says so and does not apply it again. When a
+try fails in a way that a retry can fix (no leader, lost connection), the pipeline waits until every request in flight
+has its answer or has lost its connection. Then it finds the leader and sends the unanswered requests again, in their
+order.
 
-What a caller waits for is an `Item`; its future gets the result or the error. A caller's time may be over while a request is
-in flight: its outcome is unknown then (`TimedOutError` says so), and the request is not sent again.
+A caller waits for an `Item`, whose future gets the result or the error. A caller's time may end while its request is in
+flight: the outcome is then unknown (`TimedOutError` says so), and the request is not sent again.
 """
 
 import asyncio
@@ -125,13 +126,13 @@ class ShardPipeline(ABC):
 
     @abstractmethod
     def _refused(self, request: Request, error: AntiphonError) -> bool:
-        """A definite refusal came. True: it was dealt with by planning another try, keep the request."""
+        """A final refusal arrived. True: another try is planned, keep the request."""
 
     def _abandoned(self) -> None:  # noqa: B027 - tables have nothing to do here
-        """A request that may have been carried out is given up: nobody waits for it any more."""
+        """A request that may have been carried out is abandoned: nobody waits for it any more."""
 
     def _settled(self, request: Request) -> None:  # noqa: B027 - topics have nothing to do here
-        """The shard has nothing to do with the request any more: it was answered, refused for good, or given up."""
+        """The shard is done with the request: it was answered, refused for good, or abandoned."""
 
     def _before_resend(self) -> bool:
         """Nothing is in flight; put `self._sent` in shape. True: a fresh producer id is needed."""

@@ -1,7 +1,7 @@
-"""What a client knows of where shards are led, and what it does when a try at a shard has failed.
+"""A client's knowledge of leaders, and what it does after a failed try at a shard.
 
-The asynchronous client (`cluster`) and the blocking one (`blocking`) have connections and clocks of their own, and both ask
-this. It knows the newest metadata that any node gave, and hints of nodes that came after it.
+The asynchronous client (`cluster`) and the blocking one (`blocking`) have their own connections and clocks, and both
+use this. It has the newest metadata that any node returned, and later hints of nodes.
 """
 
 from enum import Enum, auto

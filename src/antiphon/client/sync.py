@@ -320,7 +320,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Fail what is not answered, close all connections, end the thread. A second close does nothing."""
+        """Fail all open requests, close all connections, end the thread. A second close does nothing."""
         self._finalizer()
 
     def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> Topic:
@@ -398,7 +398,7 @@ class Client:
         )
 
     def elect_leader(self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None) -> None:
-        """Fence a shard and elect its leader anew; `node` -1: whoever has the best log."""
+        """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
         self.run(self.aio.elect_leader(name, shard, node=node, timeout_s=timeout_s))
 
     def split_shard(
@@ -410,15 +410,15 @@ class Client:
     def move_replica(
         self, name: str, shard: int, from_node: int, to_node: int, *, timeout_s: float | None = None
     ) -> None:
-        """Have one node hold a shard in the place of another. See `AsyncClient.move_replica`."""
+        """Move a replica of a shard from one node to another. See `AsyncClient.move_replica`."""
         self.run(self.aio.move_replica(name, shard, from_node, to_node, timeout_s=timeout_s))
 
     def drain_node(self, node: int, *, cancel: bool = False, timeout_s: float | None = None) -> None:
-        """Have everything that a node holds moved elsewhere. See `AsyncClient.drain_node`."""
+        """Move everything off a node. See `AsyncClient.drain_node`."""
         self.run(self.aio.drain_node(node, cancel=cancel, timeout_s=timeout_s))
 
     def remove_node(self, node: int, *, timeout_s: float | None = None) -> None:
-        """Forget a node that holds nothing and is stopped. See `AsyncClient.remove_node`."""
+        """Remove a node that holds nothing and is stopped. See `AsyncClient.remove_node`."""
         self.run(self.aio.remove_node(node, timeout_s=timeout_s))
 
     def rebalance(self, *, leaders_only: bool = False, timeout_s: float | None = None) -> None:
@@ -426,7 +426,7 @@ class Client:
         self.run(self.aio.rebalance(leaders_only=leaders_only, timeout_s=timeout_s))
 
     def wait_for_moves(self, name: str | None = None, *, timeout_s: float | None = None) -> None:
-        """Return when no shard is on its way to other members. See `AsyncClient.wait_for_moves`."""
+        """Return when no shard is changing its members. See `AsyncClient.wait_for_moves`."""
         self.run(self.aio.wait_for_moves(name, timeout_s=timeout_s))
 
     def metadata(self) -> ClusterMeta:
@@ -452,13 +452,13 @@ def connect(
     """Connect to a cluster.
 
     Args:
-        servers: native addresses of some nodes, `host:port[,host:port...]`; the others are learnt from them. By default the
-            environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
-        timeout_s: how long calls may take, retries included, when they do not say otherwise.
+        servers: native addresses of some nodes, `host:port[,host:port...]`; the client learns the others from them. By
+            default the environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
+        timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
 
-    Raises UnreachableError, InvalidRequestError for addresses that are none.
+    Raises UnreachableError, and InvalidRequestError for an invalid address.
     """
     client = Client(
         default_servers() if servers is None else servers, timeout_s=timeout_s, client_id=client_id

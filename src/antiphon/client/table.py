@@ -51,7 +51,7 @@ Value = str | bytes
 
 
 class AsyncTable(Handle):
-    """Keys, values and versions, cut into shards by key. `await client.table(name)` makes one that exists for sure."""
+    """Keys, values and versions, cut into shards by key. `await client.table(name)` checks that it exists."""
 
     kind: Kind | None = Kind.TABLE
 
@@ -147,9 +147,10 @@ class AsyncTable(Handle):
     async def write(self, operations: Sequence[Operation], *, timeout_s: float | None = None) -> Results:
         """Carry out puts and deletes of keys of one shard, in order, all of them or none; returns the puts' versions.
 
-        Raises VersionMismatchError or KeyNotFoundError for the first operation that was refused (`details["operation"]` is
-        its place from 0): nothing was written then, and their order does not matter. InvalidRequestError for keys of
-        different shards. A repeat after a lost connection or a fail-over is recognised: it is never carried out twice.
+        Raises VersionMismatchError or KeyNotFoundError for the first refused operation (`details["operation"]` is its
+        place from 0). Nothing was written then, and the order of the operations does not matter. Raises
+        InvalidRequestError for keys of different shards. A repeat after a lost connection or a fail-over is recognised:
+        it is never carried out twice.
         """
         deadline = self._deadline(timeout_s)
         if self._known() is None:
@@ -172,10 +173,10 @@ class AsyncTable(Handle):
     ) -> "asyncio.Future[Version]":
         """Set a key; the future gets the new version when it is durable and committed.
 
-        With `expected_version` only if the key has that version id, or is not there (`ABSENT`). Puts that are made without
-        waiting in between travel together (they are kept in memory, however many), and those of one key are carried out in
-        the order in which they were made, over fail-overs and splits. Repeats after lost connections or fail-overs are
-        recognised by the node: a put is never applied twice.
+        With `expected_version` only if the key has that version id, or does not exist (`ABSENT`). Puts that are made
+        without waiting in between are sent together (all of them are kept in memory). Puts of one key are carried out
+        in the order in which they were made, over fail-overs and splits. The node recognises repeats after lost
+        connections or fail-overs: a put is never applied twice.
 
         Raises (when awaited) VersionMismatchError (expected, actual), UnknownTopicError, InvalidRequestError, and
         TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
@@ -193,8 +194,8 @@ class AsyncTable(Handle):
     async def delete_range(self, start: Key, end: Key, *, timeout_s: float | None = None) -> None:
         """Remove every key with start <= key < end in byte order; an empty end means to the end.
 
-        Each shard does so atomically, the shards each on its own; where the removals do not fit in one batch
-        (`max.message.bytes`), the shard does it piece by piece.
+        Each shard removes its keys atomically and independently of the others. If the removals do not fit in one batch
+        (`max.message.bytes`), the shard removes them piece by piece.
         """
         op = DeleteRange(as_bytes(start, "key"), as_bytes(end, "key"))
         deadline = self._deadline(timeout_s)
@@ -309,10 +310,10 @@ class AsyncTable(Handle):
     async def get(
         self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None
     ) -> Row:
-        """The row of a key: `value` (bytes) and `version`. Raises KeyNotFoundError when it is not there.
+        """The row of a key: `value` (bytes) and `version`. Raises KeyNotFoundError if it does not exist.
 
-        Consistency: "linearizable" (sees every put that was acknowledged before), "leader" (the same unless the leader was
-        just deposed; saves it a round to the others).
+        Consistency: "linearizable" (sees every put that was acknowledged before), "leader" (the same unless the leader
+        was just deposed; saves the round to the other replicas).
         """
         row = await self.find(key, consistency=consistency, timeout_s=timeout_s)
         if row is None:
@@ -390,8 +391,8 @@ class AsyncTable(Handle):
     ) -> AsyncIterator[Row]:
         """Rows with start <= key < end in byte order over all shards; an empty end means to the end.
 
-        Rows come in pages of up to 1,000 per shard; each page is of one moment, the whole is not. `timeout_s` bounds each
-        page.
+        Rows arrive in pages of up to 1,000 per shard. Each page is from one moment; the whole result is not.
+        `timeout_s` bounds each page.
         """
         first, stop = as_bytes(start, "key"), as_bytes(end, "key")
         timeout_s = self._timeout_s if timeout_s is None else timeout_s

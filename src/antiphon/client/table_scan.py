@@ -1,4 +1,6 @@
-"""Pages of a table's rows, by ranges of key hashes, not by shards: so a scan goes on where a shard is split meanwhile."""
+"""Pages of a table's rows, by ranges of key hashes and not by shards: so a scan continues if a shard is split
+meanwhile.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence

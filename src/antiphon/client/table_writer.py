@@ -1,13 +1,15 @@
 """Writes to one table shard: operations of many callers in one `TableWrite`.
 
-Requests are carried out in their order: each says which one went before it and has no answer yet, and the shard takes none
-whose forerunner it has not dealt with (`antiphon.partition.write_order`). So where one is refused, those behind it are too.
+Requests are carried out in their order. Each one names the previous request that has no answer yet, and the shard
+refuses a request until it has handled that previous one (`antiphon.partition.write_order`). So if one is refused, those
+after it are too.
 
-A table producer's sequences only have to rise. So a request that is not in the log, though a later one is (all of its
-operations were refused and left no trace, and that answer was lost), can simply be sent under a new sequence: the node's
-answer "out of order" says that it is not in the log, and makes sure that it never will be.
+A table producer's sequences only have to rise. Suppose that all operations of a request were refused, so that it left
+nothing in the log, that this answer was lost, and that a later request is in the log. Then the request can simply be
+sent under a new sequence: the node's answer "out of order" says that it is not in the log, and makes sure that it never
+will be.
 
-Where the shard is split meanwhile, see `antiphon.client.handover`.
+`antiphon.client.handover` describes what happens if the shard is split meanwhile.
 """
 
 from collections import deque

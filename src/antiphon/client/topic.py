@@ -26,7 +26,7 @@ Message = Value | tuple[Value, Value] | tuple[Value, Value, Iterable[tuple[str, 
 
 
 class AsyncTopic(Handle):
-    """A plain log, cut into shards. `await client.topic(name)` makes one that exists for sure."""
+    """A plain log, cut into shards. `await client.topic(name)` checks that it exists."""
 
     kind: Kind | None = Kind.TOPIC
 
@@ -71,9 +71,9 @@ class AsyncTopic(Handle):
     ) -> Position:
         """Append one record; returns when it is durable and committed.
 
-        Without `shard` the key decides, as in Kafka's clients; records without a key are spread. With `expected_offset` (and
-        `shard`) it lands exactly there or nowhere. Repeats after lost connections or fail-overs are recognised by the node:
-        it is never appended twice.
+        Without `shard` the key decides, as in Kafka's clients; records without a key are spread. With `expected_offset`
+        (and `shard`) the record is written at exactly that offset or not at all. The node recognises repeats after lost
+        connections or fail-overs: a record is never appended twice.
 
         Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
         InvalidRequestError, and TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
@@ -99,9 +99,9 @@ class AsyncTopic(Handle):
     ) -> list[Position]:
         """Append several records, as one durable batch per shard; returns their positions in order.
 
-        A message is a value, `(key, value)` or `(key, value, headers)`. Without `shard`, keys decide; those without a key go
-        to one shard together. A batch is in the log whole or not at all, but the batches of different shards may fail each
-        on its own: the first error is raised then. See `append` for the rest.
+        A message is a value, `(key, value)` or `(key, value, headers)`. Without `shard`, keys decide; records without a
+        key go to one shard together. A batch is completely in the log or not at all. Batches of different shards may
+        fail independently; the first error is then raised. See `append` for the rest.
         """
         now = now_ms() if timestamp_ms is None else timestamp_ms
         records = [_message(message, now) for message in messages]

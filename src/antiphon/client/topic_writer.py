@@ -1,12 +1,13 @@
 """Appends to one topic shard: records of many callers in one batch, batches in the order of their sequences.
 
-Kafka's rules for producers hold here: sequences follow each other without a gap, a shard recognises the last five batches.
-So after anything that breaks the chain (a batch refused for good, or given up with unknown outcome) the rest goes on under a
-fresh producer id; batches that followed one of unknown outcome and were refused because of it fail with unknown outcome too,
-since an old copy of theirs could still be under way.
+Kafka's rules for producers apply: sequences follow each other without a gap, and a shard recognises the last five
+batches. An event may break the chain: a batch is refused for good, or abandoned with unknown outcome. The rest then
+continues under a fresh producer id. Batches that followed one of unknown outcome, and were refused because of it, fail
+with unknown outcome too, because an old copy of them could still be under way.
 
-The first batch of a producer id travels alone, because a shard takes any sequence from a producer that it does not know.
-A conditional append (KIP-27) travels alone: it is sent when nothing is in flight, and nothing is sent before its answer.
+The first batch of a producer id is sent alone, because a shard accepts any sequence from a producer that it does not
+know. A conditional append (KIP-27) is also sent alone: when nothing is in flight, and nothing is sent before its
+answer.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ RecordInput = tuple[bytes | None, bytes | None, Headers, int]
 
 
 class Position(NamedTuple):
-    """Where a record stands: durable and committed. `term` is the leader's when it was acknowledged."""
+    """The position of a record: durable and committed. `term` is the leader's when it acknowledged the record."""
 
     shard: int
     offset: int

@@ -14,10 +14,10 @@ Commit = Callable[[Sequence[Operation]], Awaitable[Results]]
 
 
 class Transaction:
-    """Gathers operations; `async with table.transaction() as t` carries them out when the block ends without an error.
+    """Collects operations; `async with table.transaction() as t` carries them out when the block ends without an error.
 
-    Afterwards `versions` has the new version of each put (None for deletes), in order. Operations see those before them in
-    the same transaction.
+    Afterwards `versions` has the new version of each put (None for deletes), in order. Operations see those before them
+    in the same transaction.
     """
 
     def __init__(self, commit: Commit) -> None:
@@ -30,7 +30,7 @@ class Transaction:
         self.operations.append(Put(as_bytes(key, "key"), as_bytes(value, "value"), expected_version))
 
     def delete(self, key: str | bytes, *, expected_version: int | None = None) -> None:
-        """Remove a key; a key that is not there refuses the transaction."""
+        """Remove a key; a key that does not exist refuses the transaction."""
         self.operations.append(Delete(as_bytes(key, "key"), expected_version))
 
     async def commit(self) -> Results:

@@ -1,7 +1,7 @@
-"""Following a table's changes.
+"""Follows a table's changes.
 
-Where a shard is split, its log says so: the keys that were released go on in the log of another shard, from the offset that
-is named there. A watch of the whole table follows them, so each change is delivered once, those of a key in order.
+When a shard is split, its log says so: the released keys continue in the log of another shard, from the offset that the
+entry names. A watch of the whole table follows them, so each change is delivered once, and changes of a key in order.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ INDEX_PAUSE_S: Final = 0.02
 class Change(NamedTuple):
     """A key was created, modified or deleted. `value` is the new one, None when deleted.
 
-    `version` is the new row's, or that of the row that was removed. `shard` and `offset` say where it stands in the table's
-    log, `timestamp_ms` (ms since 1970) when the leader took the request.
+    `version` is the new row's, or that of the removed row. `shard` and `offset` are its position in the table's log;
+    `timestamp_ms` (ms since 1970) is when the leader received the request.
     """
 
     key: bytes

@@ -1,1 +1,1 @@
-"""What nodes, coordinator and clients speak of: topics, shards, nodes, and what they ask of each other. No IO, no bytes."""
+"""The domain model: topics, shards, nodes, and the requests among clients, nodes and coordinator. No IO, no bytes."""

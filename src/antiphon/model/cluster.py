@@ -1,12 +1,13 @@
-"""What nodes and the coordinator say to each other: registration, heartbeats, metadata deltas, forwarded commands.
+"""Messages between nodes and the coordinator: registration, heartbeats, metadata deltas, forwarded commands.
 
 The coordinator is whichever node leads the shard of `__cluster`. Every node sends it one small heartbeat per interval
-(never one per shard) and gets back whatever metadata it lacks; between heartbeats the coordinator pushes deltas as one-way
-messages (request id 0), so that a change reaches every node within a message's flight. Fencing and promotion of replicas
-(`NewTerm`, `BecomeLeader`, `AddFollower` and their replies) travel as replica messages (`antiphon.replication.messages`) on
-the same connection, after the delta that names their shards.
+(never one per shard) and receives the metadata that it lacks. Between heartbeats the coordinator pushes deltas as
+one-way messages (request id 0), so that a change reaches every node within one message delay. Fencing and promotion of
+replicas (`NewTerm`, `BecomeLeader`, `AddFollower` and their replies) are replica messages
+(`antiphon.replication.messages`) on the same connection, after the delta that names their shards.
 
-A node that does not coordinate answers all requests here with `not_leader`, whose details name the coordinator it knows.
+A node that does not coordinate answers all these requests with `not_leader`, whose details name the coordinator that it
+knows.
 """
 
 from collections.abc import Iterator
@@ -28,15 +29,16 @@ class ShardChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LiveSet(msgspec.Struct, frozen=True, array_like=True):
-    """A leader's word on its followers in this term.
+    """A leader's report on its followers in this term.
 
-    `live`: itself, and members that are connected and whose durable acknowledgement *in this term* has reached the high
-    watermark. `lagging`: the other members that it feeds. A member in neither was never given to this leader, or the message
-    was lost, or it is connected and does not answer: the coordinator fences it and sends `AddFollower` again.
+    `live`: the leader, and members that are connected and whose durable acknowledgement *in this term* has reached the
+    high watermark. `lagging`: the other members that it sends the log to. A member in neither was never given to this
+    leader, or the message was lost, or it is connected and does not answer: the coordinator fences it and sends
+    `AddFollower` again.
 
-    Where commits go by the live set, `live` is what the leader wants recorded and `version` the record that it would
-    replace; a set for any other version is refused. Where replicas vote, `voters`, `outgoing` and `learners` are the members
-    that are committed in the shard's log, and the sender is thereby known as the leader of `term`.
+    If commits use the live set, `live` is the set that the leader proposes, and `version` the record that it would
+    replace; a proposal on any other version is refused. Where replicas vote, `voters`, `outgoing` and `learners` are
+    the members that are committed in the shard's log, and the report shows that the sender is the leader of `term`.
     """
 
     shard_id: int
@@ -50,10 +52,11 @@ class LiveSet(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
-    """All changes after `base_version` up to `version`; whoever has a version in between can apply it.
+    """All changes after `base_version` up to `version`; a node with a version in between can apply it.
 
-    `base_version` -1: everything; what is not named here does not exist. `topics` come without their shards, `shards` on
-    their own. Versions are offsets in the log of `__cluster`, so they mean the same whoever coordinates.
+    `base_version` -1: everything; an object that is not named here does not exist. `topics` come without their shards,
+    `shards` on their own. Versions are offsets in the log of `__cluster`, so they mean the same whichever node
+    coordinates.
     """
 
     cluster_id: str
@@ -125,7 +128,7 @@ class Command(Body, frozen=True, array_like=True, tag=True):
 
 
 class SplitStep(StrEnum):
-    """What the leader of a shard that is being split, or of the one that is split off, has to say."""
+    """The report of the leader of a shard that is being split, or of the shard that is split off."""
 
     CLOSE = "close"  # child: what is left to copy is little
     COPIED = "copied"  # child: everything up to the freeze at `frozen_at` is in its log, whose own part begins at `start`
@@ -135,7 +138,7 @@ class SplitStep(StrEnum):
 
 
 class SplitReport(Body, frozen=True, array_like=True, tag=True):
-    """`shard_id` is the child's, `term` that in which the sender leads its shard. Repeated until the phase has moved on."""
+    """`shard_id` is the child's, `term` that in which the sender leads its shard. Repeated until the phase has changed."""
 
     shard_id: int
     term: int
@@ -159,8 +162,8 @@ ClusterMessage = MetadataDelta  # one way
 class MetadataView:
     """A node's copy of the metadata, kept up to date by deltas; look-ups are dictionary look-ups.
 
-    Shards that are being split off are in `joining` (and found by `shard`), and not among the shards of their topics: until
-    they are part of their table only the nodes that hold them are concerned.
+    Shards that are being split off are in `joining` (and found by `shard`), and not among the shards of their topics.
+    Until they are part of their table they concern only the nodes that hold them.
     """
 
     def __init__(self, cluster_id: str) -> None:

@@ -1,8 +1,8 @@
-"""Topics and tables that belong to the cluster: their names, and who writes to them.
+"""Internal topics and tables: their names, and who writes to them.
 
-Names that begin with two underscores are the cluster's. Some are written by nodes alone. Spark's jobs keep their state in
-the others, as clients of the native protocol: their requests say so (`internal`). That is no protection from who means
-harm, which needs authentication; it keeps an ordinary write from getting there.
+Names that begin with two underscores belong to the cluster. Only nodes write to some of them. Spark's jobs keep their
+state in the others, as clients of the native protocol whose requests are marked (`internal`). The mark prevents
+accidental writes. It does not protect against attackers, which needs authentication.
 """
 
 from typing import Final
@@ -28,7 +28,7 @@ NODES_ONLY: Final = (CLUSTER_LOG, GROUPS_TABLE)
 
 
 def is_internal(topic: TopicMeta) -> bool:
-    """Does it belong to the cluster?"""
+    """Is it an internal topic or table?"""
     return topic.internal or topic.name.startswith(PREFIX)
 
 

@@ -41,7 +41,7 @@ class SplitPhase(StrEnum):
 
 
 class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
-    """A registered node. Addresses are `host:port`, empty where the node does not offer that door."""
+    """A registered node. Addresses are `host:port`, empty if the node does not offer that listener."""
 
     node_id: int
     native: str
@@ -55,10 +55,10 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
-    """Where a shard comes from that is being split off another one, and how far that is.
+    """The parent of a shard that is being split off, and the progress of the split.
 
-    `frozen_at` is the offset in the parent's log from which on nothing of the range is written there, `start` the first
-    offset of the child's log that is not a copy; both are known in the phase RELEASE.
+    The parent's log accepts no writes to the range from `frozen_at` on. `start` is the first offset of the child's log
+    that is not a copy. Both are known in the phase RELEASE.
     """
 
     parent: int
@@ -70,14 +70,14 @@ class Split(msgspec.Struct, frozen=True, array_like=True):
 class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     """One shard. `leader` is ABSENT_NODE while there is none; `term` is its latest fenced term.
 
-    `ensemble` are the voters; `outgoing` are the voters before, while a change of them is under way (elections then need
-    both majorities); `learners` are fed and do not count. `fence` says what an election must intersect: "majority" of the
-    ensemble; "live": any member of `live`, which is the recorded live replica set, numbered `live_version`; "both" while a
-    shard changes from one to the other. `hashes`: inclusive range of key hashes of a table's shard that was split; empty:
-    by index. `goal`: the voters that are wanted, the preferred leader first, until the change to them is finished. `split`:
-    the shard is being split off another one and not part of its table yet. `own_start`: the log before this offset repeats
-    what the log of the shard has that this one was split off. `origins`, where every replica writes: (node, its disk id) by
-    origin id from 1; this only grows (S4.22).
+    `ensemble` are the voters; `outgoing` are the previous voters during a change (elections then need both majorities);
+    `learners` receive the log and do not count. `fence` says what an election must intersect: "majority" of the
+    ensemble; "live": any member of `live`, the recorded live set with number `live_version`; "both" while a shard
+    changes from one to the other. `hashes`: inclusive range of key hashes of a table's shard that was split; empty: by
+    index. `goal`: the wanted voters, the preferred leader first, until the change to them is finished. `split`: the
+    shard is being split off another one and not part of its table yet. `own_start`: the log before this offset repeats
+    the log of the parent. `origins`, with `writers=multi`: (node, its disk id) by origin id from 1; this only grows
+    (S4.22).
     """
 
     shard_id: int  # unique in the cluster, never reused
@@ -100,7 +100,7 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def aim(self) -> tuple[int, ...]:
-        """The ensemble as it is meant to be: the goal while there is one."""
+        """The intended ensemble: the goal while there is one."""
         return self.goal or self.ensemble
 
     @property
@@ -128,7 +128,7 @@ class TopicMeta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterMeta(msgspec.Struct, frozen=True, array_like=True):
-    """Everything, at one version (= high watermark of `__cluster`). `controller` is the active coordinator's node."""
+    """All metadata at one version (= high watermark of `__cluster`). `controller` is the active coordinator's node."""
 
     cluster_id: str
     version: int
@@ -157,9 +157,10 @@ def key_hash(key: bytes) -> int:
 
 
 class KeyRanges:
-    """Which shard of a table holds a key: the only function that says so, for clients, doors and nodes alike.
+    """Maps a table's keys to shards: the only function that does so, for clients, listeners and nodes alike.
 
-    Where no shard was ever split, ranges are of equal size (`shard_range`); after the first split every shard names its own.
+    If no shard was ever split, ranges are of equal size (`shard_range`); after the first split every shard names its
+    own.
     """
 
     __slots__ = ("_ends", "_shards", "is_split")
