@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from antiphon.errors import PortInUseError
-from antiphon.http.door import REQUEST_BYTES_MAX, HttpDoor
+from antiphon.http.listener import REQUEST_BYTES_MAX, HttpListener
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.metrics import NodeMetrics
@@ -131,7 +131,7 @@ def test_a_page_that_fails_says_so() -> None:
 def test_a_taken_port_is_named() -> None:
     async def test() -> None:
         async with served() as nodes:
-            second: Any = HttpDoor(nodes.nodes[0].gateway, metrics=bytes, status=dict)
+            second: Any = HttpListener(nodes.nodes[0].gateway, metrics=bytes, status=dict)
             with pytest.raises(PortInUseError, match=str(HTTP_PORT)):
                 await nodes.processes[0].run(second.start("node-0", HTTP_PORT))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import DamagedStoreError, NotLeaderError
-from antiphon.http.door import HttpDoor
+from antiphon.http.listener import HttpListener
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
     CreateTopic,
@@ -99,7 +99,7 @@ def whole(rows: TableRows) -> bool:
 
 
 def health(node: Node) -> tuple[int, dict[str, Any]]:
-    door = HttpDoor(node.gateway, metrics=lambda: b"", status=dict)
+    door = HttpListener(node.gateway, metrics=lambda: b"", status=dict)
     status, _, body = door.answer(b"GET /healthz HTTP/1.1")
     return status, json.loads(body)
 

@@ -116,7 +116,7 @@ def test_a_start_that_fails_gives_the_directory_back(tmp_path: Path) -> None:
         with bind() as taken:
             config = config_for(tmp_path, ports=Ports(port_of(taken), -1, -1, -1))
             server = Server(config)
-            with pytest.raises(Exception, match="native door"):
+            with pytest.raises(Exception, match="native listener"):
                 await server.start()
             await server.stop()
         again = Server(config_for(tmp_path))

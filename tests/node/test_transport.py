@@ -242,7 +242,7 @@ def test_a_taken_port_is_named_with_its_door() -> None:
     async def test(turn: Turn) -> None:
         server, address = await serve(turn, Answers(polite))
         port = int(address.rpartition(":")[2])
-        with pytest.raises(PortInUseError, match=rf"{port} \(native door\)"):
+        with pytest.raises(PortInUseError, match=rf"{port} \(native listener\)"):
             await listen(lambda: Connection(Answers(polite), turn, 1), "127.0.0.1", port, None, "native")
         server.close()
 

@@ -1,1 +1,1 @@
-"""The HTTP door: health, metrics, status."""
+"""The HTTP listener: health, metrics, status."""

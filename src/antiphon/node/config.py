@@ -27,14 +27,14 @@ PositiveBytes = Annotated[int, Meta(ge=4096)]
 
 
 class Member(msgspec.Struct, forbid_unknown_fields=True):
-    """An initial member of the cluster: its id and the `host:port` of its native door."""
+    """An initial member of the cluster: its id and the `host:port` of its native listener."""
 
     id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     native: str
 
 
 class Ports(msgspec.Struct, forbid_unknown_fields=True):
-    """Port of each door; 0: any free one, -1: the door stays shut (the native door cannot)."""
+    """Port of each listener; 0: any free one, -1: none (the native one must be there)."""
 
     native: Annotated[int, Meta(ge=0, le=65_535)] = 7400
     kafka: Port = 9092

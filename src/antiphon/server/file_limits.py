@@ -1,7 +1,8 @@
 """How the file descriptors that the system grants this process are shared.
 
 Logs, stores and other nodes come first: a node that cannot open a segment takes no writes, while a client that is turned
-away asks another node. So clients' connections get what is left, each door its own part, at most what it is configured for.
+away asks another node. So clients' connections get what is left, each listener its own part, at most what it is configured
+for.
 """
 
 import resource
@@ -14,7 +15,7 @@ PEERS: Final = 32  # other nodes' connections, listeners, the loop's own
 
 
 class Shares(NamedTuple):
-    """How many connections each door may hold."""
+    """How many connections each listener may hold."""
 
     native: int
     kafka: int
@@ -22,7 +23,7 @@ class Shares(NamedTuple):
 
 
 def connection_shares(descriptors: int | None = None) -> Shares:
-    """The doors' parts of `descriptors`, by default of what this process is granted now."""
+    """The listeners' parts of `descriptors`, by default of what this process is granted now."""
     if descriptors is None:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors == resource.RLIM_INFINITY:

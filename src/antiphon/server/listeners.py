@@ -10,7 +10,7 @@ from antiphon.server.file_limits import connection_shares
 
 if TYPE_CHECKING:
     from antiphon.gateway.interface import Gateway
-    from antiphon.http.door import HttpDoor
+    from antiphon.http.listener import HttpListener
     from antiphon.kafka.listener import KafkaListener
     from antiphon.node.config import NodeConfig
 
@@ -22,9 +22,9 @@ def _told(config: "NodeConfig", port: int) -> str:
 
 async def start_http(
     gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None, metrics: Callable[[], bytes]
-) -> tuple["HttpDoor", str]:
+) -> tuple["HttpListener", str]:
     """Listen for HTTP; returns the listener and its address."""
-    from antiphon.http.door import HttpDoor
+    from antiphon.http.listener import HttpListener
 
     def status() -> dict[str, Any]:
         plain = msgspec.structs.asdict(gateway.status())
@@ -32,9 +32,9 @@ async def start_http(
         plain["replicas"] = [msgspec.structs.asdict(replica) for replica in plain["replicas"]]
         return plain
 
-    door = HttpDoor(gateway, metrics=metrics, status=status, connections_max=connection_shares().http)
-    port = await door.start(config.listen_host, config.ports.http, sock)
-    return door, _told(config, port)
+    made = HttpListener(gateway, metrics=metrics, status=status, connections_max=connection_shares().http)
+    port = await made.start(config.listen_host, config.ports.http, sock)
+    return made, _told(config, port)
 
 
 async def start_kafka(

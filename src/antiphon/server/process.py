@@ -45,7 +45,7 @@ def warm_up() -> None:
     for name in (
         "antiphon.server.server",
         "antiphon.kafka.listener",
-        "antiphon.http.door",
+        "antiphon.http.listener",
         "antiphon.table.state",
         "antiphon.spark.staging.housekeeper",
     ):
@@ -84,7 +84,7 @@ def run_node(
 
     Args:
         config: what it is told.
-        sockets: already listening sockets by door (`native`, `kafka`, `http`), used in place of the config's ports.
+        sockets: sockets that listen already, by listener (`native`, `kafka`, `http`), used in place of the config's ports.
         ready: called once with True when the node is part of the cluster, with False when it has waited long enough for
             that; it goes on trying.
 

@@ -17,7 +17,7 @@ from antiphon.server.listeners import start_http, start_kafka
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from antiphon.http.door import HttpDoor
+    from antiphon.http.listener import HttpListener
     from antiphon.kafka.listener import KafkaListener
     from antiphon.log.disk import Disk
     from antiphon.log.wal import Wal
@@ -67,7 +67,7 @@ class Server:
         )
         node.intakes.append(self.native)
         self.kafka: KafkaListener | None = None
-        self.http: HttpDoor | None = None
+        self.http: HttpListener | None = None
         self._config = config
         self._sockets = dict(sockets or {})
         self._finishes_epochs = finishes_epochs

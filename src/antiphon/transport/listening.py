@@ -8,9 +8,9 @@ from antiphon.errors import PortInUseError
 
 
 async def listen(
-    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, sock: socket.socket | None, door: str
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, sock: socket.socket | None, name: str
 ) -> asyncio.Server:
-    """Listen on an already bound socket, or bind `host:port`. Raises PortInUseError naming the door."""
+    """Listen on an already bound socket, or bind `host:port`. Raises PortInUseError with the listener's name."""
     loop = asyncio.get_running_loop()
     try:
         if sock is not None:
@@ -19,7 +19,7 @@ async def listen(
         return await loop.create_server(factory, host, port, backlog=512, reuse_address=True)
     except OSError as error:
         raise PortInUseError(
-            f"{host}:{port} ({door} door) cannot be used: {error.strerror or error}; choose another port in node.toml",
+            f"{host}:{port} ({name} listener) cannot be used: {error.strerror or error}; choose another port in node.toml",
             port=port,
         ) from None
 

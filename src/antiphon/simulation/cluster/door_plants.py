@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from antiphon.http.door import HttpDoor
+from antiphon.http.listener import HttpListener
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.offsets import GroupOffsets, OffsetAt
 from antiphon.kafka.handlers import fetch, produce
@@ -88,7 +88,7 @@ DOOR_PLANTS: Final = (
     ClusterPlant(
         "door-page-fails",
         "a page of the HTTP door fails",
-        (Edit(HttpDoor, "_topics", "topic.profile", "topic.profil"),),
+        (Edit(HttpListener, "_topics", "topic.profile", "topic.profil"),),
         options={**CALM, **_DOORS, "http_clients": 1},
     ),
     ClusterPlant(

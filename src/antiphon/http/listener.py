@@ -1,4 +1,6 @@
-"""The HTTP door, for people (`/`) and monitors: `/healthz`, `/metrics` (Prometheus), `/status`, `/topics` (JSON). GET only.
+"""The HTTP listener, for people (`/`) and monitors: `/healthz`, `/metrics` (Prometheus), `/status`, `/topics` (JSON).
+
+It answers GET only.
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
 size, connections in time and number, and nothing that is sent here changes anything.
@@ -38,7 +40,7 @@ _REASONS: Final = {
 }
 
 
-class HttpDoor:
+class HttpListener:
     """Serves one node's state.
 
     Args:
@@ -81,7 +83,7 @@ class HttpDoor:
                 self._server = await loop.create_server(lambda: _HttpConnection(self), host, port)
         except OSError as error:
             raise PortInUseError(
-                f"{host}:{port} (http door) cannot be used: {error.strerror or error}", port=port
+                f"{host}:{port} (http listener) cannot be used: {error.strerror or error}", port=port
             ) from None
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -172,8 +174,8 @@ class HttpDoor:
 
 
 class _HttpConnection(asyncio.Protocol):
-    def __init__(self, door: HttpDoor) -> None:
-        self._door = door
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -181,7 +183,7 @@ class _HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)
-        if not self._door.opened(self):
+        if not self._listener.opened(self):
             self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
 
     def data_received(self, data: bytes) -> None:
@@ -194,7 +196,7 @@ class _HttpConnection(asyncio.Protocol):
                 return
             self._received = rest
             lines = head.split(b"\r\n")
-            reply = self._door.answer(lines[0])
+            reply = self._listener.answer(lines[0])
             headers = {
                 name.strip().lower(): value.strip().lower() for name, _, value in map(_halves, lines[1:])
             }
@@ -218,7 +220,7 @@ class _HttpConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        self._door.closed(self)
+        self._listener.closed(self)
 
     def close(self) -> None:
         if self._transport is not None:
