@@ -1,7 +1,7 @@
-"""Kernels that take records apart: from the bytes of RecordBatches to Arrow's columns (`arrow`).
+"""Kernels that decode records: from the bytes of RecordBatches to Arrow's columns (`arrow`).
 
-The bytes are hostile until they were checked: everything that is read is known to lie within its record, every record within
-its batch, and what is written was sized by the batches' own lengths.
+The bytes are untrusted until they are checked: everything that is read is known to lie within its record, every record
+within its batch, and the output was sized by the batches' own lengths.
 """
 
 from typing import TYPE_CHECKING, Any, Final

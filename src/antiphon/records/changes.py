@@ -1,17 +1,15 @@
-"""How the changes of a table stand in its log: after-images and tombstones (the *effects* of operations).
+"""How a table's changes are stored in its log: after-images and tombstones (the *effects* of operations).
 
-A table's log is its changelog. One write request becomes one batch, one effect is one record: the key is the user's key,
-the value is the new value (None: the key is removed), and the header `v` carries the version metadata that belongs to it, so
-that replicas apply blindly and a Kafka consumer or a lake job can follow a table without asking anybody. A tombstone carries
-the version of the row that it removes.
+A table's log is its changelog. One write request becomes one batch, one effect is one record: the key is the user's
+key, the value is the new value (None: the key is removed), and the header `v` carries the version metadata. So replicas
+apply effects without evaluating anything, and a Kafka consumer or a lake job can follow a table without further
+requests. A tombstone carries the version of the row that it removes.
 
-Two more headers let a node rebuild what it answered when the same request is sent again:
+Two more headers let a node rebuild the answer when the same request is sent again:
 
-- `i`: index (big-endian int32) of the operation in its request; left out where it equals the record's place in the batch;
-- `s`, on the first record only: the outcome of every operation (`pack_outcomes`); left out when every operation succeeded
+- `i`: index (big-endian int32) of the operation in its request; omitted if it equals the record's place in the batch;
+- `s`, on the first record only: the outcome of every operation (`pack_outcomes`); omitted if every operation succeeded
   and has a record.
-
-Records without a `v` header are no changes and are passed over.
 """
 
 import struct

@@ -1,6 +1,7 @@
-"""Takes RecordBatches apart: to Python records, decompressed where needed.
+"""Decodes RecordBatches to Python records, decompressed if needed.
 
-Clients do this; nodes do not look inside a topic's batches. The record loop is aiokafka's compiled one, loaded at first use.
+Clients do this; nodes do not read inside a topic's batches. The record loop is aiokafka's compiled one, loaded at first
+use.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
-"""Entry ids and the term index: what the pure protocol needs to know of a log.
+"""Entry ids and the term index: everything that the pure protocol needs to know of a log.
 
-An entry id is (term, offset) (S0.3). Everywhere inside, the *position* of a log is its exclusive end: `EntryId(term, end)`
-reads "this log ends at `end`, and the entry just before `end` was written in `term`". The empty log is `EntryId(0, 0)`;
-terms of real entries start at 1. Two logs with the same entry id are identical up to it (log matching, S4.10), so the whole
-log is summed up by the list of offsets at which its term changes: a `TermIndex`.
+An entry id is (term, offset) (S0.3). Inside the code the *position* of a log is its exclusive end: `EntryId(term, end)`
+means: this log ends at `end`, and the entry just before `end` was written in `term`. The empty log is `EntryId(0, 0)`;
+terms of real entries start at 1. Two logs with the same entry id are identical up to it (log matching, S4.10). So the
+list of offsets at which its term changes describes a whole log: a `TermIndex`.
 """
 
 from bisect import bisect_right

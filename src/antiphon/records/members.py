@@ -1,12 +1,12 @@
-"""Who has a say in a shard, and the index of the log entries that say so.
+"""The voters and learners of a shard, and the index of the log entries that name them.
 
-A change of voters is joint: as long as `outgoing` is not empty, commits and elections need a majority of `voters` *and* a
-majority of `outgoing`, so that no two decisions are made by sets that do not meet (S0.2). A node that is to become a voter
-is a learner first: it is fed, and does not count, until it has caught up.
+A change of voters is joint: while `outgoing` is not empty, commits and elections need a majority of `voters` *and* a
+majority of `outgoing`. So no two decisions are made by sets that do not intersect (S0.2). A node that becomes a voter
+is a learner first: it receives the log, and does not count, until it has caught up.
 
-Where replicas vote, members are entries of the log (control batches, `antiphon.records.builder`), and every replica goes by
-the last one in its log, committed or not. So what there is to know of a log is the list of these entries: a `MembersIndex`,
-which follows every append, cut, trim and reset of the log as the `TermIndex` does.
+Where replicas vote, members are entries of the log (control batches, `antiphon.records.builder`), and every replica
+uses the last one in its log, committed or not. A `MembersIndex` is the list of these entries. It follows every append,
+truncation, trim and reset of the log, as the `TermIndex` does.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ NodeId = int
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """The members of one shard at one moment. `outgoing`: the voters before, while a change is under way."""
+    """The members of one shard at one moment. `outgoing`: the previous voters, during a change."""
 
     voters: tuple[NodeId, ...]
     outgoing: tuple[NodeId, ...] = ()

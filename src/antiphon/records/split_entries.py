@@ -1,11 +1,11 @@
-"""What a table's log says of a split: control batches, which consumers pass over and every replica goes by.
+"""The entries of a split in a table's log: control batches, which consumers skip and every replica obeys.
 
 In the log of the shard that is split (the parent):
 
 - `Freeze`: from here on no write touches the keys from hash `first` on. Its offset names this freeze for good.
 - `Thaw`: the freeze is over, and the keys stay.
-- `Release`: the keys are another shard's from here on. They are no longer part of the table that this log folds into, and
-  have no tombstones: they did not cease to be.
+- `Release`: from here on the keys belong to another shard. They are no longer part of the table that this log folds into.
+  They have no tombstones, because they were moved and not deleted.
 
 In the log of the shard that takes them over (the child):
 

@@ -1,1 +1,1 @@
-"""Bytes of the native protocol: frames. What they carry is in `antiphon.model`. Used by node and client alike."""
+"""Bytes of the native protocol: frames. Their content is in `antiphon.model`. Used by node and client alike."""

@@ -32,8 +32,8 @@ class Frame(NamedTuple):
 class FrameDecoder:
     """Cuts a byte stream into frames.
 
-    `limit_bytes` bounds `length`; what is buffered is never more than one frame and one chunk. After an error the stream
-    has lost its place and every further call raises the same error.
+    `limit_bytes` bounds `length`; the buffer never holds more than one frame and one chunk. After an error the position
+    in the stream is unknown, and every further call raises the same error.
     """
 
     __slots__ = ("_error", "_limit_bytes", "_need_bytes", "_parts", "_parts_bytes")
@@ -153,9 +153,9 @@ class MessageDecoder:
 
 
 def request_id_of(header: Buffer) -> int:
-    """The id of a message whose body cannot be read, so that the refusal can be addressed.
+    """The id of a message whose body cannot be read, so that the refusal can name it.
 
-    Raises ProtocolViolationError when not even that is there: the connection is of no use then.
+    Raises ProtocolViolationError if even the id cannot be read: the connection is then unusable.
     """
     try:
         return _id_decoder.decode(header)[0]
