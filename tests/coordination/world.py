@@ -30,8 +30,8 @@ from antiphon.records.entry_id import TermIndex
 from antiphon.replication.actions import (
     AppendLog,
     Commit,
-    Feed,
     PersistTerm,
+    ReadEntries,
     Repaired,
     ResetLog,
     RoleChanged,
@@ -458,9 +458,9 @@ class World:
                     raise AssertionError("logs are never trimmed here")
                 case Send(to, message):
                     self._send(node.node_id, to, message)
-                case Feed(to, start_at, _):
+                case ReadEntries(to, start_at, _):
                     entries = tuple(e for e in disk.logs[shard] if e.base_offset >= start_at)
-                    self._replica_acts(node, replica, replica.fed(to, entries, 10 * len(entries)))
+                    self._replica_acts(node, replica, replica.entries_read(to, entries, 10 * len(entries)))
                 case RoleChanged(Role.LEADER, term, _):
                     known = self.leaders.setdefault((shard, term), node.node_id)
                     assert known == node.node_id, f"two leaders of shard {shard} in term {term}"

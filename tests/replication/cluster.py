@@ -14,9 +14,9 @@ from antiphon.replication.actions import (
     Action,
     AppendLog,
     Commit,
-    Feed,
     LeaderReady,
     PersistTerm,
+    ReadEntries,
     ReadFailed,
     ReadReady,
     Repaired,
@@ -93,7 +93,7 @@ class Host:
         self.log = list(self.disk)
         self.log_start = self.start
         self.writes: deque[tuple[int, Action]] = deque()
-        self.feeds: list[Feed] = []
+        self.feeds: list[ReadEntries] = []
         self.snapshots: list[NodeId] = []
         self.seen: list[Action] = []
         self.replica = self.cluster.make(self)
@@ -109,9 +109,9 @@ class Host:
                     self._stage(action)
                 case Send():
                     self.cluster.send(self.node, action.to, action.message)
-                case Feed() if self.late_feeds:
+                case ReadEntries() if self.late_feeds:
                     self.feeds.append(action)
-                case Feed():
+                case ReadEntries():
                     self.feed(action)
                 case SendSnapshot():
                     self.snapshots.append(action.to)
@@ -155,14 +155,14 @@ class Host:
         if last:
             self.run(self.replica.persisted(last))
 
-    def feed(self, action: Feed) -> None:
-        """Answer a Feed from the log as it is now."""
+    def feed(self, action: ReadEntries) -> None:
+        """Answer a ReadEntries from the log as it is now."""
         entries: list[Entry] = []
         for entry in self.log:
             full = len(entries) * 100 >= action.max_bytes
             if entry.base_offset >= action.from_offset and not full:
                 entries.append(entry)
-        self.run(self.replica.fed(action.to, entries, 100 * len(entries)))
+        self.run(self.replica.entries_read(action.to, entries, 100 * len(entries)))
 
     def crash(self) -> None:
         """Lose everything that is not on the disk, and everything underway to this node."""

@@ -10,8 +10,8 @@ from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_actions import (
     AdoptBase,
     AppendEntries,
-    FeedRelay,
     MultiAction,
+    ReadForRelay,
     SplitBrain,
     Tell,
     TrimmedAway,
@@ -97,13 +97,15 @@ class Site:
                 case Tell():
                     self.said.append(action.message)
                     self.sites.mail.append((self.node, action.to, action.message))
-                case FeedRelay():
+                case ReadForRelay():
                     found = [
                         entry
                         for entry in self.log
                         if action.from_offset <= entry.base_offset < action.to_offset
                     ]
-                    self.run(self.replica.fed(action.to, action.from_offset, found[: self.sites.feed_max]))
+                    self.run(
+                        self.replica.entries_read(action.to, action.from_offset, found[: self.sites.feed_max])
+                    )
                 case Commit():
                     self.committed = action.high_watermark
                 case SplitBrain():

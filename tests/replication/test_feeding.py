@@ -64,15 +64,15 @@ def test_a_feed_that_is_answered_after_a_change_of_term_is_ignored() -> None:
     feed = cluster[1].feeds[0]
     old = [e for e in cluster[1].log if e.base_offset >= feed.from_offset]
     cluster.lead(2, 2)
-    assert cluster.replica(1).fed(3, old, 200) == []
+    assert cluster.replica(1).entries_read(3, old, 200) == []
     cluster[1].late_feeds = False
     cluster.lead(1, 3)
     stale = (*old[:-1], Entry(1, old[-1].base_offset, old[-1].next_offset + 1, "never was"))
-    assert cluster.replica(1).fed(3, stale, 200) == [], "not what this log holds"
+    assert cluster.replica(1).entries_read(3, stale, 200) == [], "not what this log holds"
 
 
 def test_entries_of_a_cut_tail_are_never_fed() -> None:
-    """A Feed is read before the tail is cut, and answered when the node leads again, at the very same offset."""
+    """A ReadEntries is read before the tail is cut, and answered when the node leads again, at the very same offset."""
     cluster = Cluster()
     cluster.lead(1, 1)
     cluster.isolate(1)
@@ -89,7 +89,7 @@ def test_entries_of_a_cut_tail_are_never_fed() -> None:
     cluster.tick(3)
     cluster.appoint(1, 5)
     assert [feed.from_offset for feed in cluster[1].feeds][-2:] == [cluster.replica(1).log_end - 1] * 2
-    assert cluster.replica(1).fed(2, [dead], 100) == []
+    assert cluster.replica(1).entries_read(2, [dead], 100) == []
 
 
 def test_a_feed_that_nobody_answers_is_asked_for_again() -> None:
@@ -106,7 +106,7 @@ def test_an_empty_answer_to_a_feed_waits_for_the_next_tick() -> None:
     cluster = Cluster(2)
     cluster[1].late_feeds = True
     cluster.appoint(1, 1)
-    assert cluster.replica(1).fed(2, [], 0) == []
+    assert cluster.replica(1).entries_read(2, [], 0) == []
     cluster.tick()
     assert len(cluster[1].feeds) == 2
 

@@ -27,7 +27,7 @@ def test_what_was_recovered_is_durable() -> None:
 
 
 def test_a_high_watermark_beyond_a_log_that_lost_its_end_is_cut() -> None:
-    assert log_of(entry(1, 0, 5), high_watermark=9).high_watermark == 5
+    assert log_of(entry(1, 0, 5), high_watermark=9).settled == 5
 
 
 def test_an_append_counts_when_it_is_persisted() -> None:

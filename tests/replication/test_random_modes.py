@@ -74,7 +74,7 @@ def grow_when_it_is_recorded(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_in_by_the_high_watermark_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CommitTracker, "ever_committed", property(lambda self: self._log.high_watermark))
+    patch.setattr(CommitTracker, "ever_committed", property(lambda self: self._log.settled))
 
 
 def settle_what_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def settle_what_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
     def advance(self: CommitTracker, out: list[Action]) -> bool:
         moved = right(self, out)
-        self._log.high_watermark = self._log.commit_mark
+        self._log.settled = self._log.commit_mark
         return moved
 
     patch.setattr(CommitTracker, "_advance_apart", advance)

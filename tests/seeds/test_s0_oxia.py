@@ -10,8 +10,8 @@ from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     AppendLog,
     Commit,
-    Feed,
     LeaderReady,
+    ReadEntries,
     ReadReady,
     Send,
 )
@@ -442,7 +442,7 @@ def test_s0_34_an_entry_commits_by_majority_in_its_own_term_with_its_prefix() ->
 def test_s0_the_leader_reports_and_serves_only_after_its_first_entry_is_committed() -> None:
     cluster = Cluster()
     cluster.appoint(1, 1)
-    assert [type(a) for a in cluster[1].took(Feed)] == [Feed, Feed]
+    assert [type(a) for a in cluster[1].took(ReadEntries)] == [ReadEntries, ReadEntries]
     with pytest.raises(NotReadyError):
         cluster.replica(1).propose([(1, "a")])
     cluster.deliver()

@@ -74,7 +74,7 @@ class ClusterAgent:
         self._log = structlog.get_logger()
         self._hint: int | None = None
         self._refusal = ""  # why the coordinator does not want this node; logged once
-        self._asked_in_vain = 0
+        self._failed_attempts = 0
         self._beat_sent_s = NEVER
         self._beat_number = 0
         self._beat_again = False
@@ -96,22 +96,22 @@ class ClusterAgent:
         if self._hint is not None:
             return self._hint
         voters = node.config.voters
-        if host is None and self._asked_in_vain == 0 and self.view.controller != ABSENT_NODE:
+        if host is None and self._failed_attempts == 0 and self.view.controller != ABSENT_NODE:
             return self.view.controller
-        return voters[self._asked_in_vain % len(voters)]
+        return voters[self._failed_attempts % len(voters)]
 
     def _not_there(self, error: AntiphonError) -> None:
         """Whoever was asked does not coordinate, or is not there."""
         leader = error.details.get("leader") if isinstance(error, NotLeaderError) else None
         self._hint = leader if isinstance(leader, int) and leader >= 0 else None
         if self._hint is None:
-            self._asked_in_vain += 1
+            self._failed_attempts += 1
 
     def peer_gone(self, node_id: int) -> None:
         """A node does not answer any more."""
         if self._hint == node_id:
             self._hint = None
-            self._asked_in_vain += 1
+            self._failed_attempts += 1
 
     # -- heartbeats ---------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class ClusterAgent:
                     self._refusal = reply.message
                     self._log.error("coordinator_refused_us", error=reply.message, code=reply.code)
             return
-        self._hint, self._asked_in_vain = reply.coordinator, 0
+        self._hint, self._failed_attempts = reply.coordinator, 0
         was_registered, self._needs_register = not self._needs_register, not reply.registered
         if reply.coordinator_term != self._coordinator_term:
             self._coordinator_term = reply.coordinator_term

@@ -110,7 +110,7 @@ class CoordinatorShell:
         self._coordinator: Coordinator | None = None
         # (end in the log, token), of the current coordinator
         self._proposed: deque[tuple[int, int]] = deque()
-        self._forsaken_end = 0  # proposals of a coordinator that broke down end here
+        self._abandoned_end = 0  # proposals of a coordinator that broke down end here
         self._waiting: dict[int, _Waiting] = {}
         self._tokens = 0
         self._refused: set[int] = set()  # nodes where nobody listens, as far as is known
@@ -168,7 +168,7 @@ class CoordinatorShell:
 
     def leader_ready(self, _term: int) -> None:
         """The replica leads and everything before its term is committed: coordinate."""
-        self._forsaken_end = 0
+        self._abandoned_end = 0
         self._start()
 
     def _fold(self, high_watermark: int) -> bool:
@@ -229,13 +229,13 @@ class CoordinatorShell:
     def _broke_down(self, error: Exception) -> None:
         """A bug: start over from what is committed, once everything that was proposed is."""
         self._log.error("coordinator_broke_down", error=str(error), exc_info=error)
-        self._forsaken_end = self._proposed[-1][0] if self._proposed else 0
+        self._abandoned_end = self._proposed[-1][0] if self._proposed else 0
         self._drop(InternalError(f"the coordinator on node {self._node.node_id} had to start over: {error}"))
         self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
 
     def _restart(self) -> None:
         self._timer = None
-        if self._metadata.offset >= self._forsaken_end:
+        if self._metadata.offset >= self._abandoned_end:
             self._start()
         elif not self._stopped and self._host.is_serving:
             self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from antiphon.log.disk import NO_DESCRIPTORS
 from antiphon.records.batch import CONTROL_BIT, read_header
 from antiphon.records.builder import members_of
-from antiphon.replication.actions import Feed
+from antiphon.replication.actions import ReadEntries
 from antiphon.replication.messages import Entry
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ class Feeding:
     def __init__(self, services: "PartitionServices", log: "ShardLog") -> None:
         self._services = services
         self._log = log
-        self._deferred: dict[int, Feed] = {}
+        self._deferred: dict[int, ReadEntries] = {}
         self._last: tuple[tuple[int, int, int], Found] | None = None
 
-    def read(self, action: Feed) -> Found | None:
+    def read(self, action: ReadEntries) -> Found | None:
         """The entries that are asked for; None when they are to be read later, see `drained`.
 
         Raises DamagedLogError, OSError.
@@ -43,7 +43,7 @@ class Feeding:
             self._services.turn.for_shard(self._forget)
         return self._last[1]
 
-    def drained(self, node_id: int) -> Feed | None:
+    def drained(self, node_id: int) -> ReadEntries | None:
         """The connection to a follower has room again: what it was to get."""
         return self._deferred.pop(node_id, None)
 

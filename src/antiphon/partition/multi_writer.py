@@ -37,7 +37,7 @@ from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_actions import (
     AdoptBase,
     AppendEntries,
-    FeedRelay,
+    ReadForRelay,
     SplitBrain,
     Tell,
     TrimmedAway,
@@ -83,14 +83,14 @@ class MultiWriterPartition(PartitionBase[MultiWriterReplica]):
         self._saved_at = 0  # log end when the marks were last written down
         self._unsaved = 0
         self._duplicates = 0
-        self._waiting_relays: dict[int, FeedRelay] = {}  # for peers whose connections are congested
+        self._waiting_relays: dict[int, ReadForRelay] = {}  # for peers whose connections are congested
         self._feeds: tuple[tuple[int, int, int], list[OriginEntry]] | None = None
         self._carry_out.update(
             {
                 AppendEntries: self._append_entries,
                 AdoptBase: self._adopt_base,
                 Tell: self._tell,
-                FeedRelay: self._feed_relay,
+                ReadForRelay: self._read_for_relay,
                 SplitBrain: self._split_brain,
                 TrimmedAway: self._trimmed_away,
             }
@@ -225,10 +225,10 @@ class MultiWriterPartition(PartitionBase[MultiWriterReplica]):
     def _tell(self, action: Tell) -> None:
         self.services.send(self, action.to, cast(Any, action.message))
 
-    def _feed_relay(self, action: FeedRelay) -> None:
-        self._steps.queue(self._fed_relay, action)
+    def _read_for_relay(self, action: ReadForRelay) -> None:
+        self._steps.queue(self._entries_read, action)
 
-    def _fed_relay(self, action: FeedRelay) -> Sequence[Any]:
+    def _entries_read(self, action: ReadForRelay) -> Sequence[Any]:
         """Read entries for a peer; a congested connection gets them when it is free again."""
         if self.services.is_congested(action.to):
             self._waiting_relays[action.to] = action
@@ -245,13 +245,13 @@ class MultiWriterPartition(PartitionBase[MultiWriterReplica]):
                 return ()
             self._feeds = (key, entries_of(batches))
             self.services.turn.for_shard(self._forget_feed)
-        return self.replica.fed(action.to, action.from_offset, self._feeds[1])
+        return self.replica.entries_read(action.to, action.from_offset, self._feeds[1])
 
     def peer_drained(self, node_id: int) -> None:
         """The connection to a peer has room again."""
         feed = self._waiting_relays.pop(node_id, None)
         if feed is not None:
-            self.call(self._fed_relay, feed)
+            self.call(self._entries_read, feed)
 
     def _forget_feed(self) -> None:
         self._feeds = None

@@ -25,12 +25,12 @@ from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import (
     Action,
     AppendLog,
-    Feed,
     LeaderReady,
     LostTail,
     MembersChanged,
     PersistTerm,
     ProposeLive,
+    ReadEntries,
     ResetLog,
     RoleChanged,
     Send,
@@ -78,7 +78,7 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
                 TruncateLog: self._truncate_log,
                 ResetLog: self._reset_log,
                 Send: self._send,
-                Feed: self._feed,
+                ReadEntries: self._read_entries,
                 SendSnapshot: self._send_snapshot,
                 RoleChanged: self._role_changed,
                 LeaderReady: self._leader_ready,
@@ -196,7 +196,7 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
         """The connection to a follower has room again."""
         feed = self._feeding.drained(node_id)
         if feed is not None:
-            self.call(self._fed, feed)
+            self.call(self._entries_read, feed)
 
     def members_at(self, offset: int) -> Members | None:
         """See Partition."""
@@ -247,12 +247,12 @@ class SingleWriterPartition(PartitionBase[Replica | RaftReplica]):
     def _send(self, action: Send) -> None:
         self.services.send(self, action.to, action.message)
 
-    def _feed(self, action: Feed) -> None:
-        self._steps.queue(self._fed, action)
+    def _read_entries(self, action: ReadEntries) -> None:
+        self._steps.queue(self._entries_read, action)
 
-    def _fed(self, action: Feed) -> Sequence[Action]:
+    def _entries_read(self, action: ReadEntries) -> Sequence[Action]:
         found = self._feeding.read(action)
-        return () if found is None else self.replica.fed(action.to, *found)
+        return () if found is None else self.replica.entries_read(action.to, *found)
 
     def _send_snapshot(self, action: SendSnapshot) -> None:
         self.services.send_snapshot(self, action.to)

@@ -60,8 +60,8 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """Read whole entries from `from_offset` (at least one, at most about `max_bytes`) and give them to `fed()`.
+class ReadEntries:
+    """Read whole entries from `from_offset` (at least one, at most about `max_bytes`) and give them to `entries_read()`.
 
     Entries appended but not yet durable count: the leader sends while it syncs.
     """
@@ -170,7 +170,7 @@ Action = (
     | TruncateLog
     | ResetLog
     | Send
-    | Feed
+    | ReadEntries
     | SendSnapshot
     | Commit
     | RoleChanged

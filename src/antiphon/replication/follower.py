@@ -67,7 +67,7 @@ class FollowerSide:
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
         self.live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
         self.shown = log.terms.log_start  # up to where the leader has said that its log is like this one
-        self.verified = 0 if config.unclean else max(log.high_watermark, log.terms.log_start)
+        self.verified = 0 if config.unclean else max(log.settled, log.terms.log_start)
         self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
         self._ack_round = 0
@@ -97,7 +97,7 @@ class FollowerSide:
         self.live = message.live
         if message.high_watermark > self._leader_mark:
             self._leader_mark = message.high_watermark
-        if self._leader_mark > log.high_watermark:
+        if self._leader_mark > log.settled:
             self._commit(min(self._leader_mark, self.verified, log.durable_end), out)
         if not entries:
             self._untold = self.config.ack_every  # whoever asks is told, and once more when the disk has it
@@ -148,15 +148,15 @@ class FollowerSide:
             term, at = entry.term, entry.next_offset
 
     def _commit(self, high_watermark: int, out: list[Action]) -> None:
-        if high_watermark > self._log.high_watermark:
-            self._log.high_watermark = high_watermark
+        if high_watermark > self._log.settled:
+            self._log.settled = high_watermark
             if high_watermark > self._log.acknowledged:
                 out.append(Commit(high_watermark))
 
     def _reject(self, message: Append | Truncate, asked: EntryId, out: list[Action]) -> None:
         log = self._log
         round_ = message.round if isinstance(message, Append) else 0
-        floor = log.terms.log_start if self.config.unclean else log.high_watermark
+        floor = log.terms.log_start if self.config.unclean else log.settled
         reply = Reject(self._shard, self._term, hint_for(log, asked, floor), log.terms.log_start, round_)
         if self.leader is not None:
             out.append(Send(self.leader, reply))
@@ -171,13 +171,13 @@ class FollowerSide:
         self._ack_due = end < self.verified
         if not self._ack_due:
             self._untold = 0
-        mark = log.high_watermark if self.live else NOT_TOLD
+        mark = log.settled if self.live else NOT_TOLD
         ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, not self._repair.is_sound)
         out.append(Send(self.leader, ack))
 
     def persisted(self, out: list[Action]) -> None:
         """More of the log, or the term, is durable: commit and answer what waited for it."""
-        if self._leader_mark > self._log.high_watermark:
+        if self._leader_mark > self._log.settled:
             self._commit(min(self._leader_mark, self.verified, self._log.durable_end), out)
         if self._ack_due and self._untold >= self.config.ack_every:
             self.acknowledge(out)
@@ -194,7 +194,7 @@ class FollowerSide:
         and not once the log has entries of this term, which the leader that asks has written itself.
         """
         terms = self._log.terms
-        return to.offset >= self._log.high_watermark and terms.holds(to) and terms.end.term < self._term
+        return to.offset >= self._log.settled and terms.holds(to) and terms.end.term < self._term
 
     def truncate(self, message: Truncate, out: list[Action]) -> TruncateReply:
         """Cut the log (S0.36). The reply may be sent when the cut is durable."""

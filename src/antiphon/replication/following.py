@@ -61,7 +61,7 @@ class Following:
         """
         state = self._state
         shown = None if state.following is None else state.following.shown
-        return shown is not None and shown < state.log.high_watermark and not state.config.unclean
+        return shown is not None and shown < state.log.settled and not state.config.unclean
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Following:
         if state.failed or role is None or log.terms.holds(at):
             return
         following = state.following or state.new_follower()
-        if at.offset <= log.high_watermark:
+        if at.offset <= log.settled:
             joined = log.terms.end.term == state.term or following.verified > at.offset
             if joined or not state.config.unclean or not self._contradicts(at, following):
                 return
@@ -82,7 +82,7 @@ class Following:
             state.following = following
             state.role = role
             out.append(RoleChanged(role, state.term, None))
-        log.lose_tail(max(log.high_watermark, min(following.verified, log.acknowledged)), out)
+        log.lose_tail(max(log.settled, min(following.verified, log.acknowledged)), out)
         out.append(log.reset(at))
         state.repair.has_bad_tail = False
         following.snapshot_installed()

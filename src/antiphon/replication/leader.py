@@ -163,7 +163,7 @@ class Leader:
         """More of the own log is durable."""
         durable_end = self._log.durable_end
         self.tracker.record(self.tracker.own_slot, durable_end)
-        if durable_end > self._log.high_watermark:
+        if durable_end > self._log.settled:
             self._advance(out)
         self._check_settled(out)
 
@@ -210,7 +210,7 @@ class Leader:
         if not replicator.is_ours(progress, end):
             return False
         is_progress = replicator.holds(progress, end, round_)
-        if is_progress and end.offset > self._log.high_watermark:
+        if is_progress and end.offset > self._log.settled:
             self._advance(out)
         self._check_settled(out)
         if self._live_members is not None:

@@ -51,10 +51,10 @@ class CommitTracker:
         log = self._log
         if self._tracker.settles_apart:
             return self._advance_apart(out)
-        high_watermark = self._tracker.commit_offset(log.high_watermark)
-        if high_watermark == log.high_watermark:
+        high_watermark = self._tracker.commit_offset(log.settled)
+        if high_watermark == log.settled:
             return False
-        log.high_watermark = high_watermark
+        log.settled = high_watermark
         if high_watermark > log.acknowledged:
             out.append(Commit(high_watermark))
         return True
@@ -65,7 +65,7 @@ class CommitTracker:
         before = log.commit_mark
         mark = self._tracker.commit_offset(before)
         # Where the followers were faster than the own disk, both marks move at once.
-        log.high_watermark = min(mark, self._tracker.settled_offset(log.high_watermark))
+        log.settled = min(mark, self._tracker.settled_offset(log.settled))
         if mark == before:
             return False
         log.acknowledged = mark
@@ -78,7 +78,7 @@ class CommitTracker:
 
         A new leader does not know how far its predecessors had come; but that lies before its own term's first entry.
         """
-        return max(self._log.high_watermark, self._tracker.term_start)
+        return max(self._log.settled, self._tracker.term_start)
 
     # -- a change of members -----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 No entry is kept here. Storage is asynchronous: a write is *staged* (it counts as part of the log at once) and later
 *persisted*. Writes carry ids that rise by one and become durable in that order, so one number says how far the disk is.
 
-What is committed has two ends. `high_watermark` is the *settled* one: no election loses what is below, it is told to
+What is committed has two ends. `settled` is the safe one: no election loses what is below, it is told to
 followers and written down, and nothing below is ever cut. `acknowledged` is beyond it only where a rule acknowledges
 sooner (`local`, small `at_least(k)`): as far as this replica, as a leader, has told clients that entries are committed.
 When a later leader's log has something else there, that tail is lost, and `LostTail` says so (S4.28).
@@ -31,8 +31,8 @@ class LocalLog:
         "_underway",
         "acknowledged",
         "durable_end",
-        "high_watermark",
         "persisted_id",
+        "settled",
         "term_write_id",
         "terms",
         "write_id",
@@ -42,9 +42,9 @@ class LocalLog:
         self.terms = terms
         self.durable_end = terms.log_end
         # The checkpoint of the high watermark may be ahead of a log that lost its unsynced or damaged end.
-        self.high_watermark = min(max(high_watermark, terms.log_start), terms.log_end)
+        self.settled = min(max(high_watermark, terms.log_start), terms.log_end)
         self.acknowledged = (
-            0  # where a leader acknowledges what is not settled; matters while beyond high_watermark
+            0  # where a leader acknowledges what is not settled; matters while beyond `settled`
         )
         self.write_id = 0  # of the last write that was staged
         self.persisted_id = 0  # of the last write that is durable
@@ -78,7 +78,7 @@ class LocalLog:
     @property
     def commit_mark(self) -> int:
         """First offset that this replica has not told anybody is committed."""
-        return max(self.high_watermark, self.acknowledged)
+        return max(self.settled, self.acknowledged)
 
     def cut(self, to_offset: int, out: list[Action]) -> None:
         """Stage a cut, and say what is lost by it."""
@@ -87,9 +87,9 @@ class LocalLog:
 
     def give_up(self, from_offset: int, out: list[Action]) -> None:
         """The leader of an unclean election lacks what was settled here from `from_offset` on (C10): so it is lost."""
-        if from_offset < self.high_watermark:
+        if from_offset < self.settled:
             self.acknowledged = self.commit_mark
-            self.high_watermark = from_offset
+            self.settled = from_offset
             self.lose_tail(from_offset, out)
 
     def lose_tail(self, from_offset: int, out: list[Action]) -> None:
@@ -101,8 +101,8 @@ class LocalLog:
     def truncate(self, to_offset: int) -> TruncateLog:
         """Stage a cut. What is settled is never cut."""
         invariant(
-            to_offset >= self.high_watermark,
-            f"cut at {to_offset} below the high watermark {self.high_watermark}",
+            to_offset >= self.settled,
+            f"cut at {to_offset} below the high watermark {self.settled}",
         )
         self.terms.truncate(to_offset)
         self.durable_end = min(self.durable_end, to_offset)
@@ -116,8 +116,8 @@ class LocalLog:
         The high watermark follows when this is durable; until then the disk may come back with the old log.
         """
         invariant(
-            at.offset >= self.high_watermark,
-            f"snapshot at {at} is behind the high watermark {self.high_watermark}",
+            at.offset >= self.settled,
+            f"snapshot at {at} is behind the high watermark {self.settled}",
         )
         self.terms.reset(at)
         self.durable_end = NOTHING

@@ -57,7 +57,7 @@ class Membership(TermObserver):
     @property
     def is_settled(self) -> bool:
         """Are the members that this replica goes by committed?"""
-        return self._index.end <= self._state.log.high_watermark
+        return self._index.end <= self._state.log.settled
 
     def at(self, offset: int) -> Members | None:
         """The members as of the log prefix that ends at `offset`."""

@@ -13,7 +13,7 @@ order, `persisted` never ahead of the disk. It never cuts its log, so a position
     replica = MultiWriterReplica(node_id=1, shard=7, origins={1: 1, 2: 2}, index=OriginIndex([START]), end=START, life=1)
     actions = replica.start()                                   # Tell(2, Subscribe(...))
     actions = replica.propose([(1, crc, size, batch)])          # AppendEntries(write_id=1, ...)
-    actions = replica.persisted(1)                              # Commit(1), FeedRelay(...) for who has subscribed
+    actions = replica.persisted(1)                              # Commit(1), ReadForRelay(...) for who has subscribed
 """
 
 from collections import deque
@@ -390,11 +390,11 @@ class MultiWriterReplica:
         self._answer_held(out)
         return out
 
-    def fed(self, to: NodeId, from_offset: int, entries: Sequence[OriginEntry]) -> list[MultiAction]:
-        """The entries that a `FeedRelay` asked for, or none when they cannot be read now; any time later."""
+    def entries_read(self, to: NodeId, from_offset: int, entries: Sequence[OriginEntry]) -> list[MultiAction]:
+        """The entries that a `ReadForRelay` asked for, or none when they cannot be read now; any time later."""
         out: list[MultiAction] = []
         if not self.failed:
-            self._relays.fed(to, from_offset, entries, out)
+            self._relays.entries_read(to, from_offset, entries, out)
         return out
 
     def trimmed(self, base: Mark) -> list[MultiAction]:

@@ -37,8 +37,8 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedRelay:
-    """Read whole entries from `from_offset`, none beyond `to_offset`, about `max_bytes`, and give them to `fed()`."""
+class ReadForRelay:
+    """Read whole entries from `from_offset` to `to_offset` at most, about `max_bytes`; `entries_read()` takes them."""
 
     to: NodeId
     from_offset: int
@@ -63,5 +63,5 @@ class TrimmedAway:
 
 
 MultiAction = (
-    AppendEntries | AdoptBase | Tell | FeedRelay | Commit | ReadReady | Repaired | SplitBrain | TrimmedAway
+    AppendEntries | AdoptBase | Tell | ReadForRelay | Commit | ReadReady | Repaired | SplitBrain | TrimmedAway
 )

@@ -16,7 +16,7 @@ from typing import Final
 
 from antiphon.replication.messages import NodeId, ShardId
 from antiphon.replication.multi_messages import Relay, RelayAck, RelayBase, Subscribe
-from antiphon.replication.multi_writer_actions import FeedRelay, MultiAction, Tell
+from antiphon.replication.multi_writer_actions import MultiAction, ReadForRelay, Tell
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.origin_history import History, Mark, OriginEntry
 from antiphon.replication.origin_log import OriginLog
@@ -114,7 +114,7 @@ class RelaySide:
         )
         if cursor.session and self._go_back(cursor, out):
             self._say(cursor, (), (), 0, out)
-            self.pump(cursor, out)
+            self.send_next(cursor, out)
 
     def peer_lost(self, node: NodeId) -> None:
         """Nothing is sent there until `peer_connected`."""
@@ -154,7 +154,7 @@ class RelaySide:
         cursor.asked = message.vclock
         cursor.begin(mark, message.vclock)
         self._say(cursor, (), (), 0, out)
-        self.pump(cursor, out)
+        self.send_next(cursor, out)
 
     def _compare(self, message: Subscribe) -> None:
         """Equal LSNs must have equal chains; where one is behind, the first entry that it gets tells."""
@@ -176,7 +176,7 @@ class RelaySide:
             cursor.in_flight_bytes -= in_flight.popleft()[1]
         if not in_flight and message.seq == cursor.seq and not _covers_replicated(cursor.acked, cursor.has):
             self._go_back(cursor, out)
-        self.pump(cursor, out)
+        self.send_next(cursor, out)
 
     def heard(self, sender: NodeId, clock: Vclock) -> None:
         """A peer said what it has durably."""
@@ -206,16 +206,16 @@ class RelaySide:
         for cursor in self.cursors.values():
             if cursor.session and cursor.history.offset <= base.offset and self._go_back(cursor, out):
                 self._say(cursor, (), (), 0, out)
-                self.pump(cursor, out)
+                self.send_next(cursor, out)
 
     # -- feeding ------------------------------------------------------------------------------------------------
 
     def pump_all(self, out: list[MultiAction]) -> None:
         """More of the log is durable."""
         for cursor in self.cursors.values():
-            self.pump(cursor, out)
+            self.send_next(cursor, out)
 
-    def pump(self, cursor: RelayCursor, out: list[MultiAction]) -> None:
+    def send_next(self, cursor: RelayCursor, out: list[MultiAction]) -> None:
         """Ask for what is to be sent next, if anything may be."""
         at, end = cursor.history.offset, self._log.durable_end
         if not cursor.session or not cursor.connected or cursor.feeding:
@@ -227,12 +227,12 @@ class RelaySide:
         room = self._config.window_bytes - cursor.in_flight_bytes
         if room > 0 or not cursor.in_flight:
             cursor.feeding = True
-            out.append(FeedRelay(cursor.node, at, end, max(1, min(room, self._config.feed_bytes_max))))
+            out.append(ReadForRelay(cursor.node, at, end, max(1, min(room, self._config.feed_bytes_max))))
 
-    def fed(
+    def entries_read(
         self, to: NodeId, from_offset: int, entries: Sequence[OriginEntry], out: list[MultiAction]
     ) -> None:
-        """What a `FeedRelay` asked for, or nothing when it cannot be read now; any time later."""
+        """What a `ReadForRelay` asked for, or nothing when it cannot be read now; any time later."""
         cursor = self.cursors.get(to)
         if cursor is None or not cursor.feeding or from_offset != cursor.history.offset:
             return
@@ -263,7 +263,7 @@ class RelaySide:
             size_bytes += entry.size_bytes
         if chosen:
             self._say(cursor, tuple(chains), tuple(chosen), size_bytes, out)
-        self.pump(cursor, out)
+        self.send_next(cursor, out)
 
     def _say(
         self,
@@ -300,7 +300,7 @@ class RelaySide:
             cursor.quiet_ticks = 0
             if cursor.stalled:
                 cursor.stalled = False
-                self.pump(cursor, out)
+                self.send_next(cursor, out)
             if cursor.in_flight:
                 if cursor.in_flight[-1][1] == 0:  # the last one was a question too: the same again
                     cursor.in_flight.pop()

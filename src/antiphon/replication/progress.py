@@ -86,7 +86,7 @@ class Progress:
         self.ack_floor = 0  # acknowledgements of earlier rounds are of a replica that is no more
         self.in_flight: deque[Push] = deque()
         self.in_flight_bytes = 0
-        self.reading_from: int | None = None  # a Feed is being read from here
+        self.reading_from: int | None = None  # a ReadEntries is being read from here
         self.reading_ticks = 0
         self.round_floor = 0  # rejections of earlier rounds are answers to what no longer matters
         self.probe_round = 0

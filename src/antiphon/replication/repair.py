@@ -44,7 +44,7 @@ class LogRepair:
 
     def repaired(self, term: int, log: LocalLog) -> bool:
         """Has the log become whole? `term` is the replica's. True once."""
-        mark = log.high_watermark
+        mark = log.settled
         if (
             term > self.floor
             and mark >= log.terms.log_start

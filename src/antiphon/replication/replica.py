@@ -11,7 +11,7 @@ Nothing happens in between: no clock, disk, network or random source is touched 
     carry_out(replica.receive(sender, message))     # whenever a message for the shard arrives
     carry_out(replica.propose([(count, data)]))     # client batches; stamped with replica.log_end and replica.term before
     carry_out(replica.persisted(write_id))          # the disk has everything up to this write
-    carry_out(replica.fed(to, entries, size))       # the answer to a Feed, at once or later
+    carry_out(replica.entries_read(to, entries, size))       # the answer to a ReadEntries, at once or later
     carry_out(replica.request_read(token))          # a linearizable read
     carry_out(replica.tick())                       # every 50 ms or so, if replica.needs_tick
 
@@ -21,7 +21,7 @@ Nothing happens in between: no clock, disk, network or random source is touched 
                 case PersistTerm() | AppendLog() | TruncateLog() | ResetLog():
                     stage it in the log (readable at once); queue it for the disk, in this order
                 case Send(to, message): hand it to the transport (or to this node itself, if it is `to`)
-                case Feed(to, start, max_bytes): carry_out(replica.fed(to, *read(start, max_bytes)))
+                case ReadEntries(to, start, max_bytes): carry_out(replica.entries_read(to, *read(start, max_bytes)))
                 case Commit(high_watermark): apply, answer clients, wake readers
                 ...
 

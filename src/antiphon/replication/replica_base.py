@@ -107,7 +107,7 @@ class ReplicaBase:
 
         It may fall where a leadership ends whose rule acknowledges what an election can lose (`local`, small `at_least(k)`).
         """
-        return self.log.commit_mark if self._state.leading is not None else self.log.high_watermark
+        return self.log.commit_mark if self._state.leading is not None else self.log.settled
 
     @property
     def settled(self) -> int:
@@ -116,7 +116,7 @@ class ReplicaBase:
         It is what a checkpoint is to hold, and as far as a log may be trimmed. What is below is on this disk, except for a
         leader's newest entries. While a snapshot is being put in place of the log it is below the log's start.
         """
-        return self.log.high_watermark
+        return self.log.settled
 
     @property
     def live(self) -> tuple[NodeId, ...]:
@@ -169,9 +169,9 @@ class ReplicaBase:
         log = state.log
         waits_for_term = not log.is_term_durable
         moved = log.persisted(write_id)
-        if log.high_watermark < log.terms.log_start <= log.durable_end:
-            log.high_watermark = log.terms.log_start  # a snapshot has taken the place of the log
-            out.append(Commit(log.high_watermark))
+        if log.settled < log.terms.log_start <= log.durable_end:
+            log.settled = log.terms.log_start  # a snapshot has taken the place of the log
+            out.append(Commit(log.settled))
         state.release_held(write_id, out)
         if moved or waits_for_term:
             if state.leading is not None:
@@ -191,8 +191,8 @@ class ReplicaBase:
         """Retention removed the log before `log_start`, which is at most the high watermark."""
         log = self.log
         invariant(
-            log_start <= log.high_watermark,
-            f"trim to {log_start} beyond what is settled, {log.high_watermark}",
+            log_start <= log.settled,
+            f"trim to {log_start} beyond what is settled, {log.settled}",
         )
         if log_start > log.terms.log_start:
             log.terms.trim(log_start)
@@ -305,12 +305,12 @@ class ReplicaBase:
 
     # -- entries that were read, snapshots, connections, time ------------------------------------------------------
 
-    def fed(self, to: NodeId, entries: Sequence[Entry], size_bytes: int) -> list[Action]:
-        """The entries that a `Feed` asked for, or none when they can no longer be read; any time later."""
+    def entries_read(self, to: NodeId, entries: Sequence[Entry], size_bytes: int) -> list[Action]:
+        """The entries that a `ReadEntries` asked for, or none when they can no longer be read; any time later."""
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
-            leading.replicator.fed(to, entries, size_bytes, out)
+            leading.replicator.entries_read(to, entries, size_bytes, out)
         return out
 
     def snapshot_sent(self, to: NodeId, at: EntryId) -> list[Action]:

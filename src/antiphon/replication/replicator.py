@@ -14,7 +14,7 @@ rejects, and its hint says from where to send again.
 from collections.abc import Collection, Sequence
 
 from antiphon.records.entry_id import EMPTY, EntryId
-from antiphon.replication.actions import Action, AppendLog, Feed, Send, SendSnapshot
+from antiphon.replication.actions import Action, AppendLog, ReadEntries, Send, SendSnapshot
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.leadership import Leadership
 from antiphon.replication.live_set import LiveSet
@@ -161,7 +161,7 @@ class Replicator:
                     prev = EntryId(prev_term, base)
                     message = self._message(prev, entries)
                 out.append(Send(progress.node, message))
-                progress.pushed(at, size, log.high_watermark)
+                progress.pushed(at, size, log.settled)
             else:
                 self.send_next(progress, out)
 
@@ -170,13 +170,13 @@ class Replicator:
         log, live = self._log, self._live
         shard, node, term, _ = self._leadership
         if live is None:
-            return Append(shard, term, node, prev, log.high_watermark, self.round, entries)
+            return Append(shard, term, node, prev, log.settled, self.round, entries)
         return Append(
             shard,
             term,
             node,
             prev,
-            log.high_watermark,
+            log.settled,
             self.round,
             entries,
             live.recorded,
@@ -203,9 +203,9 @@ class Replicator:
             return  # acknowledgements will make room for more than crumbs
         progress.reading_from = start
         progress.reading_ticks = 0
-        out.append(Feed(progress.node, start, max(1, min(room, wanted))))
+        out.append(ReadEntries(progress.node, start, max(1, min(room, wanted))))
 
-    def fed(self, to: NodeId, entries: Sequence[Entry], size_bytes: int, out: list[Action]) -> None:
+    def entries_read(self, to: NodeId, entries: Sequence[Entry], size_bytes: int, out: list[Action]) -> None:
         """Entries that were read for a Feed. Those that are no longer wanted, or no longer in the log, are dropped."""
         progress = self.progress.get(to)
         if progress is None or progress.reading_from is None:
@@ -225,7 +225,7 @@ class Replicator:
             return
         progress.reading_from = None
         prev = self._log.point(first.base_offset)
-        mark = self._log.high_watermark
+        mark = self._log.settled
         out.append(Send(to, self._message(prev, tuple(entries))))
         progress.pushed(last.next_offset, size_bytes, mark)
         self.send_next(progress, out)
@@ -317,7 +317,7 @@ class Replicator:
             return
         else:
             prev = log.point(progress.last_pushed)
-        mark = log.high_watermark
+        mark = log.settled
         out.append(Send(progress.node, self._message(prev)))
         progress.heartbeat_sent(self.round, mark)
 
@@ -355,7 +355,7 @@ class Replicator:
             return False
         if progress.state is ProgressState.PROBE:
             return is_overdue
-        mark = self._log.high_watermark
+        mark = self._log.settled
         if progress.known_watermark < mark and progress.sent_watermark < mark:
             return True
         # Who is damaged is asked until it says that it no longer is: the answer may be lost, or overtaken by an older one.
@@ -364,7 +364,7 @@ class Replicator:
     @property
     def needs_tick(self) -> bool:
         """Has a follower not everything, or does it not know so?"""
-        log_end, mark = self._log.terms.log_end, self._log.high_watermark
+        log_end, mark = self._log.terms.log_end, self._log.settled
         return any(
             progress.damaged or not progress.is_settled(log_end, mark) for progress in self.progress.values()
         )

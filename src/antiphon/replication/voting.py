@@ -119,7 +119,7 @@ class VoteElection(TermObserver):
         if state.node_id in state.members.voting or index is None:
             return state.node_id in state.members.voting
         before = index.at(index.end - 1)
-        return index.end > state.log.high_watermark and before is not None and state.node_id in before.voting
+        return index.end > state.log.settled and before is not None and state.node_id in before.voting
 
     def _ask_for_pre_votes(self, out: list[Action]) -> None:
         state = self._state

@@ -103,7 +103,7 @@ DAMAGED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_damaged),)
 
 def _repaired_too_early(self: LogRepair, term: int, log: LocalLog) -> bool:
     """Any entry that was committed in the current term will do, though the damage may be younger than the term."""
-    mark = log.high_watermark
+    mark = log.settled
     if mark > log.terms.log_start and log.durable_end >= mark and log.terms.term_before(mark) == term:
         self.condition = LogCondition.SOUND
         return True

@@ -161,10 +161,10 @@ NO_JOINT_RECORD: tuple[Patch, ...] = ((Reconfigurations, "_put", _without_joint_
 def _settle_what_is_acknowledged(self: CommitTracker, out: list[Action]) -> bool:
     """One mark for both: what the leader alone has goes to the followers as settled."""
     log = self._log
-    mark = self._tracker.commit_offset(log.high_watermark)
-    if mark == log.high_watermark:
+    mark = self._tracker.commit_offset(log.settled)
+    if mark == log.settled:
         return False
-    log.high_watermark = mark
+    log.settled = mark
     out.append(Commit(mark))
     return True
 

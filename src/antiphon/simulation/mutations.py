@@ -97,16 +97,16 @@ def _no_check_when_empty(self: FollowerSide, message: Append, out: list[Action])
 def _unclipped_commit(self: FollowerSide, message: Append, out: list[Action]) -> None:
     _on_append(self, message, out)
     log = self._log
-    if log.high_watermark < message.high_watermark:
-        log.high_watermark = min(message.high_watermark, log.terms.log_end)
-        out.append(Commit(log.high_watermark))
+    if log.settled < message.high_watermark:
+        log.settled = min(message.high_watermark, log.terms.log_end)
+        out.append(Commit(log.settled))
 
 
 def _cut_on_every_append(self: FollowerSide, message: Append, out: list[Action]) -> None:
     """Everything behind the preceding entry goes, also when the message is an old one."""
     log = self._log
     if message.entries and log.terms.holds(message.prev):
-        at = max(message.prev.offset, log.high_watermark)
+        at = max(message.prev.offset, log.settled)
         if at < log.terms.log_end:
             out.append(log.truncate(at))
             self.verified = min(self.verified, at)
@@ -134,7 +134,7 @@ LOST_WATERMARK: tuple[Patch, ...] = ((FollowerSide, "on_append", _lost_watermark
 
 
 def _read_at_once(self: LeaderReads, token: int, out: list[Action]) -> None:
-    out.append(ReadReady(token, self._log.high_watermark))
+    out.append(ReadReady(token, self._log.settled))
 
 
 def _start_ready(self: Leader, entry: Entry, heads: Sequence[tuple[NodeId, Any]], out: list[Action]) -> None:

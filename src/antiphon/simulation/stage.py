@@ -15,12 +15,12 @@ from antiphon.replication.actions import (
     Action,
     AppendLog,
     Commit,
-    Feed,
     LeaderReady,
     LostTail,
     MembersChanged,
     PersistTerm,
     ProposeLive,
+    ReadEntries,
     ReadFailed,
     ReadReady,
     Repaired,
@@ -123,10 +123,10 @@ class Actor:
                 self._stage_write(action)
             case Send():
                 self._send(action.to, action.message)
-            case Feed():
+            case ReadEntries():
                 count = max(1, action.max_bytes // ENTRY_BYTES)
                 entries = self.log.read(action.from_offset, self.log.end_offset, count)
-                return self.replica.fed(action.to, entries, ENTRY_BYTES * len(entries))
+                return self.replica.entries_read(action.to, entries, ENTRY_BYTES * len(entries))
             case Commit():
                 self._commit(action.high_watermark)
             case RoleChanged():

@@ -76,7 +76,7 @@ _SYNCS: Final = (
     _plant(
         "multi-relay-before-sync",
         "entries are relayed while they are on their way to the disk",
-        Edit(RelaySide, "pump", "self._log.durable_end", "self._log.log_end"),
+        Edit(RelaySide, "send_next", "self._log.durable_end", "self._log.log_end"),
         options=_CALM,
     ),
     _plant(
