@@ -12,8 +12,8 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.wal import Wal
 from antiphon.node.metrics import NodeMetrics
+from antiphon.node.partition_opener import commit_marker, term_start
 from antiphon.node.raft_shards import members_entry
-from antiphon.node.shards import commit_marker, term_start
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import TermIndex

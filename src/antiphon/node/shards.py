@@ -15,77 +15,44 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, DamagedLogError, InvalidRequestError
-from antiphon.log.config import LogConfig
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import Disk, make_directory
+from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
-from antiphon.log.shard_log import ShardLog
-from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, TopicMeta
 from antiphon.model.requests import ElectLeader
-from antiphon.node.context import NodeContext
+from antiphon.node.partition_opener import OpeningNode, PartitionOpener
 from antiphon.node.raft_shards import (
     Placement,
-    election_config,
     known_placement,
-    members_entry,
     note_placement,
-    open_raft_replica,
     placement_of,
-    timeout_ticks,
 )
 from antiphon.node.reopening import Reopening
-from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
+from antiphon.node.topic_settings import SettingsBook
 from antiphon.partition.failures import as_failure
-from antiphon.partition.multi_opening import Place, open_multi_writer
 from antiphon.partition.partition import Partition
-from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
-from antiphon.partition.services import PartitionServices
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     destroy_state,
-    open_or_rebuild,
-    recover_install,
     store_path,
-    watermark_at_start,
 )
-from antiphon.records.builder import build_committed, build_term_start
-from antiphon.replication.config import ReplicaConfig
-from antiphon.replication.entry_factory import EntryFactory
-from antiphon.replication.messages import AnyMessage, Entry
-from antiphon.replication.raft import RaftReplica
-from antiphon.replication.replica import Replica
+from antiphon.replication.messages import AnyMessage
 
 if TYPE_CHECKING:
     import asyncio
 
     from antiphon.node.agent import ClusterAgent
-    from antiphon.node.metrics import NodeMetrics
-    from antiphon.node.turn import Turn
-    from antiphon.partition.table_shard import TableShard
-    from antiphon.table.store import StoreEngine
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
 MEND_TIMEOUT_S = 30.0
-CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
 
 
-class ShardsNode(NodeContext, PartitionServices, Protocol):
+class ShardsNode(OpeningNode, Protocol):
     """What the replicas' keeper needs of the node."""
 
     agent: "ClusterAgent"
-    stores: "StoreEngine"
-
-    @property
-    def metrics(self) -> "NodeMetrics":
-        """What is counted."""
-        ...
-
-    @property
-    def turn(self) -> "Turn":
-        """Work at the end of the event loop's turn."""
-        ...
 
 
 class Shards:
@@ -106,6 +73,7 @@ class Shards:
         self._early: dict[int, list[tuple[int, AnyMessage]]] = {}
         self._found = directory.shard_ids()
         self.settings = SettingsBook(node.config)
+        self._opener = PartitionOpener(node, disk, directory, self.settings)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._removing: set[int] = set()  # not to be opened before their files are gone, or let go of
         self._reopening = Reopening(node, self)
@@ -235,7 +203,7 @@ class Shards:
 
     def _open(self, topic: TopicMeta, shard: ShardMeta) -> None:
         try:
-            host = self._open_host(topic, shard)
+            host = self._opener.open(topic, shard)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other shards are opened
             self._log.error("replica_not_opened", shard=shard.shard_id, error=str(error), exc_info=error)
             self.broken[shard.shard_id] = as_failure(error, f"shard {shard.shard_id} cannot be opened")
@@ -246,158 +214,11 @@ class Shards:
         for sender, message in self._early.pop(shard.shard_id, ()):
             host.receive(sender, message)
 
-    # -- opening ------------------------------------------------------------------------------------------------
-
-    def _open_host(self, topic: TopicMeta, shard: ShardMeta) -> Partition:
-        node = self._node
-        settings = self.settings.of(topic)
-        is_multi = settings.replication.is_multi
-        is_table = topic.kind is Kind.TABLE and not is_multi
-        store = store_path(self._tables, shard.shard_id)
-        if is_table:
-            make_directory(self._disk, self._tables)
-            self._recover_install(shard.shard_id, store)
-        config = settings.log._replace(flush="always") if is_multi else settings.log
-        log = self._open_log(shard.shard_id, config, promises=not is_multi)
-        if is_multi:
-            return open_multi_writer(node, self._disk, log, topic, shard, settings, self._place())
-        table = None
-        high_watermark = log.hard_state.high_watermark
-        if is_table:
-            from antiphon.partition.table_shard import TableShard
-
-            table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, node.stores))
-            applied, unclean = table.state.applied_offset, settings.replica.unclean
-            high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
-        try:
-            return self._make_host(settings, shard, log, table, high_watermark)
-        except Exception as error:
-            if table is not None:
-                table.let_go(error)
-            raise
-
-    def _make_host(
-        self,
-        settings: TopicSettings,
-        shard: ShardMeta,
-        log: ShardLog,
-        table: "TableShard | None",
-        high_watermark: int,
-    ) -> SingleWriterPartition:
-        node = self._node
-        replica = self._make_replica(settings, shard, log, high_watermark)
-        for peer in node.lost_peers():
-            replica.peer_lost(peer)
-        if table is not None:
-            table.catch_up(replica.high_watermark)
-        host = SingleWriterPartition(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
-        host.configure(settings)
-        if replica.needs_tick:  # it votes, and has patience of its own
-            host.ticking = True
-            self.needs_ticks(host)
-        return host
-
-    def _recover_install(self, shard_id: int, store: str) -> None:
-        directory = self._directory
-        log_path, shortened = directory.shard_path(shard_id), directory.held(shard_id).lower
-        found = recover_install(self._disk, store, log_path, shortened)
-        if found is not None:
-            self._log.warning("snapshot_installed_at_start", shard=shard_id, at=found.at)
-
-    def _make_replica(
-        self, settings: TopicSettings, shard: ShardMeta, log: ShardLog, high_watermark: int
-    ) -> Replica | RaftReplica:
-        node = self._node
-        entries = EntryFactory(term_start, self._commit_marker, members_entry)
-        if settings.replication.election == "raft":
-            return open_raft_replica(
-                node,
-                self._directory,
-                shard,
-                log,
-                high_watermark,
-                settings.replica,
-                entries,
-            )
-        return Replica(
-            node_id=node.node_id,
-            shard=shard.shard_id,
-            # A directory that never promised a term may stand for one that did, and was lost or taken away: the
-            # coordinator's word has to come first, or the feed of a leader that was deposed would be acknowledged.
-            ensemble=shard.everybody if log.hard_state.term else (),
-            restored=restored_state(log, high_watermark, acknowledged=acknowledged_by_leader(log)),
-            entries=entries,
-            config=settings.replica,
-        )
-
-    def _place(self) -> Place:
-        node = self._node
-        return Place(
-            node.view.nodes,
-            self._directory.identity.disk_id,
-            self._tables,
-            node.stores,
-            node.config.timings.tick,
-            node.lost_peers(),
-        )
-
-    def _commit_marker(self, term: int, base_offset: int, high_watermark: int) -> Entry:
-        self._node.metrics.commit_markers += 1
-        return commit_marker(term, base_offset, high_watermark)
-
     def open_cluster_shard(self) -> SingleWriterPartition:
         """Open this voter's replica of `__cluster`."""
-        node = self._node
-        timings = node.config.timings
-        log = self._open_whole_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
-        if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
-            log.mark_forgotten()
-            self._log.error(
-                "voter_forgot",
-                shard=CLUSTER_SHARD_ID,
-                reason="this directory is new and was not made to found a cluster: no vote before the other voters have "
-                "answered and a new term has begun; the first start of a new cluster needs --bootstrap",
-            )
-        low, high = timeout_ticks(timings)
-        replica = RaftReplica(
-            node_id=node.node_id,
-            shard=CLUSTER_SHARD_ID,
-            ensemble=node.config.voters,
-            restored=restored_state(log, log.hard_state.high_watermark),
-            entries=EntryFactory(term_start),
-            config=ReplicaConfig(),
-            election_timeout_ticks=lambda: node.random.randint(low, high),
-            election=election_config(timings),
-        )
-        host = SingleWriterPartition(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
-        node.hosts[CLUSTER_SHARD_ID] = host
-        host.ticking = True
-        node.needs_ticks(host)
+        host = self._opener.open_cluster_shard()
+        self._node.hosts[CLUSTER_SHARD_ID] = host
         return host
-
-    def _open_log(self, shard_id: int, config: LogConfig, *, promises: bool) -> ShardLog:
-        directory = self._directory
-        log = ShardLog.open(
-            self._disk,
-            directory.shard_path(shard_id),
-            config,
-            held=directory.held(shard_id),
-            promises=promises,
-        )
-        if log.damaged is not None:
-            self._log.error("log_damaged", shard=shard_id, at=log.damaged.offset, reason=log.damaged.reason)
-        elif log.recovery.torn_bytes:
-            self._log.warning("torn_tail_cut", shard=shard_id, bytes=log.recovery.torn_bytes)
-        return log
-
-    def _open_whole_log(self, shard_id: int, config: LogConfig) -> ShardLog:
-        """The same, of a log that is about to be read from its start: rot in its old segments is found now, not then."""
-        log = self._open_log(shard_id, config, promises=True)
-        try:
-            log.verify()
-        except DamagedLogError:  # it is marked by now, so everything is read
-            log = self._open_log(shard_id, config, promises=True)
-        return log
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -549,15 +370,3 @@ class Shards:
         for host in self._node.hosts.values():
             if host.table is not None:
                 host.table.let_go(host.failed)
-
-
-def term_start(term: int, base_offset: int) -> Entry:
-    """The entry that opens a leadership: a control batch that clients skip."""
-    batch = build_term_start(term, base_offset, system.wall_ms())
-    return Entry(term, base_offset, base_offset + 1, batch)
-
-
-def commit_marker(term: int, base_offset: int, high_watermark: int) -> Entry:
-    """The entry that tells how far the log is committed: a control batch that clients skip."""
-    batch = build_committed(high_watermark, term, base_offset, system.wall_ms())
-    return Entry(term, base_offset, base_offset + 1, batch)

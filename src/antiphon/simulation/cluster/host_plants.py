@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from antiphon.node.shards import Shards
+from antiphon.node.partition_opener import PartitionOpener
 from antiphon.partition import table_shard
 from antiphon.partition.base import PartitionBase
 from antiphon.partition.clients import PartitionClients
@@ -143,8 +143,8 @@ _STARTS: Final = (
         "what is found in the log at a start is taken for committed",
         (
             Edit(
-                Shards,
-                "_open_host",
+                PartitionOpener,
+                "open",
                 "high_watermark = log.hard_state.high_watermark",
                 "high_watermark = log.log_end",
             ),

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from antiphon.node import received_snapshots, shards, trimming
+from antiphon.node import partition_opener, received_snapshots, trimming
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -96,13 +96,13 @@ _INSTALLED: Final = (
         "a start finds the store of a snapshot beside the log of before, and takes what the store has for settled in it",
         (
             Edit(
-                shards,
+                partition_opener,
                 "recover_install",
                 "layout.wipe(disk, log_path, found.at, found.producers, found.members)",
                 "pass",
             ),
             Edit(
-                shards,
+                partition_opener,
                 "watermark_at_start",
                 "max(noted, applied) if applied <= log_end or unclean else noted",
                 "max(noted, applied)",

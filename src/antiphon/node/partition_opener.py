@@ -1,0 +1,243 @@
+"""Opens replicas from what is in their files: log, table, and the state machine that the topic's settings ask for.
+
+Opening blocks, as it reads the disk. What stands in the way of one replica is raised, and is the caller's to note.
+"""
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from antiphon import system
+from antiphon.errors import DamagedLogError
+from antiphon.log.config import LogConfig
+from antiphon.log.directory import NodeDirectory
+from antiphon.log.disk import Disk, make_directory
+from antiphon.log.shard_log import ShardLog
+from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
+from antiphon.node.context import NodeContext
+from antiphon.node.raft_shards import (
+    election_config,
+    members_entry,
+    open_raft_replica,
+    timeout_ticks,
+)
+from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
+from antiphon.partition.multi_opening import Place, open_multi_writer
+from antiphon.partition.partition import Partition
+from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
+from antiphon.partition.services import PartitionServices
+from antiphon.partition.single_writer import SingleWriterPartition
+from antiphon.partition.table_files import (
+    open_or_rebuild,
+    recover_install,
+    store_path,
+    watermark_at_start,
+)
+from antiphon.records.builder import build_committed, build_term_start
+from antiphon.replication.config import ReplicaConfig
+from antiphon.replication.entry_factory import EntryFactory
+from antiphon.replication.messages import Entry
+from antiphon.replication.raft import RaftReplica
+from antiphon.replication.replica import Replica
+
+if TYPE_CHECKING:
+    from antiphon.node.metrics import NodeMetrics
+    from antiphon.node.turn import Turn
+    from antiphon.partition.table_shard import TableShard
+    from antiphon.table.store import StoreEngine
+
+CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
+
+
+class OpeningNode(NodeContext, PartitionServices, Protocol):
+    """What opening replicas takes from the node, the services of those that are opened included."""
+
+    stores: "StoreEngine"
+
+    @property
+    def metrics(self) -> "NodeMetrics":
+        """What is counted."""
+        ...
+
+    @property
+    def turn(self) -> "Turn":
+        """Work at the end of the event loop's turn."""
+        ...
+
+
+class PartitionOpener:
+    """See the module's text; of one node."""
+
+    def __init__(
+        self, node: OpeningNode, disk: Disk, directory: NodeDirectory, settings: SettingsBook
+    ) -> None:
+        self._node = node
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._tables = os.path.join(node.config.dir, "tables")
+        self._log = structlog.get_logger()
+
+    def open(self, topic: TopicMeta, shard: ShardMeta) -> Partition:
+        """Open the replica of a shard that is placed here; it runs when this returns. Raises what stands in the way."""
+        node = self._node
+        settings = self._settings.of(topic)
+        is_multi = settings.replication.is_multi
+        is_table = topic.kind is Kind.TABLE and not is_multi
+        store = store_path(self._tables, shard.shard_id)
+        if is_table:
+            make_directory(self._disk, self._tables)
+            self._recover_install(shard.shard_id, store)
+        config = settings.log._replace(flush="always") if is_multi else settings.log
+        log = self._open_log(shard.shard_id, config, promises=not is_multi)
+        if is_multi:
+            return open_multi_writer(node, self._disk, log, topic, shard, settings, self._place())
+        table = None
+        high_watermark = log.hard_state.high_watermark
+        if is_table:
+            from antiphon.partition.table_shard import TableShard
+
+            table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, node.stores))
+            applied, unclean = table.state.applied_offset, settings.replica.unclean
+            high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
+        try:
+            return self._make_host(settings, shard, log, table, high_watermark)
+        except Exception as error:
+            if table is not None:
+                table.let_go(error)
+            raise
+
+    def _make_host(
+        self,
+        settings: TopicSettings,
+        shard: ShardMeta,
+        log: ShardLog,
+        table: "TableShard | None",
+        high_watermark: int,
+    ) -> SingleWriterPartition:
+        node = self._node
+        replica = self._make_replica(settings, shard, log, high_watermark)
+        for peer in node.lost_peers():
+            replica.peer_lost(peer)
+        if table is not None:
+            table.catch_up(replica.high_watermark)
+        host = SingleWriterPartition(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
+        host.configure(settings)
+        if replica.needs_tick:  # it votes, and has patience of its own
+            host.ticking = True
+            node.needs_ticks(host)
+        return host
+
+    def _recover_install(self, shard_id: int, store: str) -> None:
+        directory = self._directory
+        log_path, shortened = directory.shard_path(shard_id), directory.held(shard_id).lower
+        found = recover_install(self._disk, store, log_path, shortened)
+        if found is not None:
+            self._log.warning("snapshot_installed_at_start", shard=shard_id, at=found.at)
+
+    def _make_replica(
+        self, settings: TopicSettings, shard: ShardMeta, log: ShardLog, high_watermark: int
+    ) -> Replica | RaftReplica:
+        node = self._node
+        entries = EntryFactory(term_start, self._commit_marker, members_entry)
+        if settings.replication.election == "raft":
+            return open_raft_replica(
+                node,
+                self._directory,
+                shard,
+                log,
+                high_watermark,
+                settings.replica,
+                entries,
+            )
+        return Replica(
+            node_id=node.node_id,
+            shard=shard.shard_id,
+            # A directory that never promised a term may stand for one that did, and was lost or taken away: the
+            # coordinator's word has to come first, or the feed of a leader that was deposed would be acknowledged.
+            ensemble=shard.everybody if log.hard_state.term else (),
+            restored=restored_state(log, high_watermark, acknowledged=acknowledged_by_leader(log)),
+            entries=entries,
+            config=settings.replica,
+        )
+
+    def _place(self) -> Place:
+        node = self._node
+        return Place(
+            node.view.nodes,
+            self._directory.identity.disk_id,
+            self._tables,
+            node.stores,
+            node.config.timings.tick,
+            node.lost_peers(),
+        )
+
+    def _commit_marker(self, term: int, base_offset: int, high_watermark: int) -> Entry:
+        self._node.metrics.commit_markers += 1
+        return commit_marker(term, base_offset, high_watermark)
+
+    def open_cluster_shard(self) -> SingleWriterPartition:
+        """Open this voter's replica of `__cluster`."""
+        node = self._node
+        timings = node.config.timings
+        log = self._open_whole_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
+        if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
+            log.mark_forgotten()
+            self._log.error(
+                "voter_forgot",
+                shard=CLUSTER_SHARD_ID,
+                reason="this directory is new and was not made to found a cluster: no vote before the other voters have "
+                "answered and a new term has begun; the first start of a new cluster needs --bootstrap",
+            )
+        low, high = timeout_ticks(timings)
+        replica = RaftReplica(
+            node_id=node.node_id,
+            shard=CLUSTER_SHARD_ID,
+            ensemble=node.config.voters,
+            restored=restored_state(log, log.hard_state.high_watermark),
+            entries=EntryFactory(term_start),
+            config=ReplicaConfig(),
+            election_timeout_ticks=lambda: node.random.randint(low, high),
+            election=election_config(timings),
+        )
+        host = SingleWriterPartition(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
+        host.ticking = True
+        node.needs_ticks(host)
+        return host
+
+    def _open_log(self, shard_id: int, config: LogConfig, *, promises: bool) -> ShardLog:
+        directory = self._directory
+        log = ShardLog.open(
+            self._disk,
+            directory.shard_path(shard_id),
+            config,
+            held=directory.held(shard_id),
+            promises=promises,
+        )
+        if log.damaged is not None:
+            self._log.error("log_damaged", shard=shard_id, at=log.damaged.offset, reason=log.damaged.reason)
+        elif log.recovery.torn_bytes:
+            self._log.warning("torn_tail_cut", shard=shard_id, bytes=log.recovery.torn_bytes)
+        return log
+
+    def _open_whole_log(self, shard_id: int, config: LogConfig) -> ShardLog:
+        """The same, of a log that is about to be read from its start: rot in its old segments is found now, not then."""
+        log = self._open_log(shard_id, config, promises=True)
+        try:
+            log.verify()
+        except DamagedLogError:  # it is marked by now, so everything is read
+            log = self._open_log(shard_id, config, promises=True)
+        return log
+
+
+def term_start(term: int, base_offset: int) -> Entry:
+    """The entry that opens a leadership: a control batch that clients skip."""
+    batch = build_term_start(term, base_offset, system.wall_ms())
+    return Entry(term, base_offset, base_offset + 1, batch)
+
+
+def commit_marker(term: int, base_offset: int, high_watermark: int) -> Entry:
+    """The entry that tells how far the log is committed: a control batch that clients skip."""
+    batch = build_committed(high_watermark, term, base_offset, system.wall_ms())
+    return Entry(term, base_offset, base_offset + 1, batch)
