@@ -13,8 +13,9 @@ def test_leadership_is_handed_over_without_waiting() -> None:
     cluster.propose(1, "b")
     cluster.receive(COORDINATOR, 1, TransferLeadership(SHARD, 1, 3))
     assert not cluster.voter(1).ready
-    with pytest.raises(NotReadyError, match="hands"):
+    with pytest.raises(NotReadyError, match="hands") as refused:
         cluster.voter(1).propose([(1, "c")])
+    assert refused.value.details["leader"] == 3, "who comes next is where to go"
     cluster.deliver()
     assert cluster.leader == 3
     assert cluster.voter(3).term == 2

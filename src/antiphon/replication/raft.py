@@ -14,7 +14,7 @@ It is driven as `Replica` is, so that the same caller drives both. Besides, it w
 
 from collections.abc import Callable, Sequence
 
-from antiphon.errors import InvalidRequestError
+from antiphon.errors import InvalidRequestError, NotLeaderError, NotReadyError
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
@@ -179,6 +179,15 @@ class RaftReplica(ReplicaBase):
     def _follow_members(self, out: list[Action]) -> None:
         if self.membership is not None:
             self.membership.follow_log(out)
+
+    def _cannot_serve(self) -> NotLeaderError | NotReadyError:
+        to = self.transfer.target
+        if to is None:
+            return super()._cannot_serve()
+        return NotReadyError(
+            f"node {self.node_id} hands shard {self.shard} over to node {to}; retry",
+            leader=to,
+        )
 
     # -- requests --------------------------------------------------------------------------------------------------
 

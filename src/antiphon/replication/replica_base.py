@@ -263,11 +263,6 @@ class ReplicaBase:
                 f"node {self.node_id} is {self.role} of shard {self.shard}, not its leader",
                 leader=self.leader,
             )
-        if leading.phase is LeaderPhase.TRANSFERRING:
-            return NotReadyError(
-                f"node {self.node_id} hands shard {self.shard} over to another node; retry",
-                leader=self.node_id,
-            )
         return NotReadyError(
             f"node {self.node_id} leads shard {self.shard} but its term {self.term} has no committed entry yet; retry",
             leader=self.node_id,
