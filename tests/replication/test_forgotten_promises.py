@@ -3,10 +3,13 @@
 import pytest
 
 from antiphon.errors import NotLeaderError
+from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import PersistTerm, Repaired
+from antiphon.replication.members import Members
 from antiphon.replication.messages import Ack, AskTerm, TermReply, VoteReply
 from antiphon.replication.replica_state import Role
 from tests.replication.cluster import SHARD, Cluster
+from tests.replication.raft_world import with_learner
 
 
 def two_of_three() -> Cluster:
@@ -153,3 +156,79 @@ def test_an_only_voter_that_forgot_stays_silent() -> None:
     cluster.restart(1)
     cluster.tick(100)
     assert cluster.leading == []
+
+
+def test_who_forgot_and_asks_former_members_counts_the_first_leader_it_meets_as_one_of_then() -> None:
+    """Its older self may have acknowledged that leader's entries, of which the former members know nothing."""
+    cluster = with_learner()
+    cluster.moved((2, 3, 4))
+    leader = cluster.leader
+    victim = next(node for node in (2, 3, 4) if node != leader)
+    term = cluster.voter(leader).term
+    cluster.wipe(victim)
+    cluster.restart(victim)
+    assert cluster.voter(victim).members.voting == (1, 2, 3), "by metadata that is not new"
+    for former in {1, 2, 3} - {victim}:
+        cluster.receive(former, victim, TermReply(SHARD, 0))
+    cluster.tick(3)
+    assert cluster[victim].log == cluster[leader].log
+    assert cluster[victim].damaged
+    cluster.tick(60)
+    assert cluster.voter(cluster.leader).term > term
+    assert not cluster[victim].damaged
+
+
+def test_who_forgot_asks_the_members_of_now_where_former_ones_have_no_replica_any_more() -> None:
+    cluster = with_learner()
+    cluster.moved((1, 3, 4))
+    cluster.remove(2)
+    cluster.wipe(3)
+    cluster.restart(3)
+    assert cluster.voter(3).members.voting == (1, 2, 3), "by metadata that is not new"
+    cluster.tick(60)
+    assert not cluster[3].damaged
+    assert cluster[3].log == cluster[cluster.leader].log
+
+
+def test_who_forgot_asks_a_leader_that_calls_where_it_knows_nobody_who_is_left() -> None:
+    cluster = with_learner()
+    cluster.moved((1, 3, 4))
+    cluster.remove(2)
+    cluster.add(5)
+    cluster.moved((1, 3, 4), (5,))
+    cluster.moved((3, 4, 5))
+    cluster.tick(60)
+    assert cluster.leader in {3, 4, 5}
+    cluster.remove(1)
+    victim = 3
+    cluster.wipe(victim)
+    cluster.tick(60)
+    cluster.restart(victim)
+    assert cluster.voter(victim).members.voting == (1, 2, 3)
+    cluster.tick(60)
+    assert not cluster[victim].damaged
+    assert cluster[victim].log == cluster[cluster.leader].log
+
+
+def test_who_forgot_waits_for_a_majority_of_the_members_that_the_best_log_names() -> None:
+    """A majority of former members may not know in which terms the members of now have elected."""
+    cluster = with_learner()
+    cluster.wipe(3)
+    cluster.isolate(3)
+    cluster.restart(3)
+    then, now = Members((1, 2, 3)), Members((1, 3, 4), (1, 2, 3))
+
+    def asks_for() -> int:
+        for _ in range(20):
+            cluster[3].run(cluster.voter(3).tick())
+        (*_, last) = cluster.between(3, 1, AskTerm)
+        assert isinstance(last, AskTerm)
+        return last.floor
+
+    cluster.receive(2, 3, TermReply(SHARD, 1, EntryId(1, 5), then))
+    cluster.receive(1, 3, TermReply(SHARD, 1, EntryId(1, 9), now))
+    assert asks_for() == -1
+    cluster.receive(7, 3, TermReply(SHARD, 5, EntryId(1, 9), now))
+    assert asks_for() == -1, "nobody asked node 7"
+    cluster.receive(4, 3, TermReply(SHARD, 6, EntryId(1, 4), then))
+    assert asks_for() == 6

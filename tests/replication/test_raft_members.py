@@ -16,7 +16,6 @@ from antiphon.replication.messages import (
     ChangeMembers,
     MembersSettled,
     RequestVote,
-    TermReply,
     TimeoutNow,
     VoteReply,
 )
@@ -549,26 +548,6 @@ def test_a_learner_whose_disk_was_lost_asks_for_terms_and_is_fed_again() -> None
     cluster.tick(30)
     assert cluster[4].log == cluster[cluster.leader].log
     assert not cluster[4].damaged
-
-
-def test_who_forgot_and_asks_former_members_counts_the_first_leader_it_meets_as_one_of_then() -> None:
-    """Its older self may have acknowledged that leader's entries, of which the former members know nothing."""
-    cluster = with_learner()
-    cluster.moved((2, 3, 4))
-    leader = cluster.leader
-    victim = next(node for node in (2, 3, 4) if node != leader)
-    term = cluster.voter(leader).term
-    cluster.wipe(victim)
-    cluster.restart(victim)
-    assert cluster.voter(victim).members.voting == (1, 2, 3), "by metadata that is not new"
-    for former in {1, 2, 3} - {victim}:
-        cluster.receive(former, victim, TermReply(SHARD, 0))
-    cluster.tick(3)
-    assert cluster[victim].log == cluster[leader].log
-    assert cluster[victim].damaged
-    cluster.tick(60)
-    assert cluster.voter(cluster.leader).term > term
-    assert not cluster[victim].damaged
 
 
 def test_no_change_makes_the_vote_of_a_damaged_voter_necessary() -> None:

@@ -198,7 +198,13 @@ class AskTerm(Message, frozen=True, array_like=True, tag=True):
 
 
 class TermReply(Message, frozen=True, array_like=True, tag=True):
-    """The answer to `AskTerm`: `term` is promised here, durably."""
+    """The answer to `AskTerm`: `term` is promised here, durably.
+
+    Where members change, `members` are those of the log here, which ends at `end`; earlier versions do not send them.
+    """
+
+    end: EntryId | None = None
+    members: Members | None = None
 
 
 AnyMessage = (

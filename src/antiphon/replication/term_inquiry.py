@@ -7,8 +7,12 @@ Decisions
 * **A replica that forgot its promises too** (its disk came back empty) may have been part of any term so far. Before it
   obeys or acknowledges anything it asks the others which terms they promised, and takes the highest for its own. As many
   must answer as make a majority, itself not counted: those share a replica with every majority that it may have been part
-  of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates. Where members
-  change, those that it knows of may be former ones; so the first leader that it meets counts as one of then, too.
+  of, so that no term beyond theirs had begun by then. Until then it is silent towards leaders and candidates.
+* **Where members change, those that it knows of may be former ones**, who have no replica any more and never answer. So each
+  answer says who the members are in the log there, and where that ends. The members that must answer are those of the most
+  up-to-date log among the answers and its own: a change is committed by a majority of the members before it, so one of a
+  majority of those knows of it, and no log that is more up to date lacks it. It asks them too, and whoever sends to it as a
+  leader. The first leader that it obeys counts as one of the term of then.
 * **A replica that joins** a shard with a history does not vote before it has, durably, an entry that was committed in the
   term that it is in. An empty log would vote for anybody, also for a candidate of long ago that counts this node from a time
   when it was a member before, and that has not heard since that others decide now. No earlier point will do: the log that it
@@ -17,7 +21,7 @@ Decisions
 
 from antiphon.replication.actions import Action, Send
 from antiphon.replication.config import ElectionConfig
-from antiphon.replication.members import MembersIndex
+from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import AskTerm, NodeId, TermReply
 from antiphon.replication.quorum import majority
 from antiphon.replication.replica_state import LeaderPhase, LogCondition, Role
@@ -36,7 +40,8 @@ class TermInquiry:
         self._index = index
         self._ticks_between = config.election_ticks_min - config.heartbeat_ticks
         self._ticks = 0
-        self._answered: set[NodeId] = set()  # while the promises are forgotten
+        self._answers: dict[NodeId, TermReply] = {}  # while the promises are forgotten
+        self._leaders: set[NodeId] = set()  # that were heard, and not obeyed, in that time
         self._met_leader = not (state.repair.is_forgotten and index is not None)
 
     def tick(self, out: list[Action]) -> None:
@@ -45,12 +50,30 @@ class TermInquiry:
             return
         if self._ticks % self._ticks_between == 0:
             request = self._request()
-            out.extend(Send(peer, request) for peer in self._election.peers())
+            out.extend(Send(peer, request) for peer in self._asked())
         self._ticks += 1
 
     def _request(self) -> AskTerm:
         state = self._state
         return AskTerm(state.shard, state.term, -1 if state.repair.is_forgotten else state.repair.floor)
+
+    def _asked(self) -> list[NodeId]:
+        """Who is asked: everybody who may vote by the log here, or by the best log that is known, and leaders that call."""
+        asked = [*self._election.peers(), *self._members().voting, *sorted(self._leaders)]
+        return [node for node in dict.fromkeys(asked) if node != self._state.node_id]
+
+    def _members(self) -> Members:
+        """Those of the most up-to-date log among the answers and the one here."""
+        end, members = self._state.log.terms.end, self._state.members
+        for answer in self._answers.values():
+            if answer.end is not None and answer.members is not None and answer.end > end:
+                end, members = answer.end, answer.members
+        return members
+
+    def leader_heard(self, sender: NodeId) -> None:
+        """A leader calls, and is not obeyed, as the promises are forgotten."""
+        if self._index is not None:
+            self._leaders.add(sender)
 
     def on_ask_term(self, sender: NodeId, message: AskTerm, out: list[Action]) -> None:
         """Say what is promised here; a leader who can be elected without the damaged replica begins a new term."""
@@ -60,7 +83,10 @@ class TermInquiry:
             return
         if not is_member and self._index is None:
             return
-        state.send_when_durable(sender, TermReply(state.shard, state.term), out)
+        reply = TermReply(state.shard, state.term)
+        if self._index is not None:
+            reply = TermReply(state.shard, state.term, state.log.terms.end, state.members)
+        state.send_when_durable(sender, reply, out)
         leading = state.leading
         progress = None if leading is None else leading.replicator.progress.get(sender)
         if leading is None or progress is None or not is_member or message.floor < state.term:
@@ -74,11 +100,13 @@ class TermInquiry:
         """Another replica's promise."""
         state = self._state
         state.learn_term(message.term, out)
-        if state.repair.is_forgotten and sender in self._election.peers():
-            answered = self._answered
-            answered.add(sender)
-            if all(len(answered.intersection(one)) >= majority(len(one)) for one in state.members.sets):
+        if state.repair.is_forgotten and sender in self._asked():
+            self._answers[sender] = message
+            sets = self._members().sets
+            if all(len(self._answers.keys() & set(one)) >= majority(len(one)) for one in sets):
                 state.repair.terms_known(state.term)
+                self._answers.clear()
+                self._leaders.clear()
 
     def leader_met(self, sender: NodeId, term: int, *, is_new: bool, out: list[Action]) -> None:
         """This replica follows `sender` in `term`; `is_new`: it knew no leader of that term before.

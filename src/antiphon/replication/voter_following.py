@@ -31,6 +31,7 @@ class VoterFollowing:
     def on_append(self, sender: NodeId, message: Append, out: list[Action]) -> None:
         """A leader's Append."""
         if self._state.repair.is_forgotten:
+            self._inquiry.leader_heard(sender)
             return
         if self._follow(sender, message.term, Event.REPLICATE, out):
             self._following.take(message, out)
@@ -39,6 +40,7 @@ class VoterFollowing:
     def on_snapshot_offer(self, sender: NodeId, message: SnapshotOffer, out: list[Action]) -> None:
         """A leader's word that a snapshot follows."""
         if self._state.repair.is_forgotten:
+            self._inquiry.leader_heard(sender)
             return
         self._offered = message
         self._follow(sender, message.term, Event.SNAPSHOT, out)
