@@ -95,6 +95,7 @@ ROOT: dict[str, set[str]] = {
     "system": set(),
     "aio": {"client"},
     "__init__": {"aio", "client", "model", "records"},
+    "__main__": {"cli"},
 }
 EVERYBODYS = {"errors", "invariants", "system"}
 

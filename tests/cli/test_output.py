@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,10 @@ def test_a_file_that_says_the_same_is_not_written_again(
         replace_text(file, "a = 2\n")
     assert file.read_text() == "a = 1\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["node.toml"]
+
+
+def test_the_package_runs_as_the_command() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "antiphon", "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert told.stdout.startswith("Usage: antiphon [OPTIONS]")
