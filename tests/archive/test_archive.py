@@ -26,7 +26,8 @@ from antiphon.archive.job.run import ArchiveReport, ArchiveRun, Runner, addresse
 from antiphon.archive.job.tasks import run_task
 from antiphon.client.blocking import Cluster
 from antiphon.errors import ArchiveError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
-from antiphon.records.decode import Record, to_arrow
+from antiphon.records.arrow import to_arrow
+from antiphon.records.decode import Record
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
 SMALL_BYTES: Final = 1000

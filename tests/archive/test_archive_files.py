@@ -32,8 +32,9 @@ from antiphon.archive.format import (
 from antiphon.archive.writer import FileWriter
 from antiphon.errors import ArchiveError, InvalidRequestError
 from antiphon.model.requests import Row, Version
+from antiphon.records.arrow import to_arrow
 from antiphon.records.builder import build_batch, build_term_start
-from antiphon.records.decode import Record, decode_records, to_arrow
+from antiphon.records.decode import Record, decode_records
 
 TOPIC_ID: Final = bytes(range(16))
 VERSION: Final = Version(0, 0, 0, 0)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import CorruptBatchError
-from antiphon.records.arrow import decode
+from antiphon.records.arrow import decode, to_arrow
 from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES, check_batch, iter_batches
 from antiphon.records.builder import RecordInput, build_batch, build_term_start, seal
-from antiphon.records.decode import decode_records, plain_records, to_arrow
+from antiphon.records.decode import decode_records, plain_records
 
 OPTIONAL_BYTES = st.none() | st.binary(max_size=40) | st.binary(min_size=130, max_size=200)
 RECORD = st.tuples(

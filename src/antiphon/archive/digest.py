@@ -13,13 +13,12 @@ import numpy as np
 from xxhash import xxh3_128
 
 from antiphon.errors import CorruptBatchError
-from antiphon.records.batch import BatchHeader, Buffer, iter_batches
+from antiphon.records.batch import TIMESTAMP_MS_MAX, BatchHeader, Buffer, iter_batches
 from antiphon.records.decode import raw_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000  # what microseconds can hold, as in the columns
 _FIXED: Final = ("offset", "timestamp", "timestampType", "term", "headers")
 _VARIABLE: Final = ("key", "value", "header key", "header value")
 
@@ -72,7 +71,7 @@ class RecordDigest:
         self.rows += rows
         self._numbers("offset", [record.offset for record in records])
         times = np.array([record.timestamp for record in records], np.int64)
-        self._numbers("timestamp", np.clip(times, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX) * 1000)
+        self._numbers("timestamp", np.clip(times, -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX) * 1000)
         self._numbers("timestampType", np.full(rows, int(header.is_log_append_time)))
         self._numbers("term", np.full(rows, header.leader_epoch))
         self._values("key", [record.key for record in records])

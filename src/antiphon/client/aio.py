@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from antiphon import __version__
+from antiphon import system
 from antiphon.client import log_reader
 from antiphon.client.cluster import Cluster, default_servers
 from antiphon.client.handles import Handle
@@ -65,7 +65,7 @@ class AsyncClient:
     def __init__(
         self, servers: str | Iterable[str], *, timeout_s: float = TIMEOUT_S, client_id: str = ""
     ) -> None:
-        self._cluster = Cluster(servers, client_id or f"antiphon-client/{__version__}")
+        self._cluster = Cluster(servers, client_id or f"antiphon-client/{system.installed_version()}")
         self._timeout_s = timeout_s
         self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
         self._tables: dict[str, AsyncTable] = {}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000  # that microseconds can hold
 _NONE: Final = np.empty(0, np.int64)
 _ARROW_BYTES_MAX: Final = 2**31 - 1
 _HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])

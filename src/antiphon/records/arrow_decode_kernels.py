@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from antiphon.records.arrow import TIMESTAMP_MS_MAX
 from antiphon.records.arrow_memory import (
     byte_at,
     copy,
@@ -20,6 +19,7 @@ from antiphon.records.arrow_memory import (
     put_int32,
     put_int64,
 )
+from antiphon.records.batch import TIMESTAMP_MS_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

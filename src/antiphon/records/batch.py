@@ -31,6 +31,7 @@ LENGTH_PREFIX_BYTES: Final = 12  # base_offset and batch_length: what batch_leng
 UNCHECKED_BYTES: Final = 21  # bytes 0-20, which the batch's own CRC does not cover
 MAGIC: Final = 2
 BATCH_BYTES_MAX: Final = 2**31 - 1
+TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000  # that microseconds can hold; columns and digests go no further
 
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08

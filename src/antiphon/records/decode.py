@@ -4,8 +4,7 @@ Clients do this; nodes do not read inside a topic's batches. The record loop is 
 use.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import (
@@ -19,9 +18,6 @@ from antiphon.records.batch import (
     iter_batches,
 )
 from antiphon.records.compression import decompress
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 RECORD_BYTES_MIN = (
     7  # length, attributes, timestamp, offset, key length, value length, header count: a byte each
@@ -143,23 +139,3 @@ def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record]) -> No
             raise CorruptBatchError(
                 f"records {lowest}..{highest} lie outside their batch {header.base_offset}..{header.next_offset - 1}"
             )
-
-
-def to_arrow(
-    batches: Iterable[Buffer],
-    *,
-    start: int,
-    end: int,
-    topic: str,
-    partition: int,
-    include_headers: bool = False,
-) -> "pa.RecordBatch":
-    """Records with start <= offset < end as one Arrow record batch; see `antiphon.records.arrow.to_arrow`.
-
-    This one only loads pyarrow when it is called.
-    """
-    from antiphon.records import arrow
-
-    return arrow.to_arrow(
-        batches, start=start, end=end, topic=topic, partition=partition, include_headers=include_headers
-    )

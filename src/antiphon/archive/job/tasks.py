@@ -20,8 +20,8 @@ from antiphon.archive.writer import GROUP_ROWS, FileWriter
 from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
 from antiphon.errors import ArchiveError, OffsetOutOfRangeError
+from antiphon.records.arrow import to_arrow
 from antiphon.records.batch import iter_batches
-from antiphon.records.decode import to_arrow
 from antiphon.records.split_entries import split_entry_of
 from antiphon.spark.read.fetching import FetchPlan, fetch_range
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.records.arrow import TIMESTAMP_MS_MAX, array_of, constants, decode, int64_view, null_rows, texts
+from antiphon.records.arrow import array_of, constants, decode, int64_view, null_rows, texts
+from antiphon.records.batch import TIMESTAMP_MS_MAX
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
 
 if TYPE_CHECKING:
