@@ -2,9 +2,9 @@
 
     python -m tests.simulation.reach [SEEDS] [--missing PACKAGE]
 
-Runs seeds of all profiles and counts the lines of `node/`, `log/`, `table/`, `kafka/`, `client/` and others that were
-executed in simulated processes. `--missing` lists what was not, by function. Every line is traced: it is ten times as slow
-as a run.
+Runs seeds of all profiles and counts the lines of `node/`, `partition/`, `log/`, `table/`, `kafka/`, `client/` and others
+that were executed in simulated processes. `--missing` lists what was not, by function. Every line is traced: it is several
+times as slow as a run.
 """
 
 import argparse
@@ -20,7 +20,10 @@ from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
 
 ROOT: Final = Path(antiphon.__file__).parent
-PACKAGES: Final = ("node", "log", "table", "kafka", "client", "http", "replication", "coordination")
+PACKAGES: Final = (
+    "node", "partition", "native", "transport", "server", "log", "table", "kafka", "client", "http", "replication",
+    "coordination",
+)  # fmt: skip
 
 
 class Reach:
