@@ -12,7 +12,32 @@ PYTHON = SOURCES + sorted((ROOT / "tests").rglob("*.py")) + sorted((ROOT / "exam
 DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
 
 FILE_LINES_MAX = 600
-FUNCTION_LINES_MAX = 80
+SOURCE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60  # without the docstring
+PARAMETERS_MAX = 8  # of a constructor
+METHODS_MAX = 40  # of a class with those that it inherits
+
+# What is larger, and not straightened yet. Each of these must be the truth: who makes one smaller says so here,
+# and nothing new comes in.
+LONG_SOURCES = {
+    "client/sync.py",
+    "coordination/coordinator.py",
+    "coordination/elections.py",
+    "log/shard_log.py",
+    "simulation/runtime/network.py",
+}
+LONG_FUNCTIONS = {"decode_records", "draw", "node_start", "replay"}
+LONG_CONSTRUCTORS = {"stage.py"}
+LARGE_CLASSES = {
+    "MultiWriterPartition": 73,
+    "MultiWriterReplica": 45,
+    "Node": 47,
+    "Partition": 45,
+    "PartitionBase": 58,
+    "ScriptReplica": 51,
+    "ShardLog": 44,
+    "SingleWriterPartition": 73,
+}
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|for now|simplified")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|home|root|Users)/\w")
@@ -28,12 +53,72 @@ def test_file_is_one_thought(path: Path) -> None:
     assert lines <= FILE_LINES_MAX, f"{lines} lines: split it"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_id)
-def test_functions_fit_a_screen(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _classes() -> dict[str, ast.ClassDef]:
+    found = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))
+    return {node.name: node for node in found if isinstance(node, ast.ClassDef)}
+
+
+def _length(function: Function) -> int:
+    """Lines, without those of the docstring."""
+    first = function.body[0]
+    length = (function.end_lineno or function.lineno) - function.lineno + 1
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        length -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return length
+
+
+def test_sources_are_one_thought() -> None:
+    long = {
+        str(path.relative_to(ROOT / "src" / "antiphon"))
+        for path in SOURCES
+        if path.read_text().count("\n") > SOURCE_LINES_MAX
+    }
+    assert long == LONG_SOURCES
+
+
+def test_functions_fit_a_screen() -> None:
+    long = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, Function) and _length(node) > FUNCTION_LINES_MAX:
+                long.add(node.name)
+    assert long == LONG_FUNCTIONS
+
+
+def test_constructors_take_few_parameters() -> None:
+    long = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, Function) and node.name == "__init__":
+                taken = node.args
+                if len(taken.posonlyargs) + len(taken.args) + len(taken.kwonlyargs) - 1 > PARAMETERS_MAX:
+                    long.add(path.name)
+    assert long == LONG_CONSTRUCTORS
+
+
+def test_classes_are_small_with_what_they_inherit() -> None:
+    classes = _classes()
+
+    def methods(name: str) -> set[str]:
+        node = classes.get(name)
+        if node is None:
+            return set()
+        found = {made.name for made in node.body if isinstance(made, Function)}
+        for base in node.bases:
+            named = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(named, ast.Name):
+                found |= methods(named.id)
+        return found
+
+    counts = {name: len(methods(name)) for name in classes}
+    assert {name: count for name, count in counts.items() if count > METHODS_MAX} == LARGE_CLASSES
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=_id)

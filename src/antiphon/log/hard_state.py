@@ -15,7 +15,7 @@ here; absent if there is none).
 import functools
 import os
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.invariants import invariant
 from antiphon.log.disk import Disk, read_whole, replace_file
@@ -36,31 +36,32 @@ _LED: Final = struct.Struct(">q")
 _HINT: Final = struct.Struct(">qq")
 
 
+class Found(NamedTuple):
+    """What the files say.
+
+    `led_term`: 0, or the last term whose unsettled entries this replica acknowledged as leader. `readable`: False where the
+    file of the promise is there and does not say what was promised.
+    """
+
+    term: int
+    voted_for: int | None
+    high_watermark: int
+    led_term: int
+    readable: bool
+
+
 class HardState:
     """Term and vote of one replica. `term` and `voted_for` have the last staged values, durable when their operation is
     done.
     """
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        queue: OpQueue,
-        term: int,
-        voted_for: int | None,
-        high_watermark: int,
-        led_term: int = 0,
-        *,
-        readable: bool = True,
-        held: Held | None = None,
+        self, disk: Disk, directory: str, queue: OpQueue, found: Found, held: Held | None = None
     ) -> None:
-        self.term = term
-        self.voted_for = voted_for
-        self.high_watermark = high_watermark
-        self.led_term = (
-            led_term  # 0, or the last term whose unsettled entries this replica acknowledged as leader
-        )
-        self.readable = readable  # or the file is there, and does not say what was promised
+        self.term, self.voted_for = found.term, found.voted_for
+        self.high_watermark = found.high_watermark
+        self.led_term = found.led_term
+        self.readable = found.readable
         self._held = held or Held()
         self._disk = disk
         self._directory = directory
@@ -88,7 +89,7 @@ class HardState:
             high_watermark, led_term = _HINT.unpack(hint)
         led_term = max(led_term, _read_led_term(disk, directory))
         vote = None if voted_for < 0 else voted_for
-        return cls(disk, directory, queue, term, vote, high_watermark, led_term, readable=readable, held=held)
+        return cls(disk, directory, queue, Found(term, vote, high_watermark, led_term, readable), held)
 
     def forget(self, floor: int) -> None:
         """The promise in the file is lost: the term is at least `floor`, a term that is in the log, and the vote is
