@@ -7,7 +7,7 @@ TYPES := $(VENV)/types.txt
 # How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 3
 
-.PHONY: help setup demo test check lint fix bench simulate simulate-plants prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench simulate campaign simulate-plants prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 
 simulate: setup ## 2,000 seeds of whole simulated nodes (half an hour or more): make simulate ARGS="--seeds 200"
 	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)
+
+campaign: setup ## 5,000 fresh seeds of whole nodes, going on after a failure (an hour): make campaign ARGS="300000 5000"
+	$(BIN)/python -m tests.simulation.campaign $(ARGS)
 
 simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
