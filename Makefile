@@ -46,10 +46,10 @@ fix: setup ## format and mend what the linter can mend
 bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 	$(BIN)/antiphon bench $(ARGS)
 
-simulate: setup ## 2,000 seeds of whole simulated nodes (half an hour or more): make simulate ARGS="--seeds 200"
+simulate: setup ## 2,000 seeds of whole simulated nodes (20 minutes or more): make simulate ARGS="--seeds 200"
 	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)
 
-campaign: setup ## 5,000 fresh seeds of whole nodes, going on after a failure (an hour): make campaign ARGS="300000 5000"
+campaign: setup ## 5,000 fresh seeds of whole nodes, going on after a failure (45 minutes or more): make campaign ARGS="300000 5000"
 	$(BIN)/python -m tests.simulation.campaign $(ARGS)
 
 simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it

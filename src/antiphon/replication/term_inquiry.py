@@ -83,10 +83,8 @@ class TermInquiry:
             return
         if not is_member and self._index is None:
             return
-        reply = TermReply(state.shard, state.term)
-        if self._index is not None:
-            reply = TermReply(state.shard, state.term, state.log.terms.end, state.members)
-        state.send_when_durable(sender, reply, out)
+        told = () if self._index is None else (state.log.terms.end, state.members)
+        state.send_when_durable(sender, TermReply(state.shard, state.term, *told), out)
         leading = state.leading
         progress = None if leading is None else leading.replicator.progress.get(sender)
         if leading is None or progress is None or not is_member or message.floor < state.term:
