@@ -15,6 +15,7 @@ from antiphon.node.config import (
     save_config,
     split_address,
 )
+from antiphon.security.settings import Tls
 
 
 def config(count: int = 3) -> NodeConfig:
@@ -26,6 +27,8 @@ def config(count: int = 3) -> NodeConfig:
 def test_a_config_survives_the_file(tmp_path: Path) -> None:
     written = config()
     written.ports = Ports(0, 9, -1, 0)
+    written.security.tls = Tls("n.crt", "n.key", 'a"b.crt', "required")
+    written.security.super_users = ["User:a", 'User:"b"']
     save_config(written, tmp_path)
     written.dir = tmp_path.resolve()
     assert load_config(tmp_path) == written
@@ -56,6 +59,11 @@ def test_the_voters_are_an_odd_number_of_the_first(count: int, voters: int) -> N
         ('cluster_id="a"\nnode_id=0\ncolour="red"\nnodes=[{id=0, native="x:1"}]', "colour"),
         ('cluster_id="a"\nnode_id=0\nflush="never"\nnodes=[{id=0, native="x:1"}]', "flush"),
         ('cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x:1"}]\n[timings]\ntick=200', "tick"),
+        ('cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x:1"}]\n[security.tls]\nkey="k"', "certificate"),
+        (
+            'cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x:1"}]\n[security]\nsuper_users=["a"]',
+            "principal",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_reason(tmp_path: Path, text: str, says: str) -> None:

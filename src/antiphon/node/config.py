@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
+from antiphon.security.settings import Security, check_security
 
 CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
@@ -96,6 +97,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ports: Ports = msgspec.field(default_factory=Ports)
     timings: Timings = msgspec.field(default_factory=Timings)
     limits: Limits = msgspec.field(default_factory=Limits)
+    security: Security = msgspec.field(default_factory=Security)
 
     @property
     def host_told(self) -> str:
@@ -141,6 +143,7 @@ def check_config(config: NodeConfig) -> NodeConfig:
         raise InvalidRequestError(
             f"log_level must be one of {', '.join(LOG_LEVELS)}, not {config.log_level!r}"
         )
+    check_security(config.security)
     timings = config.timings
     if not timings.tick * 4 <= timings.election_min < timings.election_max:
         raise InvalidRequestError("timings: 4 x tick <= election_min < election_max must hold")
@@ -188,11 +191,9 @@ def save_config(config: NodeConfig, directory: Path) -> None:
     plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
     plain.pop("dir")
     plain.pop("bootstrap")
-    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict | list)]
-    for key, value in plain.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{name} = {_toml(inner)}" for name, inner in value.items())]
-    for member in plain["nodes"]:
+    members = plain.pop("nodes")
+    lines = _section("", plain)
+    for member in members:
         lines += ["", "[[nodes]]", *(f"{name} = {_toml(inner)}" for name, inner in member.items())]
     replace_text(directory / CONFIG_FILE, "\n".join(lines) + "\n")
 
@@ -215,10 +216,22 @@ def replace_text(file: Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(file)) from error
 
 
-def _toml(value: bool | int | str) -> str:
+def _section(name: str, plain: dict[str, Any]) -> list[str]:
+    """The lines of one table of TOML, those of the tables in it after them."""
+    lines = ["", f"[{name}]"] if name else []
+    lines += [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict)]
+    for key, value in plain.items():
+        if isinstance(value, dict):
+            lines += _section(f"{name}.{key}" if name else key, value)
+    return lines
+
+
+def _toml(value: bool | int | str | list[str]) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(one) for one in value)}]"
     # JSON's escapes are TOML's, for the strings that occur here; DEL is the one that JSON leaves bare.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
