@@ -24,7 +24,6 @@ LONG_SOURCES = {
     "coordination/coordinator.py",
     "coordination/elections.py",
     "log/shard_log.py",
-    "simulation/runtime/network.py",
 }
 LONG_FUNCTIONS = {"decode_records", "draw", "node_start", "replay"}
 LONG_CONSTRUCTORS = {"stage.py"}

@@ -13,8 +13,9 @@ import pytest
 from antiphon import system
 from antiphon.simulation.runtime.escapes import EscapeError, no_escapes
 from antiphon.simulation.runtime.loop import StalledError, VirtualLoop
-from antiphon.simulation.runtime.network import SILENCE_S, Network, Transport
+from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
+from antiphon.simulation.runtime.transport import SILENCE_S, Transport
 
 
 class World:
@@ -273,11 +274,11 @@ def test_the_kernel_of_a_killed_process_ends_its_connections() -> None:
 def test_a_machine_without_power_says_nothing() -> None:
     world = World()
     mine, _ = connected(world)
-    world.network.down.add("b")
+    world.network.medium.down.add("b")
     world.b.kill(silently=True)
     world.wait(5)
     assert mine.gone == []
-    world.network.down.discard("b")
+    world.network.medium.down.discard("b")
     world.a.call(
         mine.transport.write, b"hello?"
     )  # the machine is up again and knows nothing of the connection

@@ -14,15 +14,15 @@ from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.machine import NATIVE_PORT, Machine
 from antiphon.simulation.cluster.watch import Watch
 from antiphon.simulation.rocks_on_disk import RealFiles
-from antiphon.simulation.runtime.loop import VirtualLoop
+from antiphon.simulation.runtime.loop import HostedProcess, VirtualLoop
 from antiphon.simulation.runtime.network import Network
+from antiphon.simulation.runtime.pipe import End
 from antiphon.simulation.runtime.process import Process
 from antiphon.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.operator import Operator
     from antiphon.simulation.cluster.options import ClusterOptions
-    from antiphon.simulation.runtime.network import Transport
 
 KEPT_EVENTS: Final = 10_000
 HASH_BYTES: Final = 1 << 16
@@ -40,7 +40,7 @@ class SimulatedCluster:
         self.loop.thread_lag_s = options.thread_lag_us / 1e6
         low, high = options.delay_us
         self.network = Network(self.loop, self.stream("network"), (low / 1e6, high / 1e6))
-        self.network.observe = self._observe
+        self.network.medium.observe = self._observe
         self._hash = blake2b(digest_size=16)
         self._hashed = bytearray()
         self.told: deque[Event] = deque(maxlen=KEPT_EVENTS)
@@ -86,9 +86,9 @@ class SimulatedCluster:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self.told.append((self.loop.now, kind, facts))
 
-    def _observe(self, what: str, transport: "Transport", data: bytes) -> None:
+    def _observe(self, what: str, end: End, data: bytes) -> None:
         if what == "read":
-            self._note(f"{self.loop.now!r} {transport.number}".encode() + data)
+            self._note(f"{self.loop.now!r} {end.number}".encode() + data)
 
     def _note(self, data: bytes) -> None:
         self._hashed += data
@@ -102,7 +102,7 @@ class SimulatedCluster:
         self._hashed.clear()
         return self._hash.hexdigest()
 
-    def _after_step(self, process: Process | None) -> None:
+    def _after_step(self, process: HostedProcess | None) -> None:
         if self.loop.failures:
             self._judge_failures()
         if process is None:

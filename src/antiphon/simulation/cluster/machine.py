@@ -116,7 +116,7 @@ class Machine:
             wall_skew_s=draw.uniform(-1.0, 1.0),
         )
         process.on_disk_crash = self.power_off
-        cluster.network.down.discard(self.host)
+        cluster.network.medium.down.discard(self.host)
         cluster.tell("start", self.node_id)
         process.run(self._serve(process))
 
@@ -160,7 +160,7 @@ class Machine:
         """The machine loses power: what was not synced is gone, or torn, and nobody is told."""
         if self.process is not None and self.process.alive:
             self.cluster.tell("power-off", self.node_id)
-            self.cluster.network.down.add(self.host)
+            self.cluster.network.medium.down.add(self.host)
             self.process.kill(silently=True)
             self.disk = self.disk.crash()
             self._arm()

@@ -18,20 +18,63 @@ from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
+from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from antiphon.invariants import invariant, unreachable
 from antiphon.log.simulated_disk import SimulatedCrash
 
-if TYPE_CHECKING:
-    from antiphon.simulation.runtime.network import Network
-    from antiphon.simulation.runtime.process import Process
-
 EXECUTOR_S: Final = (0.0001, 0.004)  # how long work in another thread may take to come back
 STEPS_PER_INSTANT_MAX: Final = 50_000  # more without time going on: something runs in a circle
 
-current_process: ContextVar["Process | None"] = ContextVar("simulated_process", default=None)
+
+class HostedProcess(Protocol):
+    """What the loop asks of a process whose code it runs."""
+
+    name: str
+    host: str
+    rate: float
+    on_disk_crash: Callable[[], None] | None
+
+    @property
+    def state(self) -> Enum | None:
+        """None while it simply runs."""
+
+    @property
+    def alive(self) -> bool:
+        """Was it not killed?"""
+
+    def local_s(self, world_s: float) -> float:
+        """The world's time on this process's monotonic clock."""
+
+    def world_s(self, local_s: float) -> float:
+        """The other way round."""
+
+    def put_aside(self, handle: "Handle") -> None:
+        """The loop came to a handle while the process is paused."""
+
+    def began(self, task: asyncio.Task[Any]) -> None:
+        """A task of this process was made."""
+
+    def kill(self, *, silently: bool = False) -> None:
+        """End it."""
+
+    def dispose(self) -> None:
+        """The run is over."""
+
+
+class Connector(Protocol):
+    """What the loop asks of the network, in the name of the process that calls."""
+
+    def listen(self, factory: Callable[[], Any], port: int | None) -> Any:
+        """Accept connections."""
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
+        """Connect to a listener."""
+
+
+current_process: ContextVar[HostedProcess | None] = ContextVar("simulated_process", default=None)
 
 
 class StalledError(Exception):
@@ -51,7 +94,7 @@ class Handle:
         self.is_cancelled = False
         self._when = when
         self.context = copy_context() if context is None else context
-        self.process: Process | None = self.context.get(current_process)
+        self.process: HostedProcess | None = self.context.get(current_process)
 
     def cancel(self) -> None:
         """It will not be called."""
@@ -82,8 +125,8 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
     """See the module's text."""
 
     def __init__(self, rng: Random) -> None:
-        self.network: Network
-        self.on_step: Callable[[Process | None], None] | None = None
+        self.network: Connector
+        self.on_step: Callable[[HostedProcess | None], None] | None = None
         self.steps = 0
         self.now = 1000.0  # seconds of the world's own clock
         self.failures: list[dict[str, Any]] = []  # what reached the exception handler
@@ -93,7 +136,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         self._timers: list[tuple[float, int, Handle]] = []
         self._order = 0
         self._looked_s = 0.0
-        self.processes: list[Process] = []  # all that ever ran here
+        self.processes: list[HostedProcess] = []  # all that ever ran here
         self._closed = False
         self._running = False
 

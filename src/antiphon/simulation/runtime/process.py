@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon import system
 from antiphon.log.simulated_disk import SimulatedCrash
@@ -17,8 +17,6 @@ from antiphon.simulation.runtime.loop import Handle, VirtualLoop, current_proces
 
 if TYPE_CHECKING:
     import asyncio
-
-    from antiphon.simulation.runtime.network import Transport
 
 UNWINDINGS_MAX = 20
 EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
@@ -30,6 +28,13 @@ class State(Enum):
 
     PAUSED = "paused"
     DEAD = "dead"
+
+
+class Connection(Protocol):
+    """What a process has open, as long as it lives."""
+
+    def process_died(self, *, silently: bool) -> None:
+        """The process is gone; its kernel ends the connection, or the whole machine is gone."""
 
 
 class Process:
@@ -53,7 +58,7 @@ class Process:
         self.on_disk_crash: Callable[[], None] | None = (
             None  # the machine lost power in the middle of a call to its disk
         )
-        self.transports: dict[Transport, None] = {}
+        self.connections: dict[Connection, None] = {}
         self.loop = loop
         self._began_s = loop.now
         self._wall_skew_ns = int(wall_skew_s * 1e9)
@@ -142,9 +147,9 @@ class Process:
         for task in self._tasks:
             setattr(task, "_log_destroy_pending", False)  # noqa: B010 - asyncio has no public name for it
         self._ended_tasks = list(self._tasks)  # kept: to collect them would run their `finally` blocks
-        for transport in list(self.transports):
-            transport.process_died(silently=silently)
-        self.transports.clear()
+        for connection in list(self.connections):
+            connection.process_died(silently=silently)
+        self.connections.clear()
 
     def dispose(self) -> None:
         """The run is over: unwind what is suspended here, now, or Python does so when it collects memory, and complains."""
@@ -161,3 +166,11 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<process {self.name} {'' if self.state is None else self.state.value}>"
+
+
+def calling_process() -> Process:
+    """The process whose code runs now. Raises RuntimeError where none does."""
+    process = current_process.get()
+    if not isinstance(process, Process):
+        raise RuntimeError("this is for code that runs in a process")
+    return process

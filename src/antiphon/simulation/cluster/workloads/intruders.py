@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon import system
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError, TopicExistsError
-from antiphon.invariants import invariant
 from antiphon.kafka.api import PRODUCE
 from antiphon.model.internal import CLUSTER_LOG, GROUPS_TABLE, JOBS_TABLE, KINDS, NODES_ONLY, STAGED_TOPIC
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
@@ -37,7 +36,7 @@ from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.machine import KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
-from antiphon.simulation.runtime.loop import current_process
+from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -64,9 +63,7 @@ class IntruderWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`: the internal tables and topics are there."""
-        process = current_process.get()
-        invariant(process is not None, "a set-up runs in a process")
-        kafka = self._kafka(process)  # type: ignore[arg-type]  # seen just now
+        kafka = self._kafka(calling_process())
         while await kafka.coordinator(SOME_GROUP) is None:
             await kafka.back_off()
         kafka.close()

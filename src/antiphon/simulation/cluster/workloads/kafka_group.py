@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from antiphon.invariants import invariant
 from antiphon.kafka.groups.offsets import Committed, shard_of_group
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round
 from antiphon.simulation.cluster.workloads.kafka_member import GROUP, Membership
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
-from antiphon.simulation.runtime.loop import current_process
+from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -38,15 +37,13 @@ class GroupWorkload(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "group") -> None:
         super().__init__(cluster, name)
-        self.outcomes = {"joined": 0, "committed": 0, "commit_refused": 0, "commit_unknown": 0}
         self.history = History()
+        self.outcomes = self.history.outcomes
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`: the table of groups is made when somebody looks for a coordinator."""
         await super().set_up(db)
-        process = current_process.get()
-        invariant(process is not None, "a set-up runs in a process")
-        client = self.client(process)  # type: ignore[arg-type]  # seen just now
+        client = self.client(calling_process())
         while await client.coordinator(GROUP) is None:
             await client.back_off()
         client.close()
@@ -58,15 +55,11 @@ class GroupWorkload(KafkaWorkload):
 
     async def _come_and_go(self, process: "Process") -> None:
         while not self.stopped:
-            member = Membership(self, process, self.client(process))
+            member = Membership(self, self.history, process, self.client(process))
             await member.live()
             await self.sleep(process, AWAY_S)
-        last = Membership(self, process, self.client(process))
+        last = Membership(self, self.history, process, self.client(process))
         await last.look()
-
-    def end_of(self, partition: int) -> int:
-        """Up to where a partition can be consumed now."""
-        return self.cluster.watch.truth(self.shard_ids[partition]).end
 
     def check(self) -> None:
         """See `Workload`."""

@@ -30,6 +30,9 @@ class Found:
 class History:
     """What members asked for and were told."""
 
+    outcomes: dict[str, int] = field(
+        default_factory=lambda: {"joined": 0, "committed": 0, "commit_refused": 0, "commit_unknown": 0}
+    )
     commits: dict[str, Commit] = field(default_factory=dict)  # by its text
     acknowledged: dict[int, list[str]] = field(default_factory=dict)  # by partition, in order of time
     found: list[Found] = field(default_factory=list)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, Round
-from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC
+from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, History, Round
+from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
-    from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
     from antiphon.simulation.runtime.process import Process
 
 GROUP: Final = "listeners"
@@ -42,8 +41,11 @@ UNUSUAL: Final = frozenset({
 class Membership:
     """See the module's text."""
 
-    def __init__(self, workload: "GroupWorkload", process: "Process", client: KafkaClient) -> None:
+    def __init__(
+        self, workload: KafkaWorkload, history: History, process: "Process", client: KafkaClient
+    ) -> None:
         self._workload = workload
+        self._history = history
         self._process = process
         self._client = client
         self._draw = client.random
@@ -131,18 +133,18 @@ class Membership:
             return False
         self._member_id, self._round = found.member_id, (found.generation_id, found.leader)
         self._was.append((self._member_id, self._round))
-        self._workload.outcomes["joined"] += 1
+        self._history.outcomes["joined"] += 1
         self._workload.cluster.tell("joined", self._process.name, *self._round)
         if found.leader == found.member_id:
             members = [member.member_id for member in found.members]
             partitions = tuple(self._workload.shard_ids)
-            self._workload.history.meant[self._round] = {
+            self._history.meant[self._round] = {
                 member: partitions[at :: len(members)] for at, member in enumerate(members)
             }
         return True
 
     async def _sync(self) -> bool:
-        meant = self._workload.history.meant
+        meant = self._history.meant
         leads = self._round[1] == self._member_id
         request = m.SyncGroupRequest(
             group_id=GROUP,
@@ -167,7 +169,7 @@ class Membership:
             f"{self._member_id} is to own {owned} in {self._round}; its leader meant {meant.get(self._round)}",
         )
         for partition in owned:
-            owner = self._workload.history.owners.setdefault((self._round, partition), self._member_id)
+            owner = self._history.owners.setdefault((self._round, partition), self._member_id)
             require(
                 owner == self._member_id,
                 "one-owner",
@@ -234,7 +236,7 @@ class Membership:
         await self._commit(partition, self._positions.get(partition, 0), *self._late.choice(self._was))
 
     async def _commit(self, partition: int, offset: int, member_id: str, who: Round) -> bool:
-        history = self._workload.history
+        history = self._history
         text = f"{who[0]} {who[1]} {len(history.commits)}"
         asked = history.commits[text] = Commit(partition, offset, who)
         one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
@@ -244,7 +246,7 @@ class Membership:
             member_id=member_id,
             topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
         )
-        self._workload.outcomes["commit_unknown"] += 1
+        self._history.outcomes["commit_unknown"] += 1
         found = await self._ask(OFFSET_COMMIT, request)
         error = found.topics[0].partitions[0].error_code
         self._workload.cluster.tell("commit", self._process.name, partition, offset, text, error)
@@ -254,12 +256,12 @@ class Membership:
         elif error in REFUSED:
             asked.outcome = "refused"
         if asked.outcome != "unknown":
-            self._workload.outcomes["commit_unknown"] -= 1
-            self._workload.outcomes["committed" if not error else "commit_refused"] += 1
+            self._history.outcomes["commit_unknown"] -= 1
+            self._history.outcomes["committed" if not error else "commit_refused"] += 1
         return who != self._round or not self._troubled("commit", error)
 
     async def _fetch_offsets(self, partitions: tuple[int, ...]) -> bool:
-        history = self._workload.history
+        history = self._history
         known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
         topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
         many = self._versions[OFFSET_FETCH] >= MANY_GROUPS

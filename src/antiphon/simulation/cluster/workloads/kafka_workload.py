@@ -46,6 +46,10 @@ class KafkaWorkload(Workload):
         bootstrap = [(machine.host, KAFKA_PORT) for machine in self.cluster.machines]
         return KafkaClient(bootstrap, process.random, process.name)
 
+    def end_of(self, partition: int) -> int:
+        """Up to where a partition can be consumed now."""
+        return self.cluster.watch.truth(self.shard_ids[partition]).end
+
     async def sleep(self, process: "Process", longest_s: float) -> None:
         """Do nothing for a while."""
         await asyncio.sleep(process.random.uniform(0.0, longest_s))
