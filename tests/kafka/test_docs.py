@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 from antiphon.kafka.apis import APIS
-from antiphon.kafka.connection import REQUEST_BYTES_MAX, REQUESTS_MAX
+from antiphon.kafka.connection import REQUESTS_MAX
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG
 from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
+from antiphon.node.config import Limits
 from antiphon.tools.diagrams import kafka_apis
 
 PAGE_PATH = Path(__file__).parent.parent.parent / "docs" / "kafka.md"
@@ -23,7 +24,7 @@ def test_the_table_of_apis_is_made_from_the_rows() -> None:
 
 
 def test_the_figures_are_those_in_the_code() -> None:
-    assert f"{REQUESTS_MAX} requests or {REQUEST_BYTES_MAX >> 20} MiB" in PAGE
+    assert f"{REQUESTS_MAX} requests or {Limits().connection_memory >> 20} MiB" in PAGE
     assert f"up to {FRAME_BYTES_MAX >> 20} MiB" in PAGE
     assert DEFAULT_GROUP_CONFIG.initial_delay_ms == 500
     assert "waits half a second" in PAGE

@@ -1,11 +1,13 @@
 """One client's connection: frames in, responses out in the order of their requests.
 
-Bytes are read straight into a buffer of ours: small frames are cut out of a shared 64 KiB one, a frame that does not fit
-gets its own buffer that the socket fills, so the bytes of a large Produce request are copied nowhere on their way in.
+All connections of a listener read into one buffer, from which small frames are cut out. A frame that does not fit gets a
+buffer of its own, which the socket fills. It grows as bytes arrive, so that a length that is only announced costs nothing,
+and the bytes of a large Produce request are copied nowhere on their way in.
 
 A client may send many requests before it reads an answer. They are worked on side by side, but each answer waits for those
-before it, as Kafka's clients expect. The number of requests and bytes under way is bounded: over the bound, or while the
-client does not read its answers, the connection stops reading.
+before it, as Kafka's clients expect. What a connection holds (requests that arrive or are under way, answers that are not
+read) is counted in its account (`gateway.budget`). Without room there, or while the client does not read its answers, the
+connection stops reading.
 """
 
 import asyncio
@@ -14,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import ProtocolViolationError
+from antiphon.gateway.budget import Account, Patience
 from antiphon.kafka.framing import LENGTH_BYTES, frame_size
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
@@ -23,12 +27,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RECEIVE_BYTES: Final = 64 * 1024
+RECEIVE_FULL_BYTES: Final = 4 * 1024  # at a time, without room in the account
+LARGE_BYTES: Final = (
+    RECEIVE_BYTES // 4
+)  # a frame that has not arrived whole and is larger gets its own buffer
 REQUESTS_MAX: Final = 128
-REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024  # or one request, where that one is larger
+REQUEST_COSTS_BYTES: Final = 2048  # what a request keeps beside its bytes, about
+TURN_S: Final = 0.005  # how long one connection may go on with what it has received
+LOOK_EVERY: Final = 8  # requests, between two looks at the clock
+_ZEROS: Final = memoryview(bytes(1024 * 1024))
+
+
+class Inbox:
+    """Where the connections of one listener read. `get_buffer` and `buffer_updated` follow each other without a break."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(2 * RECEIVE_BYTES))
 
 
 class Answer:
-    """The place of one response in the order of a connection's responses."""
+    """The place of one response in the order of a connection's responses. `size_bytes`: what is counted for it."""
 
     __slots__ = ("buffers", "connection", "ready", "size_bytes")
 
@@ -37,12 +55,30 @@ class Answer:
         self.size_bytes = size_bytes
         self.ready = False
         self.buffers: Sequence[Buffer] = ()
+        connection.account.add(size_bytes)
+
+    def reserve(self, more_bytes: int) -> None:
+        """Count what is about to be read for this answer; until it is sent."""
+        self.size_bytes += more_bytes
+        self.connection.account.add(more_bytes)
 
     def send(self, *buffers: Buffer) -> None:
         """The response is these buffers; none at all for a request that has no response."""
         self.ready = True
         self.buffers = buffers
+        self.reserve(sum(map(len, buffers)) - self.size_bytes)
         self.connection.answered()
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes may be read for this answer now; 0 or less: none.
+
+        The answer that all others of its connection wait for goes by what is free, whatever those others hold.
+        """
+        account = self.connection.account
+        if account.room_bytes <= 0 and self.connection.sends_next(self):
+            return account.free_bytes // 2
+        return account.room_bytes
 
 
 class Dispatcher(Protocol):
@@ -66,22 +102,27 @@ class Dispatcher(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Protocol of one accepted socket. `client_host` is for logs and group descriptions, `refused_sequences` for Produce."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, account: Account, inbox: Inbox) -> None:
         self._dispatcher = dispatcher
         self._transport: asyncio.Transport | None = None
-        self._shared = memoryview(bytearray(RECEIVE_BYTES))
-        self._start = 0  # of what is not yet cut into frames, in _shared
-        self._end = 0
-        self._large: memoryview | None = None  # a frame (without length) that does not fit into _shared
+        self.account = account
+        self._inbox = inbox
+        self._rest: Buffer = b""  # received, and not cut into frames yet
+        self._large = bytearray()  # as much of a frame without its length as there is room for; empty: none
+        self._large_size = 0
         self._large_filled = 0
         self._answers: deque[Answer] = deque()
-        self._pending_bytes = 0
+        self._want_room: list[asyncio.Future[None]] = []
         self._reading = True
         self._writable = True
         self._tasks: set[asyncio.Task[None]] = set()
         self.client_host = ""
-        self._requests = 0
+        self.requests = 0  # that came since the beginning
         self.refused_sequences = RefusedSequences()
+        self.received_bytes = 0
+        self._sent_bytes = 0
+        self._sending = Patience()
+        self._receiving = Patience()
 
     # -- what the transport calls ---------------------------------------------------------------------------------
 
@@ -97,25 +138,35 @@ class Connection(asyncio.BufferedProtocol):
         """The client went away: stop working for it. Appends that were begun go on; only their answer is dropped."""
         self._transport = None
         self._answers.clear()
+        self._rest, self._large = b"", bytearray()
+        self.account.close()
         for task in self._tasks:
             task.cancel()
         self._dispatcher.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Where the next bytes go."""
-        if self._large is not None:
-            return self._large[self._large_filled :]
-        return self._shared[self._end :]
+        if self._large:
+            if self._large_filled == len(self._large):
+                self._grow()
+            return memoryview(self._large)[self._large_filled :]
+        view, kept = self._inbox.view, len(self._rest)
+        view[:kept] = self._rest
+        return view[kept : kept + (RECEIVE_BYTES if self.account.has_room else RECEIVE_FULL_BYTES)]
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` arrived."""
-        if self._large is None:
-            self._end += nbytes
-        else:
+        self.received_bytes += nbytes
+        if self._large:
             self._large_filled += nbytes
-            if self._large_filled < len(self._large):
+            if self._large_filled < self._large_size:
+                self._set_reading(self._may_read())
                 return
-        self._work()
+            self._work()
+            return
+        kept, self._rest = len(self._rest), b""
+        self.account.add(-kept)
+        self._work(self._inbox.view[: kept + nbytes])
 
     def eof_received(self) -> bool:
         """The client will send no more; the transport closes."""
@@ -128,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._writable = True
+        self._count_outgoing()
         self._work()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -139,13 +191,35 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """No request is under way."""
-        return not self._answers
+        """No request is under way, and every answer is read."""
+        return not self._answers and not self.account.outgoing_bytes
 
-    def requests_since_check(self) -> int:
-        """How many requests came since this was called last."""
-        count, self._requests = self._requests, 0
-        return count
+    def is_slow(self, now_s: float) -> bool:
+        """Has the client not sent the rest of a request, or not read its answers, for too long? Called about each second."""
+        self._count_outgoing()
+        if self._want_room:
+            self._work()
+        waiting = self.account.outgoing_bytes
+        if not waiting:
+            self._sending.rest()
+        elif self._sending.is_over(now_s, self._sent_bytes - waiting):
+            return True
+        if not self._reading or not (self._large or self._rest):
+            self._receiving.rest()
+            return False
+        return self._receiving.is_over(now_s, self.received_bytes)
+
+    def sends_next(self, answer: Answer) -> bool:
+        """Is this the next answer to be sent, and have those before it been read?"""
+        self._count_outgoing()
+        return not self.account.outgoing_bytes and bool(self._answers) and self._answers[0] is answer
+
+    async def wait_for_room(self, timeout_s: float) -> None:
+        """Return when there may be more room in the account, or after `timeout_s`."""
+        woken = asyncio.get_running_loop().create_future()
+        self._want_room.append(woken)
+        self.account.wait(self._work)
+        await asyncio.wait([woken], timeout=timeout_s)
 
     def close(self) -> None:
         """Close after what was written so far."""
@@ -171,26 +245,99 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _work(self) -> None:
+    def _work(self, arrived: Buffer = b"") -> None:
         """Cut frames and dispatch them, as far as the bounds allow; read on, or stop reading."""
+        if self.is_closed:
+            return
+        if self._want_room:
+            for woken in self._want_room:
+                if not woken.done():
+                    woken.set_result(None)
+            self._want_room.clear()
         try:
-            while self._has_room():
-                frame = self._next_frame()
-                if frame is None:
-                    break
+            if self._large and self._large_filled == self._large_size and self._may_start():
+                frame, self._large = memoryview(self._large), bytearray()
+                self.account.half = False
+                self.account.add(-len(frame))
                 self._handle(frame)
+            if self._rest and not self._large:
+                arrived, self._rest = self._rest, b""
+                self.account.add(-len(arrived))
+            if arrived:
+                self._cut(memoryview(arrived))
         except ProtocolViolationError as error:
             self.fail(error.message)
             return
-        self._set_reading(self._has_room())
+        self._set_reading(self._may_read())
+
+    def _cut(self, data: memoryview) -> None:
+        """Dispatch the frames in `data`; keep what is left."""
+        at, end = 0, len(data)
+        began_s, count = system.monotonic_s(), 0
+        while end - at >= LENGTH_BYTES and self._has_room():
+            size = frame_size(data, at)
+            first = at + LENGTH_BYTES
+            if end - first < size:
+                if LENGTH_BYTES + size > LARGE_BYTES:
+                    self._begin_large(size, data[first:end])
+                    return
+                break
+            at = first + size
+            self._handle(memoryview(bytes(data[first:at])))
+            count += 1
+            if count % LOOK_EVERY == 0 and system.monotonic_s() - began_s > TURN_S:
+                asyncio.get_running_loop().call_soon(self._work)  # others first
+                break
+        if at < end:
+            self._rest = bytes(data[at:end])
+            self.account.add(end - at)
+
+    def _begin_large(self, size: int, arrived: memoryview) -> None:
+        """The rest of this frame is read into a buffer of its own."""
+        self._large = bytearray(arrived) or bytearray(1)
+        self._large_size = size
+        self._large_filled = len(arrived)
+        self.account.half = True
+        self.account.add(len(self._large))
+
+    def _grow(self) -> None:
+        """Make room for twice as much of the large frame as there is."""
+        missing = self._large_size - self._large_filled
+        more = min(missing, max(RECEIVE_BYTES, self._large_filled))
+        self.account.add(more)
+        try:
+            while more > 0:
+                step = min(more, len(_ZEROS))
+                self._large += _ZEROS[:step]
+                more -= step
+        except BufferError:  # somebody still looks at it
+            grown = bytearray(len(self._large) + more)
+            grown[: self._large_filled] = self._large[: self._large_filled]
+            self._large = grown
+
+    def _may_start(self) -> bool:
+        """May a request that is here be started? One that holds no others up needs no room."""
+        return self._writable and not self.is_closed and len(self._answers) < REQUESTS_MAX
 
     def _has_room(self) -> bool:
-        return (
-            self._writable
-            and not self.is_closed
-            and len(self._answers) < REQUESTS_MAX
-            and self._pending_bytes < REQUEST_BYTES_MAX
-        )
+        """May it, and may more be read?"""
+        return self._may_start() and (self._account_has_room() or self.is_idle)
+
+    def _account_has_room(self) -> bool:
+        has_room = self.account.has_room
+        if not has_room:
+            self._count_outgoing()
+            has_room = self.account.has_room
+        if not has_room:
+            self.account.wait(self._work)
+        return has_room
+
+    def _may_read(self) -> bool:
+        """May more be read? The rest of a large frame goes on being read while other requests are under way."""
+        if self._large:
+            whole = self._large_filled == self._large_size
+            return not whole and not self.is_closed and (self._account_has_room() or self.account.finishes)
+        return len(self._rest) < LARGE_BYTES and self._has_room()
 
     def _set_reading(self, reading: bool) -> None:
         if self._transport is None or reading == self._reading or self._transport.is_closing():
@@ -201,48 +348,15 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _next_frame(self) -> memoryview | None:
-        if self._large is not None:
-            frame = self._large
-            if self._large_filled < len(frame):
-                return None
-            self._large, self._large_filled = None, 0
-            return frame
-        have = self._end - self._start
-        if have < LENGTH_BYTES:
-            self._compact()
-            return None
-        size = frame_size(self._shared, self._start)
-        first = self._start + LENGTH_BYTES
-        if have >= LENGTH_BYTES + size:
-            self._start = first + size
-            return memoryview(bytes(self._shared[first : first + size]))
-        if LENGTH_BYTES + size > RECEIVE_BYTES // 4:
-            self._begin_large(size, first)
-        else:
-            self._compact()
-        return None
-
-    def _begin_large(self, size: int, first: int) -> None:
-        """The rest of this frame is read into a buffer of its own."""
-        self._large = memoryview(bytearray(size))
-        self._large_filled = self._end - first
-        self._large[: self._large_filled] = self._shared[first : self._end]
-        self._start = self._end = 0
-
-    def _compact(self) -> None:
-        """Move the beginning of a frame to the start of the buffer, so that there is room for its rest."""
-        have = self._end - self._start
-        if self._start and have:
-            self._shared[:have] = bytes(self._shared[self._start : self._end])
-        self._start, self._end = 0, have
-
     def _handle(self, frame: memoryview) -> None:
-        answer = Answer(self, len(frame))
+        answer = Answer(self, len(frame) + REQUEST_COSTS_BYTES)
         self._answers.append(answer)
-        self._pending_bytes += len(frame)
-        self._requests += 1
+        self.requests += 1
         self._dispatcher.dispatch(frame, answer)
+
+    def _count_outgoing(self) -> None:
+        if self._transport is not None:
+            self.account.outgoing(self._transport.get_write_buffer_size())
 
     # -- responses ------------------------------------------------------------------------------------------------
 
@@ -252,12 +366,15 @@ class Connection(asyncio.BufferedProtocol):
             self._answers.clear()
             return
         buffers: list[Buffer] = []
-        answers = self._answers
+        answers, done_bytes = self._answers, 0
         while answers and answers[0].ready:
             done = answers.popleft()
-            self._pending_bytes -= done.size_bytes
+            done_bytes += done.size_bytes
             buffers.extend(done.buffers)
         if buffers and self._transport is not None:
+            self._sent_bytes += done_bytes
             self._transport.writelines(buffers)
+            self._count_outgoing()
+        self.account.add(-done_bytes)
         if not self._reading:
             asyncio.get_running_loop().call_soon(self._work)

@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 import structlog
 
 from antiphon.errors import PortInUseError, ProtocolViolationError
+from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler
-from antiphon.kafka.connection import Answer, Connection
+from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.framing import RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
@@ -33,7 +34,7 @@ from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
 
 BACKLOG: Final = 256
-IDLE_CHECK_S: Final = 60.0
+LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
 
 
@@ -46,9 +47,21 @@ class KafkaListenerConfig(NamedTuple):
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
     connections_max: int = 2_000
     idle_s: float = 600.0  # a connection without a request for so long is closed
+    first_request_s: float = 30.0  # and so is one that has not sent its first one by then
 
 
 _DEFAULT_CONFIG: Final = KafkaListenerConfig()
+_ALONE_BYTES: Final = 128 * 1024 * 1024  # of a listener that is given no part of a node's memory
+
+
+class _Seen:
+    """When a connection was last seen to be used, and how many requests it had sent by then."""
+
+    __slots__ = ("at_s", "requests")
+
+    def __init__(self, now_s: float) -> None:
+        self.at_s = now_s
+        self.requests = 0
 
 
 def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupCoordinator) -> Handlers:
@@ -73,11 +86,16 @@ class KafkaListener:
     """Serves Kafka's protocol on `host:port` (port 0: any free one) from `start()` to `stop()`.
 
     Clients are told the addresses in the cluster's metadata (`NodeMeta.kafka`), not this one: the node decides what it
-    advertises. `address` is where this listens.
+    advertises. `address` is where this listens. `pool` is the listener's part of the node's memory for clients.
     """
 
     def __init__(
-        self, gateway: Gateway, host: str, port: int, config: KafkaListenerConfig = _DEFAULT_CONFIG
+        self,
+        gateway: Gateway,
+        host: str,
+        port: int,
+        config: KafkaListenerConfig = _DEFAULT_CONFIG,
+        pool: Pool | None = None,
     ) -> None:
         self._gateway = gateway
         self._host = host
@@ -85,11 +103,13 @@ class KafkaListener:
         self._config = config
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
         self._handlers = _handlers(gateway, config, self._coordinator)
-        self._connections: dict[Connection, float] = {}
+        self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
+        self._inbox = Inbox()
+        self._connections: dict[Connection, _Seen] = {}
         self._refusals = 0
         self._tell_refusals_s = 0.0
         self._server: asyncio.Server | None = None
-        self._idle_check: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
         self.port = 0
         self.requests = 0  # served since the start, for metrics
 
@@ -110,10 +130,10 @@ class KafkaListener:
         try:
             if sock is not None:
                 sock.setblocking(False)
-                self._server = await loop.create_server(lambda: Connection(self), sock=sock, backlog=BACKLOG)
+                self._server = await loop.create_server(self._made, sock=sock, backlog=BACKLOG)
             else:
                 self._server = await loop.create_server(
-                    lambda: Connection(self), self._host, self._wanted_port, backlog=BACKLOG
+                    self._made, self._host, self._wanted_port, backlog=BACKLOG
                 )
         except OSError as error:
             raise PortInUseError(
@@ -122,14 +142,17 @@ class KafkaListener:
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._coordinator.start()
-        self._idle_check = loop.call_later(IDLE_CHECK_S, self._close_idle)
+        self._look = loop.call_later(LOOK_S, self._look_around)
+
+    def _made(self) -> Connection:
+        return Connection(self, self._pool.open(), self._inbox)
 
     async def stop(self) -> None:
         """Stop listening and close every connection."""
         if self._server is not None:
             self._server.close()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        if self._look is not None:
+            self._look.cancel()
         await self._handlers.metadata.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):
@@ -149,7 +172,7 @@ class KafkaListener:
         if self._server is None or len(self._connections) >= self._config.connections_max:
             self._refused(connection)
             return False
-        self._connections[connection] = asyncio.get_running_loop().time()
+        self._connections[connection] = _Seen(asyncio.get_running_loop().time())
         return True
 
     def _refused(self, connection: Connection) -> None:
@@ -196,15 +219,19 @@ class KafkaListener:
             )
             connection.fail("the request failed here", api=header.api.name)
 
-    def _close_idle(self) -> None:
+    def _look_around(self) -> None:
+        """Close connections that are silent, or whose client is too slow."""
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        for connection, seen_s in list(self._connections.items()):
-            if connection.requests_since_check() or not connection.is_idle:
-                self._connections[connection] = now_s
-            elif now_s - seen_s > self._config.idle_s:
+        now_s, config = loop.time(), self._config
+        for connection, seen in list(self._connections.items()):
+            if connection.is_slow(now_s):
+                self._pool.closed_slow += 1
+                connection.fail("the client sent the rest of a request, or read its answers, too slowly")
+            elif connection.requests != seen.requests or not connection.is_idle:
+                seen.at_s, seen.requests = now_s, connection.requests
+            elif now_s - seen.at_s > (config.idle_s if seen.requests else config.first_request_s):
                 connection.close()
-        self._idle_check = loop.call_later(IDLE_CHECK_S, self._close_idle)
+        self._look = loop.call_later(LOOK_S, self._look_around)
 
 
 async def _serve(handler: Handler, header: RequestHeader, request: Message, answer: Answer) -> None:

@@ -69,6 +69,11 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
     requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
     connections: Annotated[int, Meta(ge=16)] = 10_000  # native connections, other nodes' included
+    memory: PositiveBytes = 128 * 1024 * 1024  # what clients send, what is under work, what they do not read
+    kafka_memory: PositiveBytes = 96 * 1024 * 1024  # of that, at most for each listener
+    native_memory: PositiveBytes = 96 * 1024 * 1024
+    http_memory: PositiveBytes = 16 * 1024 * 1024
+    connection_memory: PositiveBytes = 32 * 1024 * 1024  # and for one connection, or one larger request
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
 

@@ -9,6 +9,7 @@ import msgspec
 from antiphon.server.file_limits import connection_shares
 
 if TYPE_CHECKING:
+    from antiphon.gateway.budget import Pool
     from antiphon.gateway.interface import Gateway
     from antiphon.http.listener import HttpListener
     from antiphon.kafka.listener import KafkaListener
@@ -38,13 +39,13 @@ async def start_http(
 
 
 async def start_kafka(
-    gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None
+    gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None, pool: "Pool"
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
     told = KafkaListenerConfig(auto_create_topics=config.auto_create_topics)
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
-    listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told)
+    listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told, pool)
     await listener.start(sock)
     return listener, _told(config, listener.port)

@@ -11,6 +11,7 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.native.exchange import NativeLimits
 from antiphon.native.listener import NativeListener
 from antiphon.node.node import Node
+from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.listeners import start_http, start_kafka
 
@@ -42,6 +43,7 @@ class Server:
 
     Attributes:
         node: the node.
+        memory: what clients hold of the node's memory.
         native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
     """
 
@@ -58,6 +60,8 @@ class Server:
     ) -> None:
         node = self.node = Node(config, disk, faults, make_wal, stores)
         limits = config.limits
+        self.memory = memory_for_clients(limits)
+        add_memory_gauges(node.metrics.gauges, self.memory)
         self.native = NativeListener(
             node.gateway,
             node.network.accepted,
@@ -89,7 +93,7 @@ class Server:
         }
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(
-                node.gateway, config, self._sockets.get("kafka")
+                node.gateway, config, self._sockets.get("kafka"), self.memory.pools["kafka"]
             )
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(

@@ -4,6 +4,9 @@ Consumers see what is committed, up to the high watermark, whatever a topic's de
 (C7): to Kafka's clients "uncommitted" means parts of open transactions, never records that a fail-over may take back. A
 response is limited by the request's byte limits, except that
 the first batch of the first partition that has any is always sent, however large (KIP-74): a consumer always gets on.
+
+What is read is counted in the connection's account before it is read (`gateway.budget`). Where there is little room, the
+answer has fewer bytes; where there is none, the request waits, as it does for data.
 """
 
 import asyncio
@@ -27,6 +30,9 @@ from antiphon.model.metadata import TopicMeta
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000
+BATCH_BYTES: Final = (
+    1024 * 1024
+)  # counted at least for what is read: the first batch comes however large it is
 GATHER_S: Final = 0.005  # between looks, while a client wants more bytes than there are
 ISOLATION: Final = "committed"
 
@@ -45,30 +51,41 @@ class FetchHandler:
             return
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
-        sweep = await self._sweep(request)
+        sweep = await self._sweep(request, answer, deadline_s)
         while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
             await self._gateway.wait_for_data(sweep.ends, ISOLATION, left_s)
-            sweep = await self._sweep(request)
+            sweep = await self._sweep(request, answer, deadline_s)
             if sweep.must_wait and sweep.found_bytes:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
         hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
         endpoints = self._cache.endpoints_of(hints) if hints else []
         answer.send(*encode_fetch(header, 0, sweep.topics, endpoints, isolation=request.isolation))
 
-    async def _sweep(self, request: FetchRequest) -> "_Sweep":
-        sweep = _Sweep(self._gateway, self._cache, request)
-        await sweep.read()
+    async def _sweep(self, request: FetchRequest, answer: Answer, deadline_s: float) -> "_Sweep":
+        loop = asyncio.get_running_loop()
+        while (room := answer.room_bytes) <= 0 and (left_s := deadline_s - loop.time()) > 0:
+            await answer.connection.wait_for_room(left_s)
+        bound = max(0, min(request.max_bytes, RESPONSE_BYTES_MAX, room))
+        reserved = max(bound, BATCH_BYTES) if bound else 0
+        answer.reserve(reserved)
+        try:
+            sweep = _Sweep(self._gateway, self._cache, request, bound)
+            await sweep.read()
+        finally:
+            answer.reserve(-reserved)
         return sweep
 
 
 class _Sweep:
     """One pass over the partitions of a request."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache, request: FetchRequest) -> None:
+    def __init__(
+        self, gateway: Gateway, cache: MetadataCache, request: FetchRequest, bound_bytes: int
+    ) -> None:
         self._gateway = gateway
         self._cache = cache
         self._request = request
-        self._bytes_left = min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
+        self._bytes_left = bound_bytes
         self._failed = False
         self.found_bytes = 0
         self.topics: list[TopicFetched] = []

@@ -1,0 +1,38 @@
+"""docs/limits.md says what the code does."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
+from antiphon.node.config import Limits
+from antiphon.node.metrics import NodeMetrics
+from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
+
+PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text()
+
+
+def test_the_figures_are_those_in_the_code() -> None:
+    limits = Limits()
+    assert f"| `memory` | {limits.memory >> 20} MiB |" in PAGE
+    parts = ", ".join(str(getattr(limits, f"{name}_memory") >> 20) for name in ("kafka", "native", "http"))
+    assert f"| {parts} MiB |" in PAGE
+    assert f"| `connection_memory` | {limits.connection_memory >> 20} MiB |" in PAGE
+    assert f"hold {FLOOR_BYTES >> 10} KiB in any case" in PAGE
+    assert f"waited for {PATIENCE_S:.0f} s. Each {SLOWEST_BYTES_S >> 10} KiB" in PAGE
+
+
+def test_the_metrics_are_there() -> None:
+    metrics = NodeMetrics()
+    add_memory_gauges(metrics.gauges, memory_for_clients(Limits()))
+    shown = metrics.render().decode()
+    named = re.findall(r"`(antiphon_\w*memory\w*)`", PAGE)
+    assert len(named) >= 5
+    for name in named:
+        assert f"\n{name} " in shown
+
+
+def test_settings_that_are_named_are_settings() -> None:
+    fields = {field.name for field in msgspec.structs.fields(Limits)}
+    assert {"memory", "kafka_memory", "native_memory", "http_memory", "connection_memory"} <= fields
