@@ -12,8 +12,10 @@ from antiphon.coordination.state import (
     ClusterRecord,
     ClusterState,
     ShardRecord,
+    access_record,
     cluster_record,
     counter_record,
+    headers_of,
     node_record,
     shard_gone,
     shard_record,
@@ -21,6 +23,7 @@ from antiphon.coordination.state import (
     topic_record,
 )
 from antiphon.invariants import InvariantError
+from antiphon.model.access import Acl, Credential, Operation, Pattern, Permission, Quota, Resource, User
 from antiphon.model.cluster import MetadataDelta, MetadataView
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
 
@@ -109,6 +112,59 @@ def test_records_are_written_as_documented() -> None:
     assert state.nodes[3] == NodeMeta(3, "h:1"), "fields that an older version did not write have defaults"
 
 
+def test_records_of_access_are_written_as_documented() -> None:
+    """Golden bytes, and the format that keeps versions out which do not know these kinds."""
+    acl = Acl("User:alice", Resource.TOPIC, "orders-", Operation.READ, Pattern.PREFIXED, Permission.DENY)
+    user = User("alice", (Credential("SCRAM-SHA-256", b"s" * 12, 4096, b"k" * 2, b"v" * 2),))
+    quota = Quota("alice", fetch_bytes=1024.0)
+    written = [
+        access_record("user", "alice", user),
+        access_record("acl", acl.key, acl),
+        access_record("quota", "alice", quota),
+    ]
+    assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
+        (
+            "user/alice",
+            "92a5616c6963659195ad534352414d2d5348412d323536c40c737373737373737373737373cd1000c4026b6bc4027676",
+        ),
+        (
+            "acl/71df7ad00c263961e5f1ead9ee4090bd",
+            "97aa557365723a616c696365a5746f706963a76f72646572732da472656164a87072656669786564a464656e79a12a",
+        ),
+        ("quota/alice", "95a5616c696365c0cb4090000000000000c0c0"),
+    ]
+    state = ClusterState()
+    state.apply(written, 1)
+    assert (state.access.users, state.access.acls, state.access.quotas) == (
+        {"alice": user},
+        {acl.key: acl},
+        {"alice": quota},
+    )
+    assert {headers_of(key) for key, _ in written} == {(("antiphon.format", b"2"),)}
+    assert headers_of(b"topic/t") == ()
+
+
+def test_access_reaches_nodes_and_never_clients() -> None:
+    state, view = ClusterState(), MetadataView("c")
+    acl = Acl("User:alice", Resource.TOPIC, "t", Operation.READ)
+    state.apply([access_record("user", "alice", User("alice")), access_record("acl", acl.key, acl)], 1)
+    assert view.apply(delta(state, -1))
+    assert (list(view.access.users), list(view.access.acls.values())) == (["alice"], [acl])
+    state.apply([access_record("user", "bob", User("bob")), access_record("user", "alice", None)], 2)
+    before = view.access.version
+    assert view.apply(delta(state, 1))
+    assert (list(view.access.users), list(view.access.acls.values())) == (["bob"], [acl])
+    assert view.access.version > before
+    state.apply([node_record(NodeMeta(1, "h:1"))], 3)
+    before = view.access.version
+    assert view.apply(delta(state, 2))
+    assert view.access.version == before, "what is kept of decisions stays while nothing of this changes"
+    assert b"bob" not in msgspec.msgpack.encode(view.cluster())
+    other = MetadataView("c")
+    assert other.apply(delta(state.clone(), -1))
+    assert list(other.access.users) == ["bob"]
+
+
 def test_unknown_records_are_refused() -> None:
     with pytest.raises(InvariantError):
         ClusterState().apply([(b"what/1", b"")], 1)
@@ -147,17 +203,36 @@ def test_no_record_stops_who_folds_what_is_there(records: "list[Record]") -> Non
             ClusterState().apply([records[place]], 1)
 
 
+ENUMS = (Kind, ShardStatus, SplitPhase, Resource, Operation, Pattern, Permission)
+
+
 def test_what_older_versions_could_not_read_needs_another_format() -> None:
     """They would pass it over. Who changes these raises FORMAT and writes FORMAT_HEADER with what needs it."""
     kinds = set(state_module._DECODERS)
-    values = {enum.__name__: [str(value.value) for value in enum] for enum in (Kind, ShardStatus, SplitPhase)}
+    values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (state_module.FORMAT, kinds, values) == (
-        1,
-        {"cluster", "node", "topic", "shard", "counter"},
+        2,
+        {"cluster", "node", "topic", "shard", "counter", "user", "acl", "quota"},
         {
             "Kind": ["topic", "table"],
             "ShardStatus": ["Online", "Election", "CandidateFound", "Offline"],
             "SplitPhase": ["Copy", "Freeze", "Release"],
+            "Resource": ["topic", "group", "cluster", "transactional_id", "table"],
+            "Operation": [
+                "all",
+                "read",
+                "write",
+                "create",
+                "delete",
+                "alter",
+                "describe",
+                "cluster_action",
+                "describe_configs",
+                "alter_configs",
+                "idempotent_write",
+            ],
+            "Pattern": ["literal", "prefixed"],
+            "Permission": ["allow", "deny"],
         },
     )
 

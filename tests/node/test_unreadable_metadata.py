@@ -158,7 +158,7 @@ def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
 
     async def test() -> None:
         async with cluster_of(1) as nodes:
-            batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"2")], 1)])
+            batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"3")], 1)])
             host = await nodes.leader(CLUSTER_SHARD_ID)
             base = host.log.log_end
             HEADER_STRUCT.pack_into(
@@ -188,8 +188,8 @@ def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start(
     async def test() -> None:
         async with cluster_of(1) as nodes:
             with monkeypatch.context() as newer:
-                newer.setattr("antiphon.node.metadata_fold.FORMAT", 2)
-                batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"2")], 1)])
+                newer.setattr("antiphon.node.metadata_fold.FORMAT", 3)
+                batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"3")], 1)])
                 end = await append(nodes, batch)
                 await all_go_on(nodes, end, "t")
                 await nodes.stop(0)

@@ -13,7 +13,7 @@ Every method returns the actions to carry out, in order. Times are milliseconds 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from antiphon.coordination import topics
+from antiphon.coordination import access, topics
 from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence, can_be_met, voting
@@ -47,7 +47,10 @@ from antiphon.model.cluster import (
 from antiphon.model.metadata import Kind, ShardMeta, ShardStatus, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
+    AlterAcls,
+    AlterQuota,
     AlterTopic,
+    AlterUser,
     CreateTopic,
     DeleteTopic,
     DrainNode,
@@ -352,6 +355,9 @@ class Coordinator:
                 self._splits.split(token, request)
             case MoveReplica() | DrainNode() | RemoveNode() | Rebalance():
                 self._member_commands.carry_out(request)
+                self._ledger.answer_when_committed(token)
+            case AlterUser() | AlterAcls() | AlterQuota():
+                access.carry_out(self._ledger, request)
                 self._ledger.answer_when_committed(token)
             case ReserveProducerIds():
                 self._reserve(token, request.count)

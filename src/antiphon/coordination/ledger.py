@@ -15,6 +15,7 @@ from antiphon.coordination.state import (
     ClusterRecord,
     ClusterState,
     ShardRecord,
+    access_record,
     cluster_record,
     counter_record,
     node_gone,
@@ -26,6 +27,7 @@ from antiphon.coordination.state import (
 )
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
+from antiphon.model.access import Acl, Quota, User
 from antiphon.model.cluster import CommandDone, ProducerIdBlock
 from antiphon.model.metadata import NodeMeta, TopicMeta
 from antiphon.replication.messages import AnyMessage, NodeId
@@ -108,6 +110,11 @@ class Ledger:
         self.model.drop_shard(shard_id)
         self._gathering.shards.pop(shard_id, None)
         self._write(shard_gone(shard_id))
+
+    def put_access(self, kind: str, name: str, value: User | Acl | Quota | None) -> None:
+        """Set a `user`, an `acl` or a `quota`; None removes it."""
+        self.model.access.put(kind, name, value)
+        self._write(access_record(kind, name, value))
 
     def take(self, counter: str, count: int = 1) -> int:
         """The first of `count` unused numbers; counters begin at 1."""

@@ -1,8 +1,9 @@
 """Cluster metadata as a fold of the records of `__cluster`.
 
-Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>` or `counter/<name>`.
-Its value is a msgpack array that only ever gains fields at the end. Every node that folds the same prefix of the log
-has the same state. So the version of the state is the log offset up to which it is folded, whichever node coordinates.
+Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
+`user/<name>`, `acl/<key>` or `quota/<user>`. Its value is a msgpack array that only ever gains fields at the end.
+Every node that folds the same prefix of the log has the same state. So the version of the state is the log offset up
+to which it is folded, whichever node coordinates.
 
 A record that cannot be read is skipped (`apply_readable`). The decision depends on the record alone, so all voters skip
 the same ones. A version whose records an older version could misread must raise `FORMAT` and say so in each of them
@@ -20,14 +21,17 @@ import msgspec
 
 from antiphon.coordination.actions import Record
 from antiphon.invariants import InvariantError, invariant
+from antiphon.model.access import AccessBook, Acl, Quota, User
 from antiphon.model.cluster import MetadataDelta, ShardChange
 from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 
 JOURNAL_ENTRIES_MAX = 250_000
 
 FORMAT: Final = (
-    1  # of records: new kinds, and fields or values that an older version cannot read, need another
+    2  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
+ACCESS_KINDS: Final = ("user", "acl", "quota")
+ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -69,8 +73,11 @@ _DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "topic": _topic,
     "shard": _shard,
     "counter": _counter,
+    "user": msgspec.msgpack.Decoder(User),
+    "acl": msgspec.msgpack.Decoder(Acl),
+    "quota": msgspec.msgpack.Decoder(Quota),
 }
-_REMOVABLE: Final = {"node", "topic", "shard"}
+_REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
 
 
 class Unreadable(NamedTuple):
@@ -112,6 +119,12 @@ def _read(record: Record) -> _Change:
         _expect(found.node_id == name, f"it is not node {name}")
     elif isinstance(found, TopicMeta):
         _expect(found.name == name and not found.shards, f"it is not topic {name!r} alone")
+    elif isinstance(found, User):
+        _expect(found.name == name, f"it is not user {name!r}")
+    elif isinstance(found, Acl):
+        _expect(found.key == name, f"it is not list {name!r}")
+    elif isinstance(found, Quota):
+        _expect(found.user == name, f"it is not the quota of {name!r}")
     return _Change(kind, name, found)
 
 
@@ -166,6 +179,18 @@ def counter_record(name: str, value: int) -> Record:
     return b"counter/" + name.encode(), _encode(value)
 
 
+def access_record(kind: str, name: str, value: User | Acl | Quota | None) -> Record:
+    """The after-image of a user, a list or a quota; None: its tombstone."""
+    invariant(kind in ACCESS_KINDS, f"{kind} is not a kind of these")
+    return f"{kind}/{name}".encode(), None if value is None else _encode(value)
+
+
+def headers_of(key: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The headers that a record with this key is written with: its format, where that is above 1."""
+    kind = key.partition(b"/")[0].decode()
+    return ((FORMAT_HEADER, b"%d" % ACCESS_FORMAT),) if kind in ACCESS_KINDS else ()
+
+
 class ClusterState:
     """The fold. Objects are frozen; look-ups by node and by topic are kept up to date as records arrive."""
 
@@ -183,7 +208,8 @@ class ClusterState:
         self.led_by: dict[int, int] = {}  # node -> shards that it leads
         self.aimed_at: dict[int, int] = {}  # node -> shards that are meant to have it in their ensemble
         self.preferred_on: dict[int, int] = {}  # node -> shards that are meant to name it first
-        self._journal: deque[tuple[int, str, int | bytes]] = deque()
+        self.access = AccessBook()
+        self._journal: deque[tuple[int, str, int | str | bytes]] = deque()
         self._journal_from = 0  # the journal has every change after this version
 
     def apply(self, records: Iterable[Record], version: int) -> None:
@@ -248,6 +274,9 @@ class ClusterState:
                 self.counters[name] = value
             case "cluster":
                 self.cluster = value
+            case _:
+                self.access.put(kind, name, value)
+                self._journal.append((version, kind, name))
 
     def put_topic(self, topic: TopicMeta) -> None:
         """Set a topic's after-image (its shards are set on their own)."""
@@ -318,6 +347,7 @@ class ClusterState:
         other.preferred_on, other.aimed_at = dict(self.preferred_on), dict(self.aimed_at)
         other.shards_of = {topic: dict(shards) for topic, shards in self.shards_of.items()}
         other.shards_on = {node: dict(shards) for node, shards in self.shards_on.items()}
+        other.access = self.access.copy()
         other._journal_from = self.version
         return other
 
@@ -327,7 +357,7 @@ class ClusterState:
         """The changes after `base_version`; everything if that is too long ago (or -1)."""
         if base_version < self._journal_from or base_version > self.version:
             return self._full(cluster_id, controller, coordinator_term)
-        changed: dict[tuple[str, int | bytes], None] = {}
+        changed: dict[tuple[str, int | str | bytes], None] = {}
         for version, kind, name in reversed(self._journal):
             if version <= base_version:
                 break
@@ -336,6 +366,7 @@ class ClusterState:
         node_ids = [int(name) for kind, name in keys if kind == "node"]
         topic_ids = [name for kind, name in keys if kind == "topic" and isinstance(name, bytes)]
         shard_ids = [int(name) for kind, name in keys if kind == "shard"]
+        access = {kind: [str(name) for k, name in keys if k == kind] for kind in ACCESS_KINDS}
         return MetadataDelta(
             cluster_id=cluster_id,
             base_version=base_version,
@@ -352,6 +383,7 @@ class ClusterState:
                 if s in self.shards
             ),
             gone_shards=tuple(s for s in shard_ids if s not in self.shards),
+            access=self.access.changes(access),
         )
 
     def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:
@@ -364,6 +396,7 @@ class ClusterState:
             nodes=tuple(self.nodes.values()),
             topics=tuple(self.topics.values()),
             shards=tuple(ShardChange(s.topic_id, s.meta) for s in self.shards.values()),
+            access=self.access.whole(),
         )
 
     def _place(self, meta: ShardMeta) -> None:

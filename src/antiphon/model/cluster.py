@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
+from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import AdminRequest, Body
 
@@ -70,6 +71,7 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
     gone_topics: tuple[bytes, ...] = ()  # topic ids; their shards are gone with them
     shards: tuple[ShardChange, ...] = ()
     gone_shards: tuple[int, ...] = ()  # of topics that stay: shards whose split was given up
+    access: AccessDelta = NO_CHANGE
 
 
 class Register(Body, frozen=True, array_like=True, tag=True):
@@ -176,6 +178,7 @@ class MetadataView:
         self._names: dict[bytes, str] = {}
         self._places: dict[int, tuple[bytes, int]] = {}  # shard id -> (topic id, index in the topic)
         self.joining: dict[int, ShardChange] = {}  # by shard id
+        self.access = AccessBook()  # never part of `cluster()`, which clients are told
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:
@@ -199,6 +202,7 @@ class MetadataView:
         for shard_id in delta.gone_shards:
             self.joining.pop(shard_id, None)
         self._put_shards(delta.shards)
+        self.access.apply(delta.access, whole=delta.base_version < 0)
         self.version = delta.version
         if delta.coordinator_term >= self.coordinator_term:
             self.coordinator_term, self.controller = delta.coordinator_term, delta.controller

@@ -7,6 +7,7 @@ Request id 0 marks a one-way message between nodes: no reply.
 
 import msgspec
 
+from antiphon.model.access import Acl, Credential, Quota
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 
 PROTOCOL_VERSION = 1
@@ -135,6 +136,33 @@ class SplitShard(Body, frozen=True, array_like=True, tag=True):
 
     shard_id: int
     at: int = -1
+
+
+class AlterUser(Body, frozen=True, array_like=True, tag=True):
+    """Set credentials of a user, each in place of one of the same mechanism, and remove those of other mechanisms.
+
+    A user is made by its first credential, and is gone with its last one, or when `remove` is set. With `if_none` nothing
+    happens where there are users already.
+    """
+
+    name: str
+    credentials: tuple[Credential, ...] = ()
+    gone_mechanisms: tuple[str, ...] = ()
+    remove: bool = False
+    if_none: bool = False
+
+
+class AlterAcls(Body, frozen=True, array_like=True, tag=True):
+    """Add and remove entries of the access control lists; one that is there (or gone) already is no error."""
+
+    add: tuple[Acl, ...] = ()
+    remove: tuple[Acl, ...] = ()
+
+
+class AlterQuota(Body, frozen=True, array_like=True, tag=True):
+    """Replace the quota of a user; one without limits is removed."""
+
+    quota: Quota
 
 
 class NewProducerId(Body, frozen=True, array_like=True, tag=True):
@@ -392,6 +420,7 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
 
 AdminRequest = (
     CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
+    | AlterUser | AlterAcls | AlterQuota
 )  # fmt: skip
 """What the coordinator carries out for a client."""
 

@@ -7,7 +7,10 @@ from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.requests import (
     AdminRequest,
+    AlterAcls,
+    AlterQuota,
     AlterTopic,
+    AlterUser,
     CreateTopic,
     DeleteTopic,
     Done,
@@ -114,5 +117,8 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     RemoveNode: administer,
     Rebalance: administer,
     SplitShard: administer,
+    AlterUser: administer,
+    AlterAcls: administer,
+    AlterQuota: administer,
     NewProducerId: new_producer_id,
 }

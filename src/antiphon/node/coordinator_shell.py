@@ -24,7 +24,7 @@ from antiphon.coordination.actions import (
 )
 from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
 from antiphon.coordination.membership import Silence
-from antiphon.coordination.state import ClusterState
+from antiphon.coordination.state import ClusterState, headers_of
 from antiphon.errors import (
     AntiphonError,
     InternalError,
@@ -422,7 +422,7 @@ class CoordinatorShell:
             return  # it has just been deposed, and is about to be told
         now_ms = system.wall_ms()
         batch = build_batch(
-            [(key, value, (), now_ms) for key, value in records],
+            [(key, value, headers_of(key), now_ms) for key, value in records],
             base_offset=host.log.log_end,
             leader_epoch=host.term,
         )

@@ -1,0 +1,197 @@
+"""Users, access control lists and quotas: what the cluster's metadata says of who may do what.
+
+The names are Kafka's. Clients never receive these records with the rest of the metadata: only nodes do, in deltas.
+"""
+
+import hashlib
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+ANY: Final = "*"  # of a literal resource name, of a host, of the name of a user: all of them
+CLUSTER_NAME: Final = "kafka-cluster"  # the one resource of type cluster
+USERS_MAX: Final = 10_000
+ACLS_MAX: Final = 10_000
+QUOTAS_MAX: Final = 10_000
+
+
+class Resource(StrEnum):
+    """What access control lists protect."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+    TRANSACTIONAL_ID = "transactional_id"
+    TABLE = "table"
+
+
+class Operation(StrEnum):
+    """What a principal may want to do. ALL stands for every other one."""
+
+    ALL = "all"
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    DESCRIBE = "describe"
+    CLUSTER_ACTION = "cluster_action"
+    DESCRIBE_CONFIGS = "describe_configs"
+    ALTER_CONFIGS = "alter_configs"
+    IDEMPOTENT_WRITE = "idempotent_write"
+
+
+class Pattern(StrEnum):
+    """How the name of an access control list matches that of a resource."""
+
+    LITERAL = "literal"
+    PREFIXED = "prefixed"
+
+
+class Permission(StrEnum):
+    """What an access control list says; DENY wins."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Credential(msgspec.Struct, frozen=True, array_like=True):
+    """What a node keeps of a password for one SCRAM mechanism (RFC 5802): it proves one, and does not reveal it."""
+
+    mechanism: str  # SCRAM-SHA-256 or SCRAM-SHA-512
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return f"Credential({self.mechanism}, {self.iterations} iterations)"
+
+
+class User(msgspec.Struct, frozen=True, array_like=True):
+    """A user and its credentials, at most one of each mechanism."""
+
+    name: str
+    credentials: tuple[Credential, ...] = ()
+
+    def credential(self, mechanism: str) -> Credential | None:
+        """The credential for a mechanism, or None."""
+        return next((one for one in self.credentials if one.mechanism == mechanism), None)
+
+
+class Acl(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One entry of the access control lists: Kafka's AccessControlEntry with its ResourcePattern."""
+
+    principal: str  # User:alice, or User:*
+    resource: Resource
+    name: str
+    operation: Operation
+    pattern: Pattern = Pattern.LITERAL
+    permission: Permission = Permission.ALLOW
+    host: str = ANY
+
+    @property
+    def key(self) -> str:
+        """What it is recorded under: a digest of all of its fields."""
+        whole = "\0".join(msgspec.structs.astuple(self)).encode()
+        return hashlib.blake2b(whole, digest_size=16).hexdigest()
+
+
+class Quota(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of one user, or of every user without limits of its own (`user` is empty); None: no limit.
+
+    `produce_bytes` and `fetch_bytes` are bytes a second on each node, `requests` requests a second on each node,
+    `connections` open connections to each node.
+    """
+
+    user: str
+    produce_bytes: float | None = None
+    fetch_bytes: float | None = None
+    requests: float | None = None
+    connections: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Does it limit nothing?"""
+        return self.produce_bytes is self.fetch_bytes is self.requests is self.connections is None
+
+
+class AccessDelta(msgspec.Struct, frozen=True, array_like=True):
+    """What changed of users, lists and quotas since a version of the metadata."""
+
+    users: tuple[User, ...] = ()
+    gone_users: tuple[str, ...] = ()
+    acls: tuple[Acl, ...] = ()
+    gone_acls: tuple[str, ...] = ()  # keys
+    quotas: tuple[Quota, ...] = ()
+    gone_quotas: tuple[str, ...] = ()
+
+
+NO_CHANGE: Final = AccessDelta()
+
+
+class AccessBook:
+    """A copy of all users, lists and quotas, kept up to date. `version` rises with each change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.users: dict[str, User] = {}
+        self.acls: dict[str, Acl] = {}
+        self.quotas: dict[str, Quota] = {}
+
+    def apply(self, delta: AccessDelta, *, whole: bool) -> None:
+        """Take over a delta; a `whole` one replaces everything."""
+        if not whole and delta == NO_CHANGE:
+            return
+        if whole:
+            self.users.clear()
+            self.acls.clear()
+            self.quotas.clear()
+        for name in delta.gone_users:
+            self.users.pop(name, None)
+        for key in delta.gone_acls:
+            self.acls.pop(key, None)
+        for name in delta.gone_quotas:
+            self.quotas.pop(name, None)
+        self.users.update((user.name, user) for user in delta.users)
+        self.acls.update((acl.key, acl) for acl in delta.acls)
+        self.quotas.update((quota.user, quota) for quota in delta.quotas)
+        self.version += 1
+
+    def copy(self) -> "AccessBook":
+        """An independent copy."""
+        other = AccessBook()
+        other.version = self.version
+        other.users, other.acls, other.quotas = dict(self.users), dict(self.acls), dict(self.quotas)
+        return other
+
+    def whole(self) -> AccessDelta:
+        """Everything, as a delta."""
+        return AccessDelta(
+            users=tuple(self.users.values()),
+            acls=tuple(self.acls.values()),
+            quotas=tuple(self.quotas.values()),
+        )
+
+    def changes(self, names: dict[str, list[str]]) -> AccessDelta:
+        """The delta of these users, lists (by key) and quotas, named under `user`, `acl` and `quota`."""
+        users, acls, quotas = names.get("user", []), names.get("acl", []), names.get("quota", [])
+        return AccessDelta(
+            users=tuple(self.users[name] for name in users if name in self.users),
+            gone_users=tuple(name for name in users if name not in self.users),
+            acls=tuple(self.acls[key] for key in acls if key in self.acls),
+            gone_acls=tuple(key for key in acls if key not in self.acls),
+            quotas=tuple(self.quotas[name] for name in quotas if name in self.quotas),
+            gone_quotas=tuple(name for name in quotas if name not in self.quotas),
+        )
+
+    def put(self, kind: str, name: str, value: Any) -> None:
+        """Set one `user`, `acl` (by its key) or `quota`; None removes it."""
+        tables: dict[str, dict[str, Any]] = {"user": self.users, "acl": self.acls, "quota": self.quotas}
+        table = tables[kind]
+        if value is None:
+            table.pop(name, None)
+        else:
+            table[name] = value
+        self.version += 1
