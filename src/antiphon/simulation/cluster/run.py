@@ -79,6 +79,7 @@ def run_cluster(
             return run.result()
     finally:
         structlog.reset_defaults()
+        gc.collect()  # a collection of its own accord would hardly ever reach what a seed has left behind
         if collecting:
             gc.enable()
 
