@@ -23,7 +23,6 @@ LONG_SOURCES = {
     "client/sync.py",
     "coordination/coordinator.py",
     "coordination/elections.py",
-    "log/shard_log.py",
 }
 LONG_FUNCTIONS = {"decode_records", "draw", "node_start", "replay"}
 LONG_CONSTRUCTORS = {"stage.py"}
@@ -34,7 +33,6 @@ LARGE_CLASSES = {
     "Partition": 45,
     "PartitionBase": 58,
     "ScriptReplica": 51,
-    "ShardLog": 44,
     "SingleWriterPartition": 73,
 }
 

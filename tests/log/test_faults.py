@@ -196,7 +196,7 @@ def test_every_flipped_bit_is_found_at_recovery_or_when_read() -> None:
 def test_flips_in_closed_segments_are_found_when_read() -> None:
     disk = filled()
     log = ShardLog.open(disk, DIRECTORY, SMALL)
-    assert log.verify() == 12
+    assert log.reader.verify() == 12
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * 13)  # the leader epoch, which no CRC of the batch covers
     log = ShardLog.open(disk, DIRECTORY, SMALL)
     before = log.damaged
@@ -206,11 +206,11 @@ def test_flips_in_closed_segments_are_found_when_read() -> None:
     assert log.damaged
     log, runner = ShardLog.open(disk, DIRECTORY, SMALL), Runner(disk)
     assert log.damaged is not None  # remembered, and now everything was read
-    assert (log.log_end, log.verify()) == (0, 0)
+    assert (log.log_end, log.reader.verify()) == (0, 0)
     runner.run(log.stage_append([batch_at(at, term=9) for at in range(20)]))
     log = ShardLog.open(disk.crash(), DIRECTORY, SMALL)
     assert log.damaged is not None
-    assert (log.log_end, log.verify()) == (20, 20)  # what was fetched again is kept
+    assert (log.log_end, log.reader.verify()) == (20, 20)  # what was fetched again is kept
 
 
 def test_flips_in_the_index_are_mended_or_found() -> None:
@@ -267,7 +267,7 @@ def test_a_missing_file_in_the_middle(name: str) -> None:
     log = ShardLog.open(disk, DIRECTORY, SMALL)
     if name == "index":
         assert log.damaged is None  # made again from the data
-        assert log.verify() == 12
+        assert log.reader.verify() == 12
     else:
         assert log.damaged is not None
         assert log.log_end == bases[1]

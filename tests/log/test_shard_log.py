@@ -67,8 +67,8 @@ def test_a_new_log_is_empty(log: Log) -> None:
     assert log.log.end == EntryId(0, 0)
     assert log.log.read(0, 100, 0) == []
     assert log.log.damaged is None
-    assert log.log.offset_for_timestamp(0) is None
-    assert log.log.offset_of_max_timestamp() is None
+    assert log.log.reader.offset_for_timestamp(0) is None
+    assert log.log.reader.offset_of_max_timestamp() is None
 
 
 def test_staged_batches_are_readable_before_they_are_durable(log: Log) -> None:
@@ -92,7 +92,7 @@ def test_what_is_read_is_what_was_written_through_many_segments_and_reopenings(l
     assert log.content() == b"".join(log.expected)
     assert log.log.size_bytes == len(log.content())
     assert log.log.durable_end == log.log.log_end
-    assert log.log.verify() == len(log.expected)
+    assert log.log.reader.verify() == len(log.expected)
 
 
 def test_reads_respect_their_bounds(tmp_path: Path) -> None:
@@ -340,18 +340,18 @@ def test_offsets_by_timestamp_on_disk_and_in_memory(log: Log) -> None:
     for _ in range(30):
         log.append(2)  # records at 20 * n and one ms later
     for reopened in (False, True):
-        assert log.log.offset_for_timestamp(0) == (0, 0)
-        assert log.log.offset_for_timestamp(1) == (1, 1)
-        assert log.log.offset_for_timestamp(2) == (2, 20)
-        assert log.log.offset_for_timestamp(581) == (59, 581)
-        assert log.log.offset_for_timestamp(582) is None
-        assert log.log.offset_of_max_timestamp() == (59, 581)
+        assert log.log.reader.offset_for_timestamp(0) == (0, 0)
+        assert log.log.reader.offset_for_timestamp(1) == (1, 1)
+        assert log.log.reader.offset_for_timestamp(2) == (2, 20)
+        assert log.log.reader.offset_for_timestamp(581) == (59, 581)
+        assert log.log.reader.offset_for_timestamp(582) is None
+        assert log.log.reader.offset_of_max_timestamp() == (59, 581)
         if not reopened:
             log.reopen()
     log.runner.run(log.log.truncate(40))
-    assert log.log.offset_of_max_timestamp() == (39, 381)
+    assert log.log.reader.offset_of_max_timestamp() == (39, 381)
     log.runner.run(log.log.trim(10))
-    assert log.log.offset_for_timestamp(0) == (10, 100)
+    assert log.log.reader.offset_for_timestamp(0) == (10, 100)
 
 
 def test_a_clean_stop_leaves_nothing_to_scan(log: Log) -> None:

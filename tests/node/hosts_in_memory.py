@@ -168,6 +168,7 @@ class Shard:
         for node, host in self.hosts.items():
             log = host.log
             found[node] = [
-                bytes(log.read(header.base_offset, 1, log.log_end)[0]) for header in log.headers_from(0)
+                bytes(log.read(header.base_offset, 1, log.log_end)[0])
+                for header in log.reader.headers_from(0)
             ]
         return found

@@ -55,7 +55,7 @@ def _settle(answer: "asyncio.Future[Any]", result: Any) -> None:
 
 def _log_of(host: Partition) -> list[bytes]:
     log = host.log
-    return [bytes(log.read(header.base_offset, 1, log.log_end)[0]) for header in log.headers_from(0)]
+    return [bytes(log.read(header.base_offset, 1, log.log_end)[0]) for header in log.reader.headers_from(0)]
 
 
 def _rows_of(host: Partition) -> Any:

@@ -89,7 +89,7 @@ def test_s4_07_a_further_record_marks_what_is_committed() -> None:
             await eventually(lambda: host.high_watermark == host.log.log_end > 3)
             batches = [
                 host.log.read(header.base_offset, 1, host.log.log_end)[0]
-                for header in host.log.headers_from(0)
+                for header in host.log.reader.headers_from(0)
             ]
             marks = [mark for mark in map(committed_of, batches) if mark is not None]
             assert marks[0] == 1

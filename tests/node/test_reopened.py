@@ -94,7 +94,7 @@ def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
 
             await eventually(mended)
             node.hosts[shard_id].log.release_memory()
-            assert node.hosts[shard_id].log.verify() >= BATCHES
+            assert node.hosts[shard_id].log.reader.verify() >= BATCHES
             await nodes.append(shard_id, b"after")
 
     run(test())

@@ -10,13 +10,18 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from antiphon.errors import AntiphonError, DamagedLogError
+from antiphon.invariants import invariant
 from antiphon.log.disk import Disk
 from antiphon.log.index import IndexEntry, find_entry, iter_entries
 from antiphon.log.recovery import DamageReport
-from antiphon.records.batch import UNCHECKED_BYTES, Buffer, read_header
+from antiphon.log.segments import Segments
+from antiphon.log.tail import MemoryTail
+from antiphon.records.batch import UNCHECKED_BYTES, BatchHeader, Buffer, read_header
 from antiphon.records.decode import decode_records
+from antiphon.records.entry_id import TermIndex
 
 _ENTRIES_MAX: Final = 65_536
+_REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
 class SegmentView(NamedTuple):
@@ -116,6 +121,96 @@ class DiskRead:
             for entry in iter_entries(index, 0, segment.batches):
                 if entry is not None:
                     yield entry
+
+
+class LogReader:
+    """Questions about one log that may have to read its disk: offsets by time, headers, a check of all of it.
+
+    `ShardLog.read` is the way to batches. What is found damaged is told to `on_damage`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        terms: TermIndex,
+        segments: Segments,
+        tail: MemoryTail,
+        on_damage: Callable[[DamageReport], None],
+    ) -> None:
+        self._disk = disk
+        self._terms = terms
+        self._segments = segments
+        self._tail = tail
+        self._on_damage = on_damage
+
+    def from_disk(self, since_ms: int = -(1 << 63)) -> DiskRead:
+        """A read of the segments as they are now, without those that are known to be older than `since_ms`."""
+        views = [
+            SegmentView(s.base_offset, s.next_offset, s.count, s.data_path, s.index_path)
+            for s in self._segments.all
+            if s.max_timestamp >= since_ms or not s.max_is_exact
+        ]
+        removals = self._segments.removals
+        return DiskRead(self._disk, views, lambda: self._segments.removals == removals, self._on_damage)
+
+    def _read(self, offset: int, max_bytes: int, end: int) -> list[memoryview]:
+        if offset >= self._tail.start:
+            return self._tail.read(offset, max_bytes, end, at_least_one=True)
+        return self.from_disk().read(offset, max_bytes, min(end, self._tail.start), at_least_one=True)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
+
+        In a batch whose records cannot be decoded here (a codec that is not installed) it is the batch's first offset.
+        """
+        in_memory = self._tail.start
+        for entry in self.from_disk(timestamp_ms).entries():
+            if entry.max_timestamp >= timestamp_ms and self._terms.log_start < entry.next_offset <= in_memory:
+                batches = self._read(max(entry.base_offset, self._terms.log_start), 1, entry.next_offset)
+                return first_record_since(batches[0], timestamp_ms, self._terms.log_start)
+        for batch in self._tail.batches():
+            header = read_header(batch)
+            if header.max_timestamp >= timestamp_ms and header.next_offset > self._terms.log_start:
+                return first_record_since(batch, timestamp_ms, self._terms.log_start)
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the latest record by timestamp; None for an empty log. May read the disk."""
+        newest = max((s.max_timestamp for s in self._segments.all if s.max_is_exact), default=-1)
+        in_memory = self._tail.start
+        if not all(s.max_is_exact for s in self._segments.all):
+            for entry in self.from_disk(newest).entries():
+                if self._terms.log_start < entry.next_offset <= in_memory:
+                    newest = max(newest, entry.max_timestamp)
+            newest = max([newest, *(read_header(batch).max_timestamp for batch in self._tail.batches())])
+        return self.offset_for_timestamp(newest) if newest >= 0 else None
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """Headers of all batches from the one that holds `offset`, in order. Reads the disk."""
+        at = max(offset, self._terms.log_start)
+        while at < self._terms.log_end:
+            batches = self._read(at, _REPLAY_BYTES, self._terms.log_end)
+            if not batches:
+                return
+            for batch in batches:
+                header = read_header(batch)
+                yield header
+                at = header.next_offset
+
+    def verify(self) -> int:
+        """Read and check every batch on the disk; returns how many there are. Blocking.
+
+        Raises DamagedLogError at the first bad one, and sets `damaged`.
+        """
+        checked = 0
+        at = self._terms.log_start
+        reader = self.from_disk()
+        while at < self._tail.start:
+            found = reader.read(at, _REPLAY_BYTES, self._tail.start, at_least_one=True)
+            invariant(found, f"no batch holds offset {at}")
+            checked += len(found)
+            at = read_header(found[-1]).next_offset
+        return checked
 
 
 def batch_matches(entry: IndexEntry, batch: memoryview) -> bool:

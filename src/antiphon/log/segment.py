@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from antiphon.errors import CorruptBatchError
+from antiphon.log.config import LogConfig
 from antiphon.log.disk import Disk, File
 from antiphon.log.index import (
     ENTRY_BYTES,
@@ -20,6 +21,7 @@ from antiphon.records.batch import HEADER_BYTES, BatchHeader, check_batch, read_
 DATA_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
+SEGMENT_BYTES_LIMIT: Final = 1 << 30  # positions in the index are 32 bits
 SCAN_BYTES: Final = 4 * 1024 * 1024
 _INDEX_CHUNK: Final = 1024
 
@@ -66,6 +68,13 @@ class Segment:
         self.created_ms = created_ms
         self.data_path = file_of(directory, base_offset, DATA_SUFFIX)
         self.index_path = file_of(directory, base_offset, INDEX_SUFFIX)
+
+    def is_full(self, size: int, now_ms: int, config: LogConfig) -> bool:
+        """Does a batch of that many bytes belong in a new segment?"""
+        if self.size_bytes == 0:
+            return False
+        limit = min(config.segment_bytes, SEGMENT_BYTES_LIMIT)
+        return self.size_bytes + size > limit or now_ms - self.created_ms >= config.segment_ms
 
     def grow(self, header: BatchHeader, size: int) -> None:
         """Count one more batch."""

@@ -18,6 +18,7 @@ leader can send to followers while its own disk syncs) and returns a `LogOp`. Al
 
     if log.is_in_memory(offset): batches = log.read(offset, max_bytes, end)
     else: batches = await loop.run_in_executor(pool, log.plan_read(offset, max_bytes, end))
+    offset, timestamp = log.reader.offset_for_timestamp(ms)        # and other questions that may read the disk
 
     wal.submit(log.checkpoint()); await wal.stop()                 # a clean stop makes the next open read nothing
 
@@ -29,31 +30,29 @@ lost durable entries must not vote, nor serve, before it is reset or cut and has
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from antiphon import system
-from antiphon.errors import AntiphonError, DamagedLogError, OffsetOutOfRangeError, StorageFailedError
+from antiphon.errors import AntiphonError, OffsetOutOfRangeError, StorageFailedError
 from antiphon.invariants import invariant, unreachable
 from antiphon.log import layout, recovery
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import Disk
 from antiphon.log.hard_state import HardState
-from antiphon.log.index import IndexEntry, find_entry, pack_entry, read_entry
+from antiphon.log.index import pack_entry
 from antiphon.log.inventory import Held
 from antiphon.log.operations import APPEND, TRIM, Callback, CallStep, LogOp, OpQueue, Step, WriteStep
 from antiphon.log.producer_state import ProducerState
-from antiphon.log.reader import DiskRead, SegmentView, first_record_since
+from antiphon.log.reader import LogReader
 from antiphon.log.retention import retained_from
 from antiphon.log.segment import Segment
-from antiphon.log.snapshot import LogStart, SegmentSummary, Snapshot, encode_snapshot
+from antiphon.log.segments import Segments
+from antiphon.log.snapshot import LogStart, Snapshot, encode_snapshot
 from antiphon.log.tail import MemoryTail
 from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, read_header
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.records.members import Members, MembersIndex
-
-_REPLAY_BYTES = 4 * 1024 * 1024
-_SEGMENT_BYTES_LIMIT = 1 << 30  # positions in the index are 32 bits
 
 
 def _system_ms() -> int:
@@ -86,18 +85,18 @@ class ShardLog:
         self._held = held or Held()
         self._is_held = self._held.is_written  # or the first durable thing here is still to be noted
         self._clock_ms = clock_ms
-        self._segments: list[Segment] = found.segments
+        self._segments = Segments(disk, path, found.segments)
         self._tail = MemoryTail(found.terms.log_end)
+        self.reader = LogReader(disk, found.terms, self._segments, self._tail, self._found_damage)
         self._files_beyond = found.files_beyond
         self._since_snapshot = found.snapshot_bytes
         self._snapshot_offset = found.report.snapshot_offset
         self._last_entry = b""
         self._generation = 0  # of what is staged: truncate and reset start a new one
-        self._removals = 0  # changes when what was on disk may be gone
         for segment in found.segments:
             segment.created_ms = clock_ms()
-        if found.segments:
-            self._last_entry = layout.last_entry_bytes(disk, found.segments[-1])
+        if self._segments.newest is not None:
+            self._last_entry = layout.last_entry_bytes(disk, self._segments.newest)
 
     @classmethod
     def open(
@@ -165,7 +164,7 @@ class ShardLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches in the log's files, staged ones included."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._segments.size_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -175,7 +174,7 @@ class ShardLog:
     @property
     def segment_count(self) -> int:
         """How many segments there are."""
-        return len(self._segments)
+        return len(self._segments.all)
 
     @property
     def storage_error(self) -> StorageFailedError | None:
@@ -203,16 +202,15 @@ class ShardLog:
         write: WriteStep | None = None
         total = 0
         now_ms = self._clock_ms()
-        terms = self.terms
+        terms, segments, config = self.terms, self._segments, self._config
         for number, batch in enumerate(batches):
             header = read_header(batch) if headers is None else headers[number]
             size = len(batch)
             if header.base_offset != terms.log_end or header.batch_length + 12 != size:
                 unreachable(f"batch of {size} bytes at {header.base_offset} cannot follow {terms.end}")
-            segment = self._segments[-1] if self._segments else None
-            if segment is None or self._is_full(segment, size, now_ms):
-                steps += self._new_segment(now_ms)
-                segment, write = self._segments[-1], None
+            segment = segments.newest
+            if segment is None or segment.is_full(size, now_ms, config):
+                segment, write = self._new_segment(now_ms, steps), None
             if write is None:
                 write = WriteStep(segment.data_path, segment.index_path, segment.size_bytes, segment.count)
                 steps.append(write)
@@ -254,21 +252,13 @@ class ShardLog:
         if self._config.flush == "always" and self._held.is_written and is_within:
             self._held.reached(EntryId(self.terms.term_before(self.durable_end), self.durable_end))
 
-    def _is_full(self, segment: Segment, size: int, now_ms: int) -> bool:
-        if segment.size_bytes == 0:
-            return False
-        limit = min(self._config.segment_bytes, _SEGMENT_BYTES_LIMIT)
-        return segment.size_bytes + size > limit or now_ms - segment.created_ms >= self._config.segment_ms
-
-    def _new_segment(self, now_ms: int) -> list[Step]:
-        steps: list[Step] = []
-        if self._segments:
+    def _new_segment(self, now_ms: int, steps: list[Step]) -> Segment:
+        if self._segments.newest is not None:
             steps.append(self._snapshot_step())
-        segment = Segment(self.path, self.terms.log_end, now_ms)
-        self._segments.append(segment)
+        segment = self._segments.begin(self.terms.log_end, now_ms)
         create = functools.partial(layout.create_segment, self.disk, self.path, segment.base_offset)
         steps.append(CallStep(create))
-        return steps
+        return segment
 
     def _settle_at(self, end: int) -> Callback:
         return functools.partial(self._settle, end, self._generation)
@@ -289,64 +279,39 @@ class ShardLog:
         )
         if to_offset == self.log_end and not self._files_beyond:
             return LogOp(self.queue, [])
-        while self._segments and self._segments[-1].base_offset >= to_offset:
-            self._segments.pop()
-        if self._segments and self._segments[-1].next_offset > to_offset:
-            self._shorten(self._segments[-1], to_offset)
+        self._segments.truncate(to_offset, self._tail)
         self._tail.truncate(to_offset)
         self.terms.truncate(to_offset)
         self.members.truncate(to_offset)
         self._start_generation(to_offset)
         if not self.producers.truncate(to_offset):
             self.producers = layout.producers_of(
-                self.disk, self.path, self.log_start, self.log_end, self.headers_from
+                self.disk, self.path, self.log_start, self.log_end, self.reader.headers_from
             )
         self._last_entry = self._find_last_entry()
         return LogOp(self.queue, [self._cut_step()], settle=self._settle_at(to_offset))
 
     def _start_generation(self, end: int) -> None:
         self._generation += 1
-        self._removals += 1
         self.durable_end = min(self.durable_end, end)
         if self._snapshot_offset is not None and self._snapshot_offset > end:
             self._snapshot_offset = None
 
     def _find_last_entry(self) -> bytes:
-        if not self._segments:
+        newest, last = self._segments.newest, self._tail.last()
+        if newest is None:
             return b""
-        last = self._tail.last()
         if last is None:
-            return layout.last_entry_bytes(self.disk, self._segments[-1])
+            return layout.last_entry_bytes(self.disk, newest)
         batch, (position, _) = last
         return pack_entry(read_header(batch), batch, position, unsynced=self._config.flush != "always")
 
     def _cut_step(self) -> CallStep:
         self._files_beyond = False
-        last = self._segments[-1] if self._segments else None
+        last = self._segments.newest
         kept = None if last is None else (last.base_offset, last.size_bytes, last.count)
         cut = functools.partial(layout.cut_files, self.disk, self.path, self.terms.log_end, kept)
         return CallStep(functools.partial(self._held.cut, self.terms.end, cut))
-
-    def _shorten(self, segment: Segment, to_offset: int) -> None:
-        place = self._tail.place_of(to_offset)
-        if place is not None:
-            segment.size_bytes, segment.count = place
-        else:
-            number, entry = self._lookup(segment, to_offset)
-            invariant(entry.base_offset == to_offset, f"offset {to_offset} lies inside a batch")
-            segment.size_bytes, segment.count = entry.position, number
-        segment.next_offset = to_offset
-        segment.max_is_exact = False
-
-    def _lookup(self, segment: Segment, offset: int) -> tuple[int, IndexEntry]:
-        index = self.disk.open(segment.index_path)
-        number = find_entry(index, segment.count, offset, segment.base_offset, segment.next_offset)
-        entry = read_entry(index, number) if number >= 0 else None
-        if entry is None:
-            raise DamagedLogError(
-                f"the index of {segment.data_path} does not know offset {offset}", offset=offset
-            )
-        return number, entry
 
     def reset(
         self,
@@ -364,7 +329,7 @@ class ShardLog:
             then: called in the WAL thread when the log is empty, durably, before anything else is written; must be harmless
                 to repeat.
         """
-        self._segments = []
+        self._segments.clear()
         self._tail.clear(at.offset)
         self.terms.reset(at)
         self.members.reset(members)
@@ -390,8 +355,7 @@ class ShardLog:
             return offset
         if self.is_in_memory(offset):
             return read_header(self._tail.read(offset, 1, self.log_end, at_least_one=True)[0]).base_offset
-        holder = next(segment for segment in self._segments if segment.next_offset > offset)
-        return max(self._lookup(holder, offset)[1].base_offset, self.log_start)
+        return max(self._segments.find(offset)[1].base_offset, self.log_start)
 
     def trim(self, log_start: int) -> LogOp | None:
         """Let the log start at `log_start` (at most `durable_end`): whole segments before it are removed.
@@ -404,13 +368,10 @@ class ShardLog:
         steps: list[Step] = [self._snapshot_step(last=True)] if log_start == self.log_end else []
         self.terms.trim(log_start)
         self.members.trim(log_start)
-        kept = [segment for segment in self._segments if segment.next_offset > log_start]
-        gone = [segment.base_offset for segment in self._segments if segment.next_offset <= log_start]
-        if gone and not kept:
+        gone = self._segments.trim(log_start)
+        if self._segments.newest is None:
             self._last_entry = b""
-        self._segments = kept
         self._tail.evict(0, log_start)
-        self._removals += 1
         start = LogStart(log_start, self.terms.start.term, False, self.members.base)
         steps.append(CallStep(functools.partial(layout.trim_files, self.disk, self.path, start, gone)))
         return LogOp(self.queue, steps, kind=TRIM)
@@ -422,14 +383,14 @@ class ShardLog:
     def retention_start(self, now_ms: int, high_watermark: int) -> int:
         """Where the log would start if it were trimmed now, as `apply_retention` does."""
         limit = min(high_watermark, self.durable_end)
-        views = [(s.next_offset, s.size_bytes, s.max_timestamp) for s in self._segments]
+        views = [(s.next_offset, s.size_bytes, s.max_timestamp) for s in self._segments.all]
         return retained_from(
             views, now_ms=now_ms, config=self._config, limit_offset=limit, log_start=self.log_start
         )
 
     def checkpoint(self) -> LogOp:
         """Write a snapshot of the log's end, so that the next `open` has nothing to read. For a clean stop."""
-        if not self._segments or self._snapshot_offset == self.log_end or self._files_beyond:
+        if self._segments.newest is None or self._snapshot_offset == self.log_end or self._files_beyond:
             return LogOp(self.queue, [])
         return LogOp(self.queue, [self._snapshot_step()])
 
@@ -451,24 +412,21 @@ class ShardLog:
         return LogOp(self.queue, [CallStep(functools.partial(layout.remove_damage, self.disk, self.path))])
 
     def _snapshot_step(self, *, last: bool = False) -> CallStep:
+        newest, start = self._segments.newest, self.terms.start
+        if newest is None:
+            unreachable("a snapshot is of a log that has a segment")
         self._since_snapshot = 0
         self._snapshot_offset = self.terms.log_end
-        segments = [
-            SegmentSummary(s.base_offset, s.next_offset, s.size_bytes, s.count, s.max_timestamp)
-            for s in self._segments
-        ]
-        start = self.terms.start
         snapshot = Snapshot(
             self.terms.log_end,
             start.offset,
             start.term,
             self.terms.items(),
-            segments,
+            self._segments.summaries(),
             self.producers.encode(),
             self._last_entry,
             tuple(self.members.items()),
         )
-        newest = self._segments[-1]
         write = functools.partial(
             layout.write_last_snapshot if last else layout.write_snapshot,
             self.disk,
@@ -521,77 +479,15 @@ class ShardLog:
             if offset < self.log_end:
                 found = self._tail.read(offset, max_bytes, end, at_least_one=at_least_one)
             return lambda: found
-        reader = self._disk_read()
         limit = min(end, in_memory_from)
-        return functools.partial(reader.read, offset, max_bytes, limit, at_least_one=at_least_one)
-
-    def _disk_read(self, since_ms: int = -(1 << 63)) -> DiskRead:
-        views = [
-            SegmentView(s.base_offset, s.next_offset, s.count, s.data_path, s.index_path)
-            for s in self._segments
-            if s.max_timestamp >= since_ms or not s.max_is_exact
-        ]
-        removals = self._removals
-        return DiskRead(self.disk, views, lambda: self._removals == removals, self._found_damage)
+        return functools.partial(
+            self.reader.from_disk().read, offset, max_bytes, limit, at_least_one=at_least_one
+        )
 
     def _found_damage(self, report: recovery.DamageReport) -> None:
         if self.damaged is None:
             self.damaged = report
             recovery.save_damage(self.disk, self.path, report)
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
-
-        In a batch whose records cannot be decoded here (a codec that is not installed) it is the batch's first offset.
-        """
-        in_memory = self._tail.start
-        for entry in self._disk_read(timestamp_ms).entries():
-            if entry.max_timestamp >= timestamp_ms and self.log_start < entry.next_offset <= in_memory:
-                batches = self.read(max(entry.base_offset, self.log_start), 1, entry.next_offset)
-                return first_record_since(batches[0], timestamp_ms, self.log_start)
-        for batch in self._tail.batches():
-            header = read_header(batch)
-            if header.max_timestamp >= timestamp_ms and header.next_offset > self.log_start:
-                return first_record_since(batch, timestamp_ms, self.log_start)
-        return None
-
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the latest record by timestamp; None for an empty log. May read the disk."""
-        newest = max((s.max_timestamp for s in self._segments if s.max_is_exact), default=-1)
-        in_memory = self._tail.start
-        if not all(s.max_is_exact for s in self._segments):
-            for entry in self._disk_read(newest).entries():
-                if self.log_start < entry.next_offset <= in_memory:
-                    newest = max(newest, entry.max_timestamp)
-            newest = max([newest, *(read_header(batch).max_timestamp for batch in self._tail.batches())])
-        return self.offset_for_timestamp(newest) if newest >= 0 else None
-
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """Headers of all batches from the one that holds `offset`, in order. Reads the disk."""
-        at = max(offset, self.log_start)
-        while at < self.log_end:
-            batches = self.read(at, _REPLAY_BYTES, self.log_end)
-            if not batches:
-                return
-            for batch in batches:
-                header = read_header(batch)
-                yield header
-                at = header.next_offset
-
-    def verify(self) -> int:
-        """Read and check every batch on the disk; returns how many there are. Blocking.
-
-        Raises DamagedLogError at the first bad one, and sets `damaged`.
-        """
-        checked = 0
-        at = self.log_start
-        reader = self._disk_read()
-        while at < self._tail.start:
-            found = reader.read(at, _REPLAY_BYTES, self._tail.start, at_least_one=True)
-            invariant(found, f"no batch holds offset {at}")
-            checked += len(found)
-            at = read_header(found[-1]).next_offset
-        return checked
 
     # -- memory ---------------------------------------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ class PartitionOpener:
         """The same, of a log that is about to be read from its start: rot in its old segments is found now, not then."""
         log = self._open_log(shard_id, config, promises=True)
         try:
-            log.verify()
+            log.reader.verify()
         except DamagedLogError:  # it is marked by now, so everything is read
             log = self._open_log(shard_id, config, promises=True)
         return log

@@ -142,9 +142,9 @@ class PartitionReads:
         else:
             try:
                 found = (
-                    log.offset_of_max_timestamp()
+                    log.reader.offset_of_max_timestamp()
                     if timestamp_ms == MAX_TIMESTAMP
-                    else log.offset_for_timestamp(timestamp_ms)
+                    else log.reader.offset_for_timestamp(timestamp_ms)
                 )
             except (DamagedLogError, OSError) as error:
                 raise host.stopped_by(error) from error

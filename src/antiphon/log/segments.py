@@ -1,0 +1,92 @@
+"""The segments of one log, oldest first, as the event loop plans them; the files follow by way of the WAL thread."""
+
+from antiphon.errors import DamagedLogError
+from antiphon.invariants import invariant
+from antiphon.log.disk import Disk
+from antiphon.log.index import IndexEntry, find_entry, read_entry
+from antiphon.log.segment import Segment
+from antiphon.log.snapshot import SegmentSummary
+from antiphon.log.tail import MemoryTail
+
+
+class Segments:
+    """See the module's text. `newest` is the one that grows; None where nothing was ever written, or all is removed."""
+
+    __slots__ = ("_directory", "_disk", "all", "newest", "removals")
+
+    def __init__(self, disk: Disk, directory: str, found: list[Segment]) -> None:
+        self.all = found
+        self.newest: Segment | None = found[-1] if found else None
+        self.removals = 0  # changes when what was on disk may be gone
+        self._disk = disk
+        self._directory = directory
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches, staged ones included."""
+        return sum(segment.size_bytes for segment in self.all)
+
+    def begin(self, base_offset: int, now_ms: int) -> Segment:
+        """A new segment follows the others."""
+        segment = self.newest = Segment(self._directory, base_offset, now_ms)
+        self.all.append(segment)
+        return segment
+
+    def truncate(self, to_offset: int, tail: MemoryTail) -> None:
+        """Drop what begins at `to_offset` or later, a batch's start; `tail` knows where in a segment batches are.
+
+        Raises DamagedLogError where the place has to be read from an index and is not there.
+        """
+        while self.all and self.all[-1].base_offset >= to_offset:
+            self.all.pop()
+        self.newest = self.all[-1] if self.all else None
+        self.removals += 1
+        if self.newest is not None and self.newest.next_offset > to_offset:
+            self._shorten(self.newest, to_offset, tail.place_of(to_offset))
+
+    def _shorten(self, segment: Segment, to_offset: int, place: tuple[int, int] | None) -> None:
+        if place is None:
+            number, entry = self._lookup(segment, to_offset)
+            invariant(entry.base_offset == to_offset, f"offset {to_offset} lies inside a batch")
+            place = entry.position, number
+        segment.size_bytes, segment.count = place
+        segment.next_offset = to_offset
+        segment.max_is_exact = False
+
+    def trim(self, log_start: int) -> list[int]:
+        """Drop whole segments before `log_start`; returns their first offsets."""
+        gone = [segment.base_offset for segment in self.all if segment.next_offset <= log_start]
+        self.all = self.all[len(gone) :]
+        if not self.all:
+            self.newest = None
+        self.removals += 1
+        return gone
+
+    def clear(self) -> None:
+        """Drop all."""
+        self.all, self.newest = [], None
+        self.removals += 1
+
+    def find(self, offset: int) -> tuple[int, IndexEntry]:
+        """The batch that holds `offset`: its number in its segment, and its index entry. Reads the disk.
+
+        Raises DamagedLogError where the index does not know it.
+        """
+        return self._lookup(next(segment for segment in self.all if segment.next_offset > offset), offset)
+
+    def _lookup(self, segment: Segment, offset: int) -> tuple[int, IndexEntry]:
+        index = self._disk.open(segment.index_path)
+        number = find_entry(index, segment.count, offset, segment.base_offset, segment.next_offset)
+        entry = read_entry(index, number) if number >= 0 else None
+        if entry is None:
+            raise DamagedLogError(
+                f"the index of {segment.data_path} does not know offset {offset}", offset=offset
+            )
+        return number, entry
+
+    def summaries(self) -> list[SegmentSummary]:
+        """What a snapshot says of each."""
+        return [
+            SegmentSummary(s.base_offset, s.next_offset, s.size_bytes, s.count, s.max_timestamp)
+            for s in self.all
+        ]
