@@ -245,6 +245,18 @@ class DirectoryInUseError(AntiphonError):
     code = "directory_in_use"
 
 
+class UnauthenticatedError(AntiphonError):
+    """Who asks has not proved who they are, or could not. It says nothing of what was wrong with the proof."""
+
+    code = "unauthenticated"
+
+
+class AccessDeniedError(AntiphonError):
+    """No access control list allows the principal this. `details`: principal, operation, resource, name."""
+
+    code = "access_denied"
+
+
 class NewerFormatError(AntiphonError):
     """The data on disk was written by a newer version than this one."""
 

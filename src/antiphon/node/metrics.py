@@ -50,6 +50,8 @@ class NodeMetrics:
         self.refusals = 0
         self.connections_refused = 0
         self.refusal_told_s = -1e9  # when the log was last told
+        self.denied = 0
+        self.logins_failed = 0
         self.duplicates = 0
         self.expired_appends = 0
         self.fetches = 0
@@ -92,6 +94,8 @@ _COUNTERS: Final = {
     "append_records": "Records that clients appended",
     "refusals": "Appends that were refused",
     "connections_refused": "Native connections that were refused, for there were too many",
+    "denied": "Requests that no access control list allows",
+    "logins_failed": "Logins with a wrong name, password or token",
     "duplicates": "Appends that an earlier try had made already",
     "expired_appends": "Batches of clients whose records were all older than their topic's retention.ms",
     "fetches": "Fetches by clients",

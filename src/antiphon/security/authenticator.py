@@ -1,0 +1,212 @@
+"""Who somebody is: logins by SASL (RFC 4422), the same for every listener.
+
+A login is a few messages of the client, each answered by a challenge, until there is an identity. Whatever is wrong,
+an unknown user or a wrong password, fails at the same message with the same error.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from scramp import ScramException, ScramMechanism
+
+from antiphon import system
+from antiphon.errors import UnauthenticatedError
+from antiphon.model.access import AccessBook, Credential
+from antiphon.security import passwords
+from antiphon.security.authorizer import Authorizer, Rights
+from antiphon.security.principal import ANONYMOUS, Principal
+from antiphon.security.settings import OAuth, Security
+
+if TYPE_CHECKING:
+    from antiphon.security.tokens import TokenCheck
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+REVEALING: Final = (PLAIN, OAUTHBEARER)  # send what others could use: over TLS or within this machine only
+MESSAGE_BYTES_MAX: Final = 32 * 1024
+FAILED_DELAY_S: Final = 1.0  # before a failed login is answered
+LOOK_S: Final = 1.0  # how often listeners look whether identities still hold
+FAILED: Final = "authentication failed"
+
+
+class Identity(NamedTuple):
+    """Who has logged in. It holds until `expires_s` (since 1970), and while `proof` is a credential of the user."""
+
+    principal: Principal
+    mechanism: str = ""
+    proof: Credential | None = None
+    expires_s: float | None = None
+
+
+class LoginCount(Protocol):
+    """Where failed logins are counted."""
+
+    denied: int
+    logins_failed: int
+
+
+class Login(Protocol):
+    """One login under way. `identity` is set when it has succeeded."""
+
+    identity: Identity | None
+
+    def step(self, data: bytes) -> bytes:
+        """The answer to a message of the client; raises UnauthenticatedError, after which the login is over."""
+        ...
+
+
+class Authenticator:
+    """Logins to one node. `secret`: unknown users look the same to whoever does not know it."""
+
+    def __init__(self, settings: Security, book: AccessBook, counters: LoginCount, secret: bytes) -> None:
+        self.on = settings.authentication
+        self.authorizer = Authorizer(book, settings.super_users, counters, on=self.on)
+        self._settings = settings
+        self._book = book
+        self._counters = counters
+        self._secret = secret
+        self._tokens = _token_check(settings.oauth)
+
+    def rights(self, identity: Identity | None, host: str) -> Rights:
+        """What an identity may do; None: everybody who may connect without one."""
+        return Rights(self.authorizer, identity.principal if identity else ANONYMOUS, host)
+
+    def mechanisms(self, *, private: bool) -> tuple[str, ...]:
+        """What clients may log in with; `private`: nobody else reads what they send."""
+        found = tuple(self._settings.sasl_mechanisms)
+        if self._tokens is None:
+            found = tuple(name for name in found if name != OAUTHBEARER)
+        return tuple(name for name in found if private or name not in REVEALING)
+
+    def begin(self, mechanism: str, *, private: bool) -> Login:
+        """Begin a login; raises UnauthenticatedError for a mechanism that is not served."""
+        if mechanism not in self.mechanisms(private=private):
+            raise UnauthenticatedError(f"mechanism {mechanism[:40]!r} is not served here")
+        if mechanism == PLAIN:
+            return _Plain(self)
+        if mechanism == OAUTHBEARER:
+            return _Bearer(self)
+        return _Scram(self, mechanism)
+
+    def holds(self, identity: Identity) -> bool:
+        """Is it still who they are: the user is there with this credential, the token has not expired?"""
+        if identity.expires_s is not None and system.wall_s() >= identity.expires_s:
+            return False
+        proof = identity.proof
+        if proof is None:
+            return True
+        user = self._book.users.get(identity.principal.name)
+        return user is not None and user.credential(proof.mechanism) == proof
+
+    def failed(self) -> UnauthenticatedError:
+        """Count a failed login; returns what the client is told."""
+        self._counters.logins_failed += 1
+        return UnauthenticatedError(FAILED)
+
+    # -- what logins ask ------------------------------------------------------------------------------------------
+
+    def credential(self, mechanism: str, name: str) -> tuple[Credential, bool]:
+        """The credential of a user, or one that nothing proves; and whether it is a user's."""
+        user = self._book.users.get(name)
+        found = None if user is None else user.credential(mechanism)
+        if found is not None:
+            return found, True
+        return passwords.of_nobody(self._book, mechanism, name, self._secret), False
+
+    def check_password(self, name: str, password: str) -> Identity:
+        """Who has this name and password; raises UnauthenticatedError. Takes milliseconds."""
+        found, known = self.credential(passwords.SHA_256, name)
+        if not known:
+            other, known = self.credential(passwords.SHA_512, name)
+            found = other if known else found
+        if not passwords.proves(found, password) or not known:
+            raise self.failed()
+        return Identity(Principal("User", name), PLAIN, found)
+
+    def check_token(self, token: str) -> Identity:
+        """Whom a bearer token names; raises UnauthenticatedError."""
+        if self._tokens is None:
+            raise self.failed()
+        try:
+            bearer = self._tokens.check(token)
+        except UnauthenticatedError:
+            raise self.failed() from None
+        return Identity(Principal("User", bearer.name), OAUTHBEARER, None, bearer.expires_s)
+
+
+def _token_check(settings: OAuth) -> "TokenCheck | None":
+    if not settings.keys:
+        return None
+    from antiphon.security.tokens import TokenCheck  # its library takes a while to import
+
+    return TokenCheck(settings)
+
+
+class _Plain:
+    """RFC 4616."""
+
+    def __init__(self, owner: Authenticator) -> None:
+        self.identity: Identity | None = None
+        self._owner = owner
+
+    def step(self, data: bytes) -> bytes:
+        try:
+            authorized, name, password = data.decode().split("\0")
+        except ValueError:
+            raise self._owner.failed() from None
+        if authorized not in {"", name} or not name:
+            raise self._owner.failed()
+        self.identity = self._owner.check_password(name, password)
+        return b""
+
+
+class _Bearer:
+    """RFC 7628. A failure is told at once, as Kafka's clients take it."""
+
+    def __init__(self, owner: Authenticator) -> None:
+        self.identity: Identity | None = None
+        self._owner = owner
+
+    def step(self, data: bytes) -> bytes:
+        try:
+            parts = data.decode().split("\x01")
+        except ValueError:
+            raise self._owner.failed() from None
+        token = next((part[12:] for part in parts if part.lower().startswith("auth=bearer ")), "")
+        self.identity = self._owner.check_token(token.strip())
+        return b""
+
+
+class _Scram:
+    """RFC 5802."""
+
+    def __init__(self, owner: Authenticator, mechanism: str) -> None:
+        self.identity: Identity | None = None
+        self._owner = owner
+        self._mechanism = mechanism
+        self._name = ""
+        self._found: Credential | None = None
+        self._known = False
+        self._server = ScramMechanism(mechanism).make_server(self._look_up, s_nonce=system.new_uuid().hex)
+        self._steps = 0
+
+    def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self._name = name
+        self._found, self._known = found, _ = self._owner.credential(self._mechanism, name)
+        return found.salt, found.stored_key, found.server_key, found.iterations
+
+    def step(self, data: bytes) -> bytes:
+        self._steps += 1
+        try:
+            if self._steps == 1:
+                self._server.set_client_first(data.decode())
+                return str(self._server.get_server_first()).encode()
+            if self._steps > 2:
+                raise self._owner.failed()
+            self._server.set_client_final(data.decode())
+            answer = str(self._server.get_server_final()).encode()
+        except (ScramException, ValueError):
+            raise self._owner.failed() from None
+        if not self._known:
+            raise self._owner.failed()
+        self.identity = Identity(Principal("User", self._name), self._mechanism, self._found)
+        return answer
