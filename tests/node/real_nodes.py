@@ -12,6 +12,7 @@ from antiphon.log.disk import Disk
 from antiphon.node.config import Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
+from antiphon.security.settings import Security
 from antiphon.server.server import Server
 from tests.node.in_process import append_to, eventually, leader_of
 from tests.node.processes import bind, port_of
@@ -23,12 +24,22 @@ class Nodes:
     """The nodes of one cluster, by id; `stop` and `start` one at will."""
 
     def __init__(
-        self, directory: Path, count: int, disks: dict[int, Disk], dial: str = "each", *, kafka: bool = False
+        self,
+        directory: Path,
+        count: int,
+        disks: dict[int, Disk],
+        dial: str = "each",
+        *,
+        kafka: bool = False,
+        http: bool = False,
+        security: Security | None = None,
     ) -> None:
         self.directory = directory
         self.disks = disks
         self.dial = dial
         self.kafka = kafka  # is there a door for Kafka's clients, on any free port?
+        self.http = http
+        self.security = Security() if security is None else security
         self.servers: dict[int, Server] = {}
         self.nodes: dict[int, Node] = {}  # of the servers
         self._sockets = [bind() for _ in range(count)]
@@ -44,7 +55,8 @@ class Nodes:
             dir=self.directory / f"node-{node_id}",
             bootstrap=first,
             dial=self.dial,
-            ports=Ports(self._ports[node_id], 0 if self.kafka else -1, -1, -1),
+            ports=Ports(self._ports[node_id], 0 if self.kafka else -1, -1, 0 if self.http else -1),
+            security=self.security,
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
         )
 

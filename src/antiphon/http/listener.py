@@ -13,12 +13,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from antiphon.errors import PortInUseError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
+from antiphon.security.listening import Listening, serve
+from antiphon.security.tls import ServerTls
 
+BACKLOG: Final = 100
+TELL_EVERY_S: Final = 5.0
+TLS_START: Final = b"\x16\x03"  # how a TLS handshake begins
 REQUEST_BYTES_MAX: Final = 16 * 1024
 CONNECTIONS_MAX: Final = 256
 BAD_STATES: Final = {"failed", "damaged", "ahead_of_leader"}
@@ -62,8 +68,9 @@ class HttpListener:
         self._metrics = metrics
         self._status = status
         self._connections_max = min(CONNECTIONS_MAX, connections_max)
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._open: set[_HttpConnection] = set()
+        self._tell_tls_s = 0.0
         self._pages: dict[str, Callable[[], Reply]] = {
             "/": self._index,
             "/healthz": self._health,
@@ -72,15 +79,12 @@ class HttpListener:
             "/topics": self._topics,
         }
 
-    async def start(self, host: str, port: int, sock: socket.socket | None = None) -> int:
-        """Listen on `host:port`, or on a bound socket; returns the port. Raises PortInUseError."""
-        loop = asyncio.get_running_loop()
+    async def start(
+        self, host: str, port: int, sock: socket.socket | None = None, tls: ServerTls | None = None
+    ) -> int:
+        """Listen on `host:port`, or on a bound socket; with `tls` for HTTPS. Returns the port. Raises PortInUseError."""
         try:
-            if sock is not None:
-                sock.setblocking(False)
-                self._server = await loop.create_server(lambda: _HttpConnection(self), sock=sock)
-            else:
-                self._server = await loop.create_server(lambda: _HttpConnection(self), host, port)
+            self._server = await serve(lambda: _HttpConnection(self), host, port, sock, BACKLOG, tls)
         except OSError as error:
             raise PortInUseError(
                 f"{host}:{port} (http listener) cannot be used: {error.strerror or error}", port=port
@@ -163,6 +167,18 @@ class HttpListener:
             ],
         )
 
+    def heard_tls(self, transport: asyncio.BaseTransport | None) -> None:
+        """A client speaks TLS where there is none: a line in the log, at most every few seconds."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._tell_tls_s:
+            self._tell_tls_s = now_s + TELL_EVERY_S
+            peer = None if transport is None else transport.get_extra_info("peername")
+            structlog.get_logger().warning(
+                "http_connection_closed",
+                client=str(peer[0]) if peer else "",
+                reason="the client speaks TLS (https), and this port does not",
+            )
+
     def opened(self, connection: "_HttpConnection") -> bool:
         """Count a connection; False when there are too many."""
         self._open.add(connection)
@@ -188,6 +204,10 @@ class _HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if self._received.startswith(TLS_START):
+            self._listener.heard_tls(self._transport)
+            self.close()
+            return
         while self._transport is not None:
             head, found, rest = self._received.partition(b"\r\n\r\n")
             if not found:

@@ -14,6 +14,7 @@ from antiphon.kafka.api import API_VERSIONS, Api
 from antiphon.kafka.primitives import Reader
 
 LENGTH_BYTES: Final = 4
+TLS_START: Final = 0x1603  # how a TLS handshake begins
 FRAME_BYTES_MAX: Final = 100 * 1024 * 1024  # as Kafka's socket.request.max.bytes
 HEADER_BYTES_MIN: Final = 8
 
@@ -36,6 +37,10 @@ def frame_size(buffer: memoryview, at: int) -> int:
     """Bytes of the frame at `at` without its length prefix; raises ProtocolViolationError for what cannot be."""
     (size,) = _LENGTH.unpack_from(buffer, at)
     if not HEADER_BYTES_MIN <= size <= FRAME_BYTES_MAX:
+        if size >> 16 == TLS_START:
+            raise ProtocolViolationError(
+                "the client speaks TLS (security.protocol SSL or SASL_SSL), and this port does not"
+            )
         raise ProtocolViolationError(
             f"a frame of {size} bytes; {HEADER_BYTES_MIN} to {FRAME_BYTES_MAX} are accepted"
         )

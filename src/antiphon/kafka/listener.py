@@ -32,6 +32,8 @@ from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
+from antiphon.security.listening import Listening, serve
+from antiphon.security.tls import ServerTls
 
 BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
@@ -108,7 +110,7 @@ class KafkaListener:
         self._connections: dict[Connection, _Seen] = {}
         self._refusals = 0
         self._tell_refusals_s = 0.0
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._look: asyncio.TimerHandle | None = None
         self.port = 0
         self.requests = 0  # served since the start, for metrics
@@ -124,17 +126,11 @@ class KafkaListener:
         """Open connections."""
         return len(self._connections)
 
-    async def start(self, sock: socket.socket | None = None) -> None:
-        """Listen, on an already bound socket where one is given. Raises PortInUseError."""
+    async def start(self, sock: socket.socket | None = None, tls: ServerTls | None = None) -> None:
+        """Listen, on an already bound socket where one is given; with `tls` to TLS only. Raises PortInUseError."""
         loop = asyncio.get_running_loop()
         try:
-            if sock is not None:
-                sock.setblocking(False)
-                self._server = await loop.create_server(self._made, sock=sock, backlog=BACKLOG)
-            else:
-                self._server = await loop.create_server(
-                    self._made, self._host, self._wanted_port, backlog=BACKLOG
-                )
+            self._server = await serve(self._made, self._host, self._wanted_port, sock, BACKLOG, tls)
         except OSError as error:
             raise PortInUseError(
                 f"cannot listen on {self._host}:{self._wanted_port} for Kafka clients: {error.strerror}",

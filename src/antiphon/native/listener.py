@@ -17,8 +17,11 @@ from antiphon.transport.connection import Connection, EndOfTurn
 from antiphon.transport.listening import bound_address, listen
 
 if TYPE_CHECKING:
+    from antiphon.errors import AntiphonError
     from antiphon.gateway.interface import Gateway
     from antiphon.gateway.peers import Peers
+    from antiphon.security.listening import Listening
+    from antiphon.security.tls import ServerTls
 
 PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they are nodes
 PEER_PATIENCE_S: Final = 2.0
@@ -49,15 +52,17 @@ class NativeListener:
         self._turn = turn
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._trials: dict[int, asyncio.TimerHandle] = {}  # sessions over the limit
-        self._refusal_told_s = -TELL_EVERY_S
+        self._refusal_told_s = self._stranger_told_s = -TELL_EVERY_S
         self._log = structlog.get_logger()
 
-    async def start(self, host: str, port: int, sock: socket.socket | None, host_told: str) -> str:
+    async def start(
+        self, host: str, port: int, sock: socket.socket | None, host_told: str, tls: "ServerTls | None" = None
+    ) -> str:
         """Listen on `sock`, or on `host:port`; returns the address as others reach it. Raises PortInUseError."""
-        self._server = await listen(self._accept, host, port, sock, "native")
+        self._server = await listen(self._accept, host, port, sock, "native", tls)
         return bound_address(self._server, host_told)
 
     def close(self) -> None:
@@ -105,6 +110,13 @@ class NativeListener:
         if trial is not None:
             trial.cancel()
         self.sessions.pop(id(session), None)
+
+    def not_understood(self, peer: str, reason: "AntiphonError") -> None:
+        """See SessionOwner."""
+        now_s = self._loop.time()
+        if now_s - self._stranger_told_s >= TELL_EVERY_S:
+            self._stranger_told_s = now_s
+            self._log.warning("native_connection_closed", peer=peer, reason=reason.message)
 
     def _turn_away(self, session: NativeSession) -> None:
         connection = session.connection

@@ -46,6 +46,10 @@ class SessionOwner(Protocol):
         """The connection is gone."""
         ...
 
+    def not_understood(self, peer: str, reason: AntiphonError) -> None:
+        """Whoever connected did not say who it is, but something else."""
+        ...
+
 
 class NativeSession:
     """See the module's text."""
@@ -93,9 +97,11 @@ class NativeSession:
         if self._peer is not None:
             self._peer.drained()
 
-    def disconnected(self, _connection: "Connection", _reason: Exception | None) -> None:
+    def disconnected(self, connection: "Connection", reason: Exception | None) -> None:
         """See ConnectionOwner."""
         self._owner.closed(self)
+        if not self._greeted and isinstance(reason, AntiphonError):
+            self._owner.not_understood(connection.peer, reason)
         if self._peer is not None:
             self._peer.gone()
         self.exchange.gone()

@@ -49,6 +49,8 @@ class NodeMetrics:
         self.append_records = 0
         self.refusals = 0
         self.connections_refused = 0
+        self.tls_handshakes = 0
+        self.tls_handshakes_failed = 0
         self.refusal_told_s = -1e9  # when the log was last told
         self.denied = 0
         self.logins_failed = 0
@@ -96,6 +98,8 @@ _COUNTERS: Final = {
     "connections_refused": "Native connections that were refused, for there were too many",
     "denied": "Requests that no access control list allows",
     "logins_failed": "Logins with a wrong name, password or token",
+    "tls_handshakes": "Connections that were made with TLS",
+    "tls_handshakes_failed": "TLS handshakes that failed",
     "duplicates": "Appends that an earlier try had made already",
     "expired_appends": "Batches of clients whose records were all older than their topic's retention.ms",
     "fetches": "Fetches by clients",

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from antiphon.http.listener import HttpListener
     from antiphon.kafka.listener import KafkaListener
     from antiphon.node.config import NodeConfig
+    from antiphon.node.metrics import NodeMetrics
+    from antiphon.security.tls import ServerTls
+
+
+def clients_tls(config: "NodeConfig", metrics: "NodeMetrics") -> "ServerTls | None":
+    """The TLS of the listeners for clients; None where they speak without. Raises InvalidRequestError."""
+    if not config.security.tls.on:
+        return None
+    from antiphon.security.tls import ServerTls
+
+    return ServerTls(config.security.tls, config.dir, "tls", metrics)
 
 
 def _told(config: "NodeConfig", port: int) -> str:
@@ -22,7 +33,11 @@ def _told(config: "NodeConfig", port: int) -> str:
 
 
 async def start_http(
-    gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None, metrics: Callable[[], bytes]
+    gateway: "Gateway",
+    config: "NodeConfig",
+    sock: socket.socket | None,
+    tls: "ServerTls | None",
+    metrics: Callable[[], bytes],
 ) -> tuple["HttpListener", str]:
     """Listen for HTTP; returns the listener and its address."""
     from antiphon.http.listener import HttpListener
@@ -34,12 +49,16 @@ async def start_http(
         return plain
 
     made = HttpListener(gateway, metrics=metrics, status=status, connections_max=connection_shares().http)
-    port = await made.start(config.listen_host, config.ports.http, sock)
+    port = await made.start(config.listen_host, config.ports.http, sock, tls)
     return made, _told(config, port)
 
 
 async def start_kafka(
-    gateway: "Gateway", config: "NodeConfig", sock: socket.socket | None, pool: "Pool"
+    gateway: "Gateway",
+    config: "NodeConfig",
+    sock: socket.socket | None,
+    tls: "ServerTls | None",
+    pool: "Pool",
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
@@ -47,5 +66,5 @@ async def start_kafka(
     told = KafkaListenerConfig(auto_create_topics=config.auto_create_topics)
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
     listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told, pool)
-    await listener.start(sock)
+    await listener.start(sock, tls)
     return listener, _told(config, listener.port)

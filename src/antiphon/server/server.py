@@ -13,7 +13,7 @@ from antiphon.native.listener import NativeListener
 from antiphon.node.node import Node
 from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
-from antiphon.server.listeners import start_http, start_kafka
+from antiphon.server.listeners import clients_tls, start_http, start_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,21 +83,22 @@ class Server:
         Raises PortInUseError, ForeignDirectoryError, DirectoryInUseError, NewerFormatError.
         """
         config, node, ports = self._config, self.node, self._config.ports
+        tls = clients_tls(config, node.metrics)
         node.open()
         native = self.native
         node.metrics.gauges["antiphon_connections"] = ("Native connections", lambda: len(native.sessions))
         addresses = {
             "native": await native.start(
-                config.listen_host, ports.native, self._sockets.get("native"), config.host_told
+                config.listen_host, ports.native, self._sockets.get("native"), config.host_told, tls
             )
         }
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(
-                node.gateway, config, self._sockets.get("kafka"), self.memory.pools["kafka"]
+                node.gateway, config, self._sockets.get("kafka"), tls, self.memory.pools["kafka"]
             )
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
-                node.gateway, config, self._sockets.get("http"), node.metrics.render
+                node.gateway, config, self._sockets.get("http"), tls, node.metrics.render
             )
         node.join(addresses)
         if self._finishes_epochs:

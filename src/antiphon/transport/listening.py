@@ -5,18 +5,23 @@ import socket
 from collections.abc import Callable
 
 from antiphon.errors import PortInUseError
+from antiphon.security.listening import Listening, serve
+from antiphon.security.tls import ServerTls
+
+BACKLOG = 512
 
 
 async def listen(
-    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, sock: socket.socket | None, name: str
-) -> asyncio.Server:
+    factory: Callable[[], asyncio.BaseProtocol],
+    host: str,
+    port: int,
+    sock: socket.socket | None,
+    name: str,
+    tls: ServerTls | None = None,
+) -> Listening:
     """Listen on an already bound socket, or bind `host:port`. Raises PortInUseError with the listener's name."""
-    loop = asyncio.get_running_loop()
     try:
-        if sock is not None:
-            sock.setblocking(False)
-            return await loop.create_server(factory, sock=sock, backlog=512)
-        return await loop.create_server(factory, host, port, backlog=512, reuse_address=True)
+        return await serve(factory, host, port, sock, BACKLOG, tls)
     except OSError as error:
         raise PortInUseError(
             f"{host}:{port} ({name} listener) cannot be used: {error.strerror or error}; choose another port in node.toml",
@@ -24,7 +29,7 @@ async def listen(
         ) from None
 
 
-def bound_address(server: asyncio.Server, host: str) -> str:
+def bound_address(server: Listening, host: str) -> str:
     """`host:port` as others reach the server: the host they are told, the port it really has."""
     port: int = server.sockets[0].getsockname()[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -19,6 +19,7 @@ Buffer = bytes | bytearray | memoryview
 
 PREFIX = struct.Struct(">II")
 LENGTH_BYTES = 4  # of the first integer
+TLS_STARTS = (0x1603, 0x1503)  # how a TLS handshake or alert begins
 ONE_WAY = 0  # request id of messages that get no reply
 
 
@@ -96,6 +97,10 @@ class FrameDecoder:
 def check_prefix(length: int, header_bytes: int, limit_bytes: int = FRAME_BYTES_MAX) -> None:
     """Refuse a frame by its first eight bytes: raises FrameTooLargeError, ProtocolViolationError."""
     if length > limit_bytes:
+        if length >> 16 in TLS_STARTS:
+            raise ProtocolViolationError(
+                "one side of the connection speaks TLS and the other does not: give both the same settings of TLS"
+            )
         raise FrameTooLargeError(
             f"the peer announced a frame of {length} bytes; {limit_bytes} is the most that is accepted",
             size_bytes=length,

@@ -1,0 +1,127 @@
+"""Sockets of listeners, with TLS or without.
+
+With TLS each connection is accepted here, and handed to its protocol after the handshake. So a handshake that fails can be
+told of with the address of who began it, and how many are under way at once is bounded.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from antiphon.security.tls import HANDSHAKE_S, SHUTDOWN_S, ServerTls
+
+HANDSHAKES_MAX: Final = 512  # at once, of one listener; who comes then waits in the kernel's queue
+ACCEPT_AGAIN_S: Final = 0.5  # after the system had no descriptor left
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class Listening(Protocol):
+    """What `serve` returns: a server as asyncio has them."""
+
+    @property
+    def sockets(self) -> Sequence[Any]:
+        """The sockets that listen."""
+        ...
+
+    def close(self) -> None:
+        """Accept no more connections; those that there are stay."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when it is closed."""
+        ...
+
+
+async def serve(
+    factory: Factory, host: str, port: int, sock: socket.socket | None, backlog: int, tls: ServerTls | None
+) -> Listening:
+    """Listen on a bound socket, or on `host:port`; raises OSError. With `tls` every connection begins with a handshake."""
+    loop = asyncio.get_running_loop()
+    if sock is not None:
+        sock.setblocking(False)
+    if tls is not None:
+        return TlsServer(factory, await _bound(host, port, backlog) if sock is None else [sock], tls)
+    if sock is not None:
+        return await loop.create_server(factory, sock=sock, backlog=backlog)
+    return await loop.create_server(factory, host, port, backlog=backlog, reuse_address=True)
+
+
+async def _bound(host: str, port: int, backlog: int) -> list[socket.socket]:
+    loop = asyncio.get_running_loop()
+    places = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(places):
+            made = socket.socket(family, kind, protocol)
+            found.append(made)
+            made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(address)
+            made.listen(backlog)
+    except BaseException:
+        for made in found:
+            made.close()
+        raise
+    return found
+
+
+class TlsServer:
+    """See the module's text. Serves from its making to `close()`, on the running loop."""
+
+    def __init__(self, factory: Factory, sockets: Sequence[socket.socket], tls: ServerTls) -> None:
+        self.sockets = tuple(sockets)
+        self._factory = factory
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(HANDSHAKES_MAX)
+        for sock in self.sockets:
+            sock.listen()
+        self._accepting = [self._loop.create_task(self._accept(sock)) for sock in self.sockets]
+        self._greeting: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """See Listening."""
+        for task in (*self._accepting, *self._greeting):
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """See Listening."""
+        await asyncio.gather(*self._accepting, *self._greeting, return_exceptions=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                await self._room.acquire()
+                try:
+                    sock, address = await self._loop.sock_accept(listener)
+                except ConnectionError:  # who came has gone again
+                    self._room.release()
+                except OSError:
+                    self._room.release()
+                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                else:
+                    task = self._loop.create_task(self._greet(sock, address))
+                    self._greeting.add(task)
+                    task.add_done_callback(self._greeting.discard)
+        finally:
+            listener.close()
+
+    async def _greet(self, sock: socket.socket, address: Any) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                sock,
+                ssl=self._tls.current(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except (OSError, EOFError) as error:
+            self._tls.failed(f"{address[0]}:{address[1]}", error)
+        else:
+            self._tls.succeeded()
+        finally:
+            self._room.release()

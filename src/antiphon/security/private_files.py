@@ -1,0 +1,32 @@
+"""Files and folders that only the user of a node may read."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+
+
+def write_private(file: Path, data: bytes) -> None:
+    """Write a file that nobody else may read, so that a crash leaves the old one or the new one. Raises OSError."""
+    temporary = file.with_name(file.name + ".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that nobody else may look into; one that is there already is left as it is. Raises OSError."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def only_private_files() -> None:
+    """From now on nobody else may read what this process creates, whatever mode a library asks for."""
+    os.umask(0o077)
