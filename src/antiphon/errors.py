@@ -142,6 +142,30 @@ class CorruptBatchError(AntiphonError):
     code = "corrupt_batch"
 
 
+class InvalidRecordError(CorruptBatchError):
+    """A batch that came whole, and whose records no reader could read. `details`: record (place in the batch), reason."""
+
+    code = "invalid_record"
+
+
+class InvalidTimestampError(CorruptBatchError):
+    """A batch whose timestamps are not of the type that producers set."""
+
+    code = "invalid_timestamp"
+
+
+class UnsupportedCompressionError(CorruptBatchError):
+    """A batch compressed in a way that is not known. `details`: codec."""
+
+    code = "unsupported_compression"
+
+
+class DecompressedTooLargeError(CorruptBatchError):
+    """A batch whose records unpack to more than a topic's `max.decompressed.bytes`. `details`: limit_bytes."""
+
+    code = "decompressed_too_large"
+
+
 class BatchTooLargeError(AntiphonError):
     """A batch above the topic's `max.message.bytes`. `details`: size_bytes, limit_bytes."""
 

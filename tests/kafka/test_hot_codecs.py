@@ -76,6 +76,7 @@ outcomes = st.builds(
     log_start_offset=st.integers(-1, 2**63 - 1),
     error_message=st.none() | st.text(max_size=200),
     leader=st.none() | st.tuples(st.integers(-1, 9), st.integers(0, 2**31 - 1)),
+    record_errors=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.text(max_size=20)), max_size=3).map(tuple),
 )
 endpoint_lists = st.lists(
     st.builds(NodeEndpoint, st.integers(0, 9), st.text(max_size=20), st.integers(0, 65535)), max_size=3
@@ -103,6 +104,9 @@ def test_produce_response_is_read_by_kio(
                 assert ours.log_start_offset == theirs.log_start_offset
             if version >= 8:
                 assert ours.error_message == theirs.error_message
+                assert list(ours.record_errors) == [
+                    (e.batch_index, e.batch_index_error_message) for e in theirs.record_errors
+                ]
             if version >= 10 and ours.leader is not None:
                 assert ours.leader == (theirs.current_leader.leader_id, theirs.current_leader.leader_epoch)
     if version >= 10:

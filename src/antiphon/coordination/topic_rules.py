@@ -15,6 +15,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.model.internal import CLUSTER_LOG, KINDS, PREFIX
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import FRAME_BYTES_MAX
+from antiphon.records.intake import VALIDATIONS
 from antiphon.replication.commit_rule import QUORUM, CommitRule
 
 NAME_LENGTH_MAX: Final = 249
@@ -22,6 +23,7 @@ SHARDS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 31  # S4.22
 REPLICAS_DEFAULT: Final = 3
 RESERVED_NAMES: Final = (CLUSTER_LOG,)
+INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -152,6 +154,13 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     "segment.bytes": _integer(4096, 1 << 31, "bytes after which a new segment is begun"),
     "segment.ms": _integer(1, INT64_MAX, "milliseconds after which a new segment is begun"),
     "max.message.bytes": _integer(1024, FRAME_BYTES_MAX // 2, "bytes of the largest batch that is accepted"),
+    "record.validation": _one_of(
+        VALIDATIONS, "every record is looked at, those that are not compressed, or none"
+    ),
+    "max.batch.records": _integer(1, INT32_MAX, "records of the largest compressed batch that is accepted"),
+    "max.decompressed.bytes": _integer(
+        1 << 20, 1 << 30, "bytes that the records of a batch may unpack to, at a node and at its readers"
+    ),
     "bulk.bytes.per.second": _integer(
         0, INT64_MAX, "bytes of bulk writes that a shard takes a second, -1 for no limit", also=(-1,)
     ),

@@ -26,6 +26,7 @@ INVALID_GROUP_ID: Final = 24
 UNKNOWN_MEMBER_ID: Final = 25
 INVALID_SESSION_TIMEOUT: Final = 26
 REBALANCE_IN_PROGRESS: Final = 27
+INVALID_TIMESTAMP: Final = 32
 UNSUPPORTED_VERSION: Final = 35
 TOPIC_ALREADY_EXISTS: Final = 36
 INVALID_PARTITIONS: Final = 37
@@ -73,6 +74,10 @@ CODE_OF: Final[dict[type[errors.AntiphonError], int]] = {
     errors.OffsetMismatchError: INVALID_RECORD,
     errors.OffsetOutOfRangeError: OFFSET_OUT_OF_RANGE,
     errors.CorruptBatchError: CORRUPT_MESSAGE,
+    errors.InvalidRecordError: INVALID_RECORD,
+    errors.InvalidTimestampError: INVALID_TIMESTAMP,
+    errors.UnsupportedCompressionError: UNSUPPORTED_COMPRESSION_TYPE,
+    errors.DecompressedTooLargeError: MESSAGE_TOO_LARGE,
     errors.BatchTooLargeError: MESSAGE_TOO_LARGE,
     errors.OutOfOrderSequenceError: OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.ProducerFencedError: INVALID_PRODUCER_EPOCH,

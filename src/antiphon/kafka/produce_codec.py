@@ -42,7 +42,11 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionProduced(NamedTuple):
-    """Outcome for one partition. `leader` is a hint, (node id, leader epoch), for error 6."""
+    """Outcome for one partition.
+
+    `leader` is a hint, (node id, leader epoch), for error 6; `record_errors` are (place in the batch, reason) of records
+    that were the cause.
+    """
 
     partition: int
     error_code: int = 0
@@ -50,6 +54,7 @@ class PartitionProduced(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     leader: tuple[int, int] | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()
 
 
 class NodeEndpoint(NamedTuple):
@@ -130,7 +135,10 @@ def encode_produce(
         for done in partitions:
             out += _fixed_part(done, version)
             if version >= _WITH_RECORD_ERRORS:
-                out += _I32.pack(0)
+                out += _I32.pack(len(done.record_errors))
+                for record, reason in done.record_errors:
+                    out += _I32.pack(record)
+                    put_nullable_string(out, reason)
                 put_nullable_string(out, done.error_message)
     if version >= 1:
         out += _I32.pack(0)  # throttle time
@@ -163,7 +171,11 @@ def _encode_compact(
             out += _WITH_LOG_START.pack(
                 done.partition, done.error_code, done.base_offset, -1, done.log_start_offset
             )
-            out.append(1)  # no record errors
+            put_uvarint(out, len(done.record_errors) + 1)
+            for record, reason in done.record_errors:
+                out += _I32.pack(record)
+                put_compact_nullable_string(out, reason)
+                out.append(0)
             put_compact_nullable_string(out, done.error_message)
             put_leader_tag(out, done.leader if hints else None, tag=0)
         out.append(0)

@@ -14,6 +14,8 @@ from msgspec import Meta
 
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
+from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
+from antiphon.records.intake import VALIDATIONS
 from antiphon.security.settings import Security, check_security
 
 CONFIG_FILE: Final = "node.toml"
@@ -96,6 +98,9 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     profile: str = "oxia"  # of the first table, and of topics that name none
     flush: str = "always"  # always | interval | os
     flush_interval_ms: PositiveMs = 100
+    record_validation: str = (
+        VALIDATION_DEFAULT  # full | uncompressed | shallow: how far a client's batch is looked at
+    )
     log_level: str = "info"
     auto_create_topics: bool = True
     dial: str = "each"  # each | leader | follower: over whose connection a shard's Append and Ack travel (C3)
@@ -140,6 +145,10 @@ def check_config(config: NodeConfig) -> NodeConfig:
         split_address(member.native)
     if config.flush not in {"always", "interval", "os"}:
         raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
+    if config.record_validation not in VALIDATIONS:
+        raise InvalidRequestError(
+            f"record_validation must be {' or '.join(VALIDATIONS)}, not {config.record_validation!r}"
+        )
     if config.profile not in PROFILES:
         raise InvalidRequestError(f"profile must be {' or '.join(PROFILES)}, not {config.profile!r}")
     if config.dial not in DIALS:

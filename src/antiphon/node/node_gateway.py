@@ -37,6 +37,7 @@ from antiphon.node.config import NodeConfig
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_view import LocalView
+from antiphon.node.record_intake import RecordIntake
 from antiphon.node.trimming import Trimming, trim_replica
 from antiphon.records.batch import Buffer
 
@@ -90,6 +91,7 @@ class NodeGateway:
         self._forwarder = forwarder
         self._lost_peers = lost_peers
         self._status = status
+        self._intake = RecordIntake(replicas)
         self._follow_keys = count(1)
 
     # -- metadata -----------------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ class NodeGateway:
         self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
     ) -> None:
         """See Gateway."""
-        self.replicas.host(shard_id).clients.append(batch, expected_offset, timeout_s, done)
+        self._intake.append(shard_id, batch, expected_offset, timeout_s, done)
 
     def check_may_write(self, shard_id: int, *, internal: bool) -> None:
         """See Gateway."""

@@ -9,6 +9,8 @@ from antiphon.model.internal import is_internal
 from antiphon.model.metadata import TopicMeta
 from antiphon.node.config import NodeConfig
 from antiphon.partition.settings import PartitionSettings
+from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
+from antiphon.records.intake import BATCH_RECORDS_MAX, IntakeRules
 from antiphon.replication.config import ReplicaConfig
 
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
@@ -70,6 +72,11 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
         max_in_flight=replication.max_in_flight,
         conflict=replication.conflict,
         bulk_bytes_per_s=bulk if (bulk := _setting(topic, "bulk.bytes.per.second", -1)) >= 0 else None,
+        intake=IntakeRules(
+            topic.config.get("record.validation", config.record_validation),
+            _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
+            _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
+        ),
         internal=topic.name if is_internal(topic) else "",
     )
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from antiphon.log.config import LogConfig
+from antiphon.records.intake import DEFAULT_RULES, IntakeRules
 from antiphon.replication.config import ReplicaConfig
 
 
@@ -17,6 +18,7 @@ class PartitionSettings:
         isolation: of reads that name none (C7).
         max_in_flight: appends that may wait for their commit at a time; 0: any number (C8).
         conflict: the rule that merges concurrent changes, by name; empty where one replica writes.
+        intake: what a client's batch must be.
         internal: the topic's name where it belongs to the cluster, else empty.
     """
 
@@ -26,4 +28,5 @@ class PartitionSettings:
     isolation: str
     max_in_flight: int
     conflict: str
+    intake: IntakeRules = DEFAULT_RULES
     internal: str = ""

@@ -58,6 +58,12 @@ def part(function: Function) -> Function:
     return compiled
 
 
+def inlined(function: Function) -> Function:
+    """The same, put into the code that calls it: for what is less work than a call."""
+    compiled: Function = numba.njit(nogil=True, inline="always")(function)
+    return compiled
+
+
 def _pointer(builder: Any, address: Any, bits: int = 8) -> Any:
     return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 

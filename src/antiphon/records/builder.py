@@ -44,7 +44,8 @@ _ATTRIBUTES_AT: Final = struct.Struct(">h")
 _builder_class: Any = None
 
 
-def _load_builder() -> Any:
+def load_builder() -> Any:
+    """The compiled builder of plain batches."""
     global _builder_class  # noqa: PLW0603 - one lazy import, kept because looking it up costs as much as a small batch
     from aiokafka.record._crecords.default_records import DefaultRecordBatchBuilder
 
@@ -80,7 +81,7 @@ def build_batch(
     if not records:
         raise InvalidRequestError("a batch has at least one record")
     codec = codec_number(compression)
-    cls = _builder_class or _load_builder()
+    cls = _builder_class or load_builder()
     try:
         builder = cls(MAGIC, 0, False, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
         append = builder.append

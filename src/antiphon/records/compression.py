@@ -1,17 +1,26 @@
 """The four codecs of RecordBatch v2, with a bound on what a hostile batch may unpack to.
 
 gzip comes with Python. snappy, lz4 and zstd come with pyarrow, which is loaded at the first such batch; without it they
-are refused with a message that says what to install. Nodes never compress or decompress: they store what clients sent.
+are refused with a message that says what to install. Nodes store what clients sent; they decompress only to look whether
+readers can, where a topic's `record.validation` is `full`.
 """
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
-from antiphon.errors import CorruptBatchError, InvalidRequestError
+from antiphon.errors import (
+    CorruptBatchError,
+    DecompressedTooLargeError,
+    InvalidRequestError,
+    UnsupportedCompressionError,
+)
 from antiphon.records.batch import CODEC_NAMES, Buffer
 
-DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+DECOMPRESSED_BYTES_MAX: Final = (
+    64 * 1024 * 1024
+)  # of one batch; a topic's `max.decompressed.bytes` may say otherwise
 _GZIP_WBITS: Final = 31
 _GZIP_MEMBERS_MAX: Final = 1024
 
@@ -25,6 +34,16 @@ _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_DESCRIPTOR: Final = b"\x60\x40"
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED_BIT: Final = 0x8000_0000
+
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_GZIP_BYTES_MIN: Final = 18
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SIZE_BYTES: Final = (0, 2, 4, 8)  # of the content size, by the frame's first two bits
+_ZSTD_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
+
+
+class MissingCodecError(InvalidRequestError):
+    """The library that reads a codec is not installed."""
 
 
 def codec_number(name: str) -> int:
@@ -51,7 +70,9 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Undo `compress`; CorruptBatchError for bytes that are not of that codec or give more than `limit_bytes`."""
+    """Undo `compress`; CorruptBatchError for bytes that are not of that codec, DecompressedTooLargeError for more than
+    `limit_bytes`, of which no more than that are ever made.
+    """
     if codec == 0:
         return data
     if codec == 1:
@@ -62,11 +83,51 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
         return _stream_decompress("lz4", data, limit_bytes)
     if codec == 4:
         return _stream_decompress("zstd", data, limit_bytes)
-    raise CorruptBatchError(f"unknown compression codec {codec}", codec=codec)
+    raise UnsupportedCompressionError(f"unknown compression codec {codec}", codec=codec)
 
 
-def _too_large(limit_bytes: int) -> CorruptBatchError:
-    return CorruptBatchError(f"batch decompresses to more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+def told_bytes(codec: int, data: Buffer) -> int | None:
+    """How many bytes compressed data says that it unpacks to, without unpacking; None where it does not say.
+
+    A hint: only unpacking shows the truth. Raises CorruptBatchError for data that does not begin as the codec's does.
+    """
+    view = memoryview(data)
+    if codec == 1:
+        if len(view) < _GZIP_BYTES_MIN or bytes(view[:3]) != _GZIP_MAGIC:
+            raise CorruptBatchError("not gzip: it begins otherwise")
+        return int.from_bytes(view[-4:], "little")
+    if codec == 2:
+        return _snappy_told(view)
+    if codec == 3 and bytes(view[:4]) != _LZ4_MAGIC:
+        raise CorruptBatchError("not lz4: it begins otherwise")
+    if codec == 4:
+        return _zstd_told(view)
+    return None
+
+
+def _snappy_told(view: memoryview) -> int:
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _snappy_size(view)
+    return sum(_snappy_size(block) for block in _xerial_blocks(view))
+
+
+def _zstd_told(view: memoryview) -> int | None:
+    if len(view) < 6 or bytes(view[:4]) != _ZSTD_MAGIC:
+        raise CorruptBatchError("not zstd: it begins otherwise")
+    head = view[4]
+    is_whole = head & 0x20  # one segment, without a window's size, and its own size in at least a byte
+    at = 5 + (0 if is_whole else 1) + _ZSTD_DICTIONARY_BYTES[head & 3]
+    size_bytes = _ZSTD_SIZE_BYTES[head >> 6] or (1 if is_whole else 0)
+    if not size_bytes or len(view) < at + size_bytes:
+        return None
+    return int.from_bytes(view[at : at + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+
+
+def _too_large(limit_bytes: int) -> DecompressedTooLargeError:
+    return DecompressedTooLargeError(
+        f"batch decompresses to more than {limit_bytes} bytes (max.decompressed.bytes)",
+        limit_bytes=limit_bytes,
+    )
 
 
 def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
@@ -95,7 +156,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise InvalidRequestError(
+        raise MissingCodecError(
             "snappy, lz4 and zstd batches need pyarrow: pip install 'antiphon[spark]'"
         ) from error
     return pa
@@ -121,6 +182,13 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
         return _snappy_block(view, limit_bytes)
     parts: list[bytes] = []
     left = limit_bytes
+    for block in _xerial_blocks(view):
+        parts.append(_snappy_block(block, left))
+        left -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
     at = len(_XERIAL_HEADER)
     while at < len(view):
         if len(view) - at < 4:
@@ -129,21 +197,23 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
         at += 4
         if size == 0 or size > len(view) - at:
             raise CorruptBatchError(f"snappy block of {size} bytes where {len(view) - at} are left")
-        parts.append(_snappy_block(view[at : at + size], left))
-        left -= len(parts[-1])
+        yield view[at : at + size]
         at += size
-    return b"".join(parts)
 
 
-def _snappy_block(block: memoryview, limit_bytes: int) -> bytes:
+def _snappy_size(block: memoryview) -> int:
+    """The unpacked size in front of a block, a varint."""
     size = shift = 0
-    for byte in block[:5]:  # the block starts with its unpacked size, a varint
+    for byte in block[:5]:
         size |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            break
-    else:
-        raise CorruptBatchError("not snappy: no size in front")
+            return size
+    raise CorruptBatchError("not snappy: no size in front")
+
+
+def _snappy_block(block: memoryview, limit_bytes: int) -> bytes:
+    size = _snappy_size(block)
     if size > limit_bytes:
         raise _too_large(limit_bytes)
     try:

@@ -17,7 +17,7 @@ from antiphon.records.batch import (
     check_batch,
     iter_batches,
 )
-from antiphon.records.compression import decompress
+from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 
 RECORD_BYTES_MIN = (
     7  # length, attributes, timestamp, offset, key length, value length, header count: a byte each
@@ -37,7 +37,8 @@ class Record(NamedTuple):
 _batch_class: Any = None
 
 
-def _load_batch_class() -> Any:
+def load_batch_class() -> Any:
+    """The compiled decoder of one plain batch."""
     global _batch_class  # noqa: PLW0603 - one lazy import, kept because looking it up costs as much as a small batch
     from aiokafka.record._crecords.default_records import DefaultRecordBatch
 
@@ -45,13 +46,13 @@ def _load_batch_class() -> Any:
     return _batch_class
 
 
-def plain_batch(header: BatchHeader, batch: Buffer) -> Buffer:
+def plain_batch(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
     """The batch with its records decompressed: itself, or a copy whose header says codec 0 and the new length.
 
     The copy's CRC is not set. Raises CorruptBatchError where records cannot be decompressed, or are fewer bytes than their
-    count needs.
+    count needs, DecompressedTooLargeError where they are more than `limit_bytes`.
     """
-    records = plain_records(header, batch)
+    records = plain_records(header, batch, limit_bytes)
     if header.codec == 0:
         return batch
     unpacked = header._replace(
@@ -61,13 +62,13 @@ def plain_batch(header: BatchHeader, batch: Buffer) -> Buffer:
     return HEADER_STRUCT.pack(*unpacked) + bytes(records)
 
 
-def plain_records(header: BatchHeader, batch: Buffer) -> Buffer:
+def plain_records(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
     """What follows the header, decompressed. Raises CorruptBatchError as `plain_batch` does."""
     records: Buffer = memoryview(batch)[HEADER_BYTES:]
     if header.codec >= len(CODEC_NAMES):
         raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
     if header.codec:
-        records = decompress(header.codec, records)
+        records = decompress(header.codec, records, limit_bytes)
     if header.record_count < 0 or header.record_count * RECORD_BYTES_MIN > len(records):
         raise CorruptBatchError(
             f"batch says {header.record_count} records in {len(records)} bytes",
@@ -104,7 +105,7 @@ def raw_records(buf: Buffer) -> list[Any]:
     Raises CorruptBatchError.
     """
     found: list[Any] = []
-    cls = _batch_class or _load_batch_class()
+    cls = _batch_class or load_batch_class()
     for header, batch in iter_batches(buf):
         check_batch(header, batch)
         if header.is_control:
@@ -124,7 +125,7 @@ def raw_records(buf: Buffer) -> list[Any]:
 
 
 def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record]) -> None:
-    cls = _batch_class or _load_batch_class()
+    cls = _batch_class or load_batch_class()
     plain = plain_batch(header, batch)
     first = len(found)
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.errors import AntiphonError, InvalidRecordError, NotLeaderError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.connection import Answer
@@ -98,7 +98,11 @@ class ProduceHandler:
             structlog.get_logger().error("append failed", topic=topic, partition=partition, exc_info=error)
             return _produced(partition, code.UNKNOWN_SERVER_ERROR, "the node failed; its log says how")
         hint = self._cache.hint(topic, partition) if isinstance(error, NotLeaderError) else None
-        return _produced(partition, code.code_of(error), error.message, hint)
+        done = _produced(partition, code.code_of(error), error.message, hint)
+        if isinstance(error, InvalidRecordError) and "record" in error.details:
+            record = int(error.details["record"])
+            done = done._replace(record_errors=((record, str(error.details["reason"])),))
+        return done
 
     def encode(self, header: RequestHeader, outcomes: Outcomes) -> bytearray:
         """The response frame."""

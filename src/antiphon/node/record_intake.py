@@ -1,0 +1,120 @@
+"""Appends of clients on their way to a shard: each batch's records are looked at first, in the order of their arrival.
+
+Most batches are judged at once. One that takes long is judged by a thread, and what arrives for the same shard meanwhile
+waits behind it, so a producer's batches keep their order. What waits is kept as a copy, and counts as bytes in flight.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from antiphon.errors import AntiphonError, CorruptBatchError, InternalError, TimedOutError
+from antiphon.gateway.interface import Done
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.records.batch import BatchHeader, Buffer, read_header
+from antiphon.records.intake import IntakeRules, RecordWalker, check_outside
+
+if TYPE_CHECKING:
+    from antiphon.node.local_replicas import LocalReplicas
+    from antiphon.partition.partition import Partition
+
+
+class _Waiting:
+    """A batch that waits for its own judgement, or for those before it."""
+
+    __slots__ = ("batch", "deadline_s", "done", "expected_offset", "is_judged", "problem")
+
+    def __init__(self, batch: bytes, expected_offset: int | None, deadline_s: float, done: Done) -> None:
+        self.batch = batch
+        self.expected_offset = expected_offset
+        self.deadline_s = deadline_s
+        self.done = done
+        self.is_judged = False
+        self.problem: AntiphonError | None = None
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    asyncio.get_running_loop().run_in_executor(None, work)
+
+
+class RecordIntake:
+    """The way of all clients' appends to this node's replicas."""
+
+    def __init__(self, replicas: "LocalReplicas") -> None:
+        self._replicas = replicas
+        self._walker = RecordWalker(_in_thread)
+        self._lines: dict[int, deque[_Waiting]] = {}
+
+    def append(
+        self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
+    ) -> None:
+        """Append a batch if its records can be read. Raises what is known at once; else `done` gets the result."""
+        host = self._replicas.host(shard_id)
+        settings = host.settings
+        if (
+            settings is None
+            or host.table is not None
+            or shard_id == CLUSTER_SHARD_ID
+            or len(batch) > settings.max_message_bytes
+        ):
+            host.clients.append(batch, expected_offset, timeout_s, done)  # which refuses
+            return
+        header = read_header(batch)
+        try:
+            check_outside(header, batch, settings.intake)
+            is_judged = self._walker.walk_now(header, batch, settings.intake)
+        except CorruptBatchError:
+            host.check_writable()  # where another node leads, that is what is said
+            raise
+        if is_judged and shard_id not in self._lines:
+            host.clients.append(batch, expected_offset, timeout_s, done)
+            return
+        host.check_writable()
+        one = _Waiting(bytes(batch), expected_offset, host.services.now_s() + timeout_s, done)
+        self._lines.setdefault(shard_id, deque()).append(one)
+        host.services.in_flight(len(one.batch))
+        if is_judged:
+            one.is_judged = True
+        else:
+            self._judge(host, one, header, settings.intake)
+
+    def _judge(self, host: "Partition", one: _Waiting, header: BatchHeader, rules: IntakeRules) -> None:
+        """Have a thread look at one that is in line."""
+
+        def judged(future: "asyncio.Future[None]") -> None:
+            one.is_judged = True
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()
+            if isinstance(error, AntiphonError):
+                one.problem = error
+            elif error is not None:
+                one.problem = InternalError(f"the records could not be looked at: {error!r}")
+            self._go_on(host)
+
+        asyncio.get_running_loop().run_in_executor(
+            None, self._walker.walk, header, one.batch, rules
+        ).add_done_callback(judged)
+
+    def _go_on(self, host: "Partition") -> None:
+        """Append what is judged, from the front of the line."""
+        line = self._lines[host.shard_id]
+        while line and line[0].is_judged:
+            one = line.popleft()
+            host.services.in_flight(-len(one.batch))
+            try:
+                self._append(host.shard_id, one, one.deadline_s - host.services.now_s())
+            except AntiphonError as error:
+                one.done(error)
+            except Exception as error:  # noqa: BLE001 - a bug: it is not the trouble of those who wait behind
+                one.done(InternalError(f"the batch could not be appended: {error!r}"))
+        if not line:
+            del self._lines[host.shard_id]
+
+    def _append(self, shard_id: int, one: _Waiting, left_s: float) -> None:
+        if one.problem is not None:
+            raise one.problem
+        if left_s <= 0:
+            raise TimedOutError(
+                "the time was over before the batch's records were looked at: nothing was appended"
+            )
+        self._replicas.host(shard_id).clients.append(one.batch, one.expected_offset, left_s, one.done)
