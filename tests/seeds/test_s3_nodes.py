@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from antiphon.coordination import elections
+from antiphon.coordination import candidacies
 from antiphon.errors import AntiphonError, TimedOutError
 from antiphon.model.metadata import ShardMeta, ShardStatus
 from antiphon.model.requests import AlterTopic, CreateTopic, GetMetadata, MetadataReply
@@ -401,7 +401,7 @@ def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
 def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(elections, "PROMOTE_MS", 300)
+    monkeypatch.setattr(candidacies, "PROMOTE_MS", 300)
 
     async def test() -> None:
         async with cluster_of(3) as nodes:

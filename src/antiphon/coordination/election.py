@@ -50,6 +50,15 @@ class Election:
             and not self.replies[node].damaged
         }
 
+    def counted(self, record: ShardRecord, is_alive: Callable[[NodeId], bool]) -> dict[NodeId, EntryId]:
+        """The same; an unclean election becomes a clean one when a live member has come back in time."""
+        was_unclean, self.unclean = self.unclean, False
+        votes = self.votes(record, is_alive)
+        if not was_unclean or self.able(record, votes):
+            return votes
+        self.unclean = True
+        return self.votes(record, is_alive)
+
     def able(self, record: ShardRecord, votes: Mapping[NodeId, EntryId]) -> list[NodeId]:
         """The members that may lead by these votes, whether or not they failed before."""
         found = list(votes) if self.unclean else electable(record.meta, votes)

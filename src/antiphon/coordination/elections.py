@@ -18,19 +18,15 @@ import msgspec
 
 from antiphon.coordination import live_sets
 from antiphon.coordination.actions import UncleanElection
+from antiphon.coordination.candidacies import Candidacies
 from antiphon.coordination.election import Election, appointed, can_commit, choose_leader, may_be_unclean
-from antiphon.coordination.fences import (
-    Fence,
-    can_be_met,
-    in_order,
-    least_promises,
-    voting,
-)
+from antiphon.coordination.fences import Fence, can_be_met, in_order, least_promises, voting
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Options, Replication
 from antiphon.coordination.rule_changes import RuleChanges
 from antiphon.coordination.self_led import SelfLed, is_self_led
+from antiphon.coordination.shard_records import ShardRecords
 from antiphon.coordination.state import ShardRecord, has_leader
 from antiphon.coordination.timers import Timers
 from antiphon.model.cluster import LiveSet
@@ -41,8 +37,6 @@ from antiphon.replication.messages import BecomeLeaderReply, NewTerm, NewTermRep
 RESEND_MS = 200
 RESEND_MS_MAX = 5_000
 GRACE_MS = 250  # for the promises of members that are alive, once there are enough
-PROMOTE_MS = 1_500
-PROMOTE_MS_MAX = 60_000
 STRANGER_MS = 1_000  # a member that the leader was not told of is fenced and added after this
 REFUSALS_AT_ONCE = 3  # candidates that refuse are asked in a new term at once, so many times in a row
 PAUSE_MS = 1_000  # Offline, after every candidate has failed
@@ -61,14 +55,13 @@ class Elections:
         self.unclean_elections = 0  # since this coordinator began (C10)
         self._ledger = ledger
         self._model = ledger.model
+        self._shards = ShardRecords(ledger)
+        self._candidacies = Candidacies(ledger.model)
         self._options = Options(ledger.model.topics, ledger.model.names)
-        self._self_led = SelfLed(ledger)
+        self._self_led = SelfLed(self._shards)
         self._rules = RuleChanges(self._options, ledger.model)
         self._open: dict[int, Election] = {}
-        self._failures: dict[int, int] = {}  # shard -> promotions in a row that were not answered
-        self._failed: dict[int, frozenset[NodeId]] = {}  # shard -> who was asked in this series (S3.15)
         self._pauses: dict[int, Election] = {}  # shard -> what marks the timer of its pause
-        self._promised_to_lead: dict[NodeId, int] = {}  # candidates without an answer yet, for an even spread
         self._timers: Timers[tuple[_Kind, Election]] = Timers()
         self._now_ms = 0
 
@@ -115,21 +108,21 @@ class Elections:
         if unclean and not (ordered or waited):
             self._pause(shard_id, UNCLEAN_AFTER_MS)
         if not enough and not (unclean and (ordered or waited)):
-            self._take_offline(record, fence=meta.fence)
+            self._shards.take_offline(record, fence=meta.fence)
             return
         self._pauses.pop(shard_id, None)
         term = max(meta.term, above) + 1
-        failed = self._failed.get(shard_id, frozenset())
+        failed = self._candidacies.failed(shard_id)
         self._open[shard_id] = Election(
             shard_id, term, wanted=wanted, only=only, failed=failed, unclean=unclean
         )
-        self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE, fence=meta.fence)
+        self._shards.set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE, fence=meta.fence)
 
     def forget(self, shard_id: int) -> None:
         """Drop the shard's open election."""
         election = self._open.pop(shard_id, None)
         if election is not None and election.candidate is not None:
-            self._promised_to_lead[election.candidate] -= 1
+            self._candidacies.ended(election.candidate)
         record = self._model.shards.get(shard_id)
         if record is not None:
             self.followers.forget(shard_id, record.meta.everybody)
@@ -137,8 +130,7 @@ class Elections:
     def deleted(self, shard_id: int) -> None:
         """The shard is about to be deleted."""
         self.forget(shard_id)
-        self._failures.pop(shard_id, None)
-        self._failed.pop(shard_id, None)
+        self._candidacies.forget(shard_id)
         self._pauses.pop(shard_id, None)
 
     def resume(self, now_ms: int) -> None:
@@ -151,21 +143,12 @@ class Elections:
                 self._self_led.resume(record, options)
             elif has_leader(meta) and self._model.is_alive(meta.leader):
                 self._rules.check(record)
-                self._leave_out_the_dead(record)
+                self._shards.leave_out_the_dead(record)
                 for node in meta.everybody:
                     if node not in meta.live and self._model.is_alive(node):
                         self.followers.bring_back(shard_id, node, meta.leader, now_ms, STRANGER_MS)
             else:
                 self.begin(shard_id)
-
-    def _leave_out_the_dead(self, record: ShardRecord) -> None:
-        """Remove members from the live set that were lost while nobody coordinated."""
-        meta = record.meta
-        dead = tuple(node for node in meta.live if not self._model.is_alive(node))
-        if dead and meta.fence == Fence.LIVE:
-            self._put(record, live_sets.without(meta, dead))
-        elif dead:
-            self._set(record, live=tuple(node for node in meta.live if node not in dead))
 
     def options_changed(self, topic: TopicMeta) -> None:
         """A topic's settings were changed: shards whose terms use the wrong rule now get a new term, a few at a time."""
@@ -206,9 +189,9 @@ class Elections:
         elif undecided and election is not None:
             self._decide(election, now_ms)
         elif by_live:
-            self._put(record, live_sets.without(meta, (node,)))
+            self._shards.put(record, live_sets.without(meta, (node,)))
         elif meta.fence == Fence.MAJORITY and node in meta.live:
-            self._set(record, live=tuple(member for member in meta.live if member != node))
+            self._shards.set(record, live=tuple(member for member in meta.live if member != node))
 
     def node_returned(self, node: NodeId, *, restarted: bool, disk_replaced: bool) -> None:
         """The node was just marked as alive, or has a new process: elect in shards that waited for it or that it led
@@ -228,10 +211,9 @@ class Elections:
         self, record: ShardRecord, node: NodeId, *, restarted: bool, disk_replaced: bool
     ) -> None:
         shard_id = record.meta.shard_id
-        if node in self._failed.get(shard_id, ()):
-            self._failed[shard_id] -= {node}
+        self._candidacies.returned(shard_id, node)
         if disk_replaced:
-            record = self._distrust(record, node)
+            record = self._shards.distrust(record, node)
         meta = record.meta
         election = self._open.get(shard_id)
         leads = meta.leader == node or (election is not None and election.candidate == node)
@@ -243,17 +225,7 @@ class Elections:
         elif restarted and node in meta.live and meta.fence == Fence.MAJORITY:
             # The leader must see it again before it counts as keeping up. (Where commits go by the live set it stays:
             # all that it ever acknowledged is on its disk.)
-            self._set(record, live=tuple(member for member in meta.live if member != node))
-
-    def _distrust(self, record: ShardRecord, node: NodeId) -> ShardRecord:
-        """The member's entries and promises were lost with its disk."""
-        meta = record.meta
-        if meta.fence != Fence.MAJORITY:
-            meta = live_sets.without(meta, (node,))
-        untrusted = record.untrusted
-        if node not in untrusted and node in voting(meta):
-            untrusted = (*untrusted, node)
-        return self._put(record, meta, untrusted=untrusted)
+            self._shards.set(record, live=tuple(member for member in meta.live if member != node))
 
     # -- what is committed may be spoken -------------------------------------------------------------------------
 
@@ -319,7 +291,7 @@ class Elections:
             if node not in election.replies and self._model.is_alive(node):
                 # The election did without it. The leader will not miss it either: it was never told of it.
                 self.followers.bring_back(election.shard_id, node, candidate, now_ms)
-        wait_ms = min(PROMOTE_MS << min(self._failures.get(election.shard_id, 0), 10), PROMOTE_MS_MAX)
+        wait_ms = self._candidacies.wait_ms(election.shard_id)
         self._timers.add(now_ms + wait_ms + self._backlog_ms(), ("promote", election))
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -343,7 +315,7 @@ class Elections:
         if leader == ABSENT_NODE:
             return
         if reply.damaged and self._goes_by_live(record.meta, election):
-            self._put(record, live_sets.without(record.meta, (sender,)))
+            self._shards.put(record, live_sets.without(record.meta, (sender,)))
         known = sender in (record.meta.live if election is None else election.replies)
         self.followers.promised(sender, reply, leader, now_ms, known=known)
 
@@ -360,15 +332,14 @@ class Elections:
         record = self._model.shards[reply.shard]
         meta = record.meta
         del self._open[reply.shard]
-        self._promised_to_lead[sender] -= 1
-        self._failures.pop(reply.shard, None)
-        self._failed.pop(reply.shard, None)
+        self._candidacies.ended(sender)
+        self._candidacies.forget(reply.shard)
         live, fence = meta.live, Fence.LIVE
         if not election.by_live:
             told = {node for node, _ in election.heads(record)} - election.damaged()
             caught_up = (n for n in told if n not in record.untrusted and self._model.is_alive(n))
             live, fence = in_order(meta, (sender, *caught_up)), Fence.MAJORITY
-        self._set(record, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence)
+        self._shards.set(record, status=ShardStatus.ONLINE, leader=sender, live=live, fence=fence)
 
     def stale(self, sender: NodeId, shard_id: int, term: int) -> None:
         """A replica refused a message: it knows a higher term than was ever decided here, or it does not lead (any
@@ -386,8 +357,8 @@ class Elections:
         election = self._open.get(shard_id)
         refused = election is not None and election.promoted and election.candidate == sender
         if refused or (election is None and has_leader(record.meta) and record.meta.leader == sender):
-            failures = self._failures[shard_id] = self._failures.get(shard_id, 0) + 1
-            if failures <= REFUSALS_AT_ONCE:
+            in_a_row = self._candidacies.refused(shard_id)
+            if in_a_row <= REFUSALS_AT_ONCE:
                 self.begin(shard_id)
 
     def live_set(self, sender: NodeId, report: LiveSet, now_ms: int) -> None:
@@ -410,13 +381,7 @@ class Elections:
             leads = True
         if not leads or meta.term != report.term:
             return
-        if self._goes_by_live(meta, election):
-            changed = live_sets.accept(meta, report, sender, self._model.is_alive)
-        else:
-            keeping_up = (n for n in report.live if self._model.is_alive(n))
-            changed = msgspec.structs.replace(meta, live=in_order(meta, (sender, *keeping_up)))
-        untrusted = tuple(n for n in record.untrusted if n not in changed.live)
-        self._put(record, changed, untrusted=untrusted)
+        self._shards.report(record, sender, report, by_live=self._goes_by_live(meta, election))
         fed = {sender, *report.lagging, *live_sets.vouched_for(meta, report)}
         for node in meta.everybody:
             if node in fed:
@@ -439,8 +404,7 @@ class Elections:
             if self._open.get(shard_id) is not election:
                 continue
             if kind == "promote" and election.candidate is not None:
-                self._failures[shard_id] = self._failures.get(shard_id, 0) + 1
-                self._failed[shard_id] = election.failed | {election.candidate}
+                self._candidacies.unanswered(election, election.candidate)
                 self.begin(shard_id)
             elif election.candidate is None:
                 if kind == "grace":
@@ -472,7 +436,7 @@ class Elections:
             or len(election.replies) < least_promises(record.meta)
         ):
             return
-        votes = self._votes(election, record)
+        votes = election.counted(record, self._model.is_alive)
         if not election.able(record, votes):
             if not waiting:
                 self._nobody(election, record)
@@ -481,23 +445,14 @@ class Elections:
             election.grace = True
             self._timers.add(now_ms + GRACE_MS + self._backlog_ms(), ("grace", election))
             return
-        candidate = choose_leader(election, record, votes, self._leadership)
+        candidate = choose_leader(election, record, votes, self._candidacies.load)
         if candidate is None:  # exhausted (S3.15)
             self.forget(election.shard_id)
-            self._failed.pop(election.shard_id, None)
-            self._take_offline(record)
+            self._candidacies.exhausted(election.shard_id)
+            self._shards.take_offline(record)
             self._pause(election.shard_id, PAUSE_MS)
             return
         self._found(election, record, votes, candidate)
-
-    def _votes(self, election: Election, record: ShardRecord) -> dict[NodeId, EntryId]:
-        """The promises that count; an unclean election becomes a clean one when a live member has come back in time."""
-        was_unclean, election.unclean = election.unclean, False
-        votes = election.votes(record, self._model.is_alive)
-        if not was_unclean or election.able(record, votes):
-            return votes
-        election.unclean = True
-        return election.votes(record, self._model.is_alive)
 
     def _found(
         self, election: Election, record: ShardRecord, votes: dict[NodeId, EntryId], candidate: NodeId
@@ -507,10 +462,10 @@ class Elections:
         wants_live = self.options_of(record).is_live and not meta.outgoing
         election.by_live = meta.fence == Fence.LIVE or wants_live
         election.candidate = candidate
-        self._promised_to_lead[candidate] = self._promised_to_lead.get(candidate, 0) + 1
+        self._candidacies.began(candidate)
         changed = live_sets.of_new_term(election, record, votes, candidate)
         manual = self.options_of(record).election == "manual"
-        self._put(
+        self._shards.put(
             record,
             msgspec.structs.replace(changed, status=ShardStatus.CANDIDATE_FOUND),
             appointed=candidate if manual else record.appointed,
@@ -525,36 +480,17 @@ class Elections:
         if record.meta.fence != Fence.MAJORITY:
             kept = live_sets.without(record.meta, election.damaged())
             if kept is not record.meta:
-                self._put(record, kept)  # a damaged log holds no longer all that was committed
+                self._shards.put(record, kept)  # a damaged log holds no longer all that was committed
                 self.begin(election.shard_id)
                 return
-        self._take_offline(record)
+        self._shards.take_offline(record)
 
     def _backlog_ms(self) -> int:
         """How long the answers of all open elections may take to process: no member counts as late before that."""
         return len(self._open) // OPEN_PER_MS
-
-    def _leadership(self, node: NodeId) -> int:
-        return self._model.led_by.get(node, 0) + self._promised_to_lead.get(node, 0)
 
     def _goes_by_live(self, meta: ShardMeta, election: Election | None) -> bool:
         """Does the term that is led, or is about to be, commit by the live replica set?"""
         if election is None:
             return meta.fence == Fence.LIVE and has_leader(meta)
         return election.by_live and election.candidate is not None
-
-    def _take_offline(self, record: ShardRecord, fence: str | None = None) -> None:
-        """Nobody leads. A live set that elections depend on stays as it is."""
-        fence = record.meta.fence if fence is None else fence
-        live = () if fence == Fence.MAJORITY else record.meta.live
-        self._set(record, status=ShardStatus.OFFLINE, leader=ABSENT_NODE, live=live, fence=fence)
-
-    def _set(self, record: ShardRecord, **changes: object) -> ShardRecord:
-        return self._put(record, msgspec.structs.replace(record.meta, **changes))
-
-    def _put(self, record: ShardRecord, meta: ShardMeta, **changes: object) -> ShardRecord:
-        """Write what has changed, if anything has."""
-        changed = msgspec.structs.replace(record, meta=meta, **changes)
-        if changed != record:
-            self._ledger.put_shard(changed)
-        return changed

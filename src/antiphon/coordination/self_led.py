@@ -10,11 +10,9 @@ With `writers=multi` there is nothing to elect. The leader in the metadata is th
 alive. Clients that can use any replica go there.
 """
 
-import msgspec
-
 from antiphon.coordination.fences import has_majorities, in_order, voting
-from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication
+from antiphon.coordination.shard_records import ShardRecords
 from antiphon.coordination.state import ShardRecord
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
@@ -31,9 +29,9 @@ def is_self_led(options: Replication) -> bool:
 class SelfLed:
     """Records who is known to lead such shards; decides nothing."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._is_alive = ledger.model.is_alive
+    def __init__(self, records: ShardRecords) -> None:
+        self._records = records
+        self._is_alive = records.is_alive
 
     def begin(self, record: ShardRecord, options: Replication) -> None:
         """The shard is new, or nobody is known to lead it."""
@@ -55,7 +53,7 @@ class SelfLed:
         elif meta.leader == node or not self._may_vote(record):
             self._leaderless(record)
         elif node in meta.live:
-            self._set(record, live=tuple(member for member in meta.live if member != node))
+            self._records.set(record, live=tuple(member for member in meta.live if member != node))
 
     def node_returned(
         self, record: ShardRecord, options: Replication, node: NodeId, *, restarted: bool
@@ -79,22 +77,17 @@ class SelfLed:
         ):
             return  # on its way down, and does not know it yet
         live = in_order(meta, (sender, *(node for node in report.live if self._is_alive(node))))
-        self._set(record, term=report.term, status=ShardStatus.ONLINE, leader=sender, live=live)
+        self._records.set(record, term=report.term, status=ShardStatus.ONLINE, leader=sender, live=live)
 
     def _may_vote(self, record: ShardRecord) -> bool:
         return has_majorities(record.meta, [n for n in voting(record.meta) if self._is_alive(n)])
 
     def _leaderless(self, record: ShardRecord) -> None:
         status = ShardStatus.ELECTION if self._may_vote(record) else ShardStatus.OFFLINE
-        self._set(record, status=status, leader=ABSENT_NODE, live=())
+        self._records.set(record, status=status, leader=ABSENT_NODE, live=())
 
     def _choose_home(self, record: ShardRecord) -> None:
         alive = tuple(node for node in record.meta.ensemble if self._is_alive(node))
         status = ShardStatus.ONLINE if alive else ShardStatus.OFFLINE
         leader = alive[0] if alive else ABSENT_NODE
-        self._set(record, term=MULTI_TERM, status=status, leader=leader, live=alive)
-
-    def _set(self, record: ShardRecord, **changes: object) -> None:
-        meta = msgspec.structs.replace(record.meta, **changes)
-        if meta != record.meta:
-            self._ledger.put_shard(msgspec.structs.replace(record, meta=meta))
+        self._records.set(record, term=MULTI_TERM, status=status, leader=leader, live=alive)

@@ -79,7 +79,7 @@ def _begin_in_same_term(
     if record.meta.status == ShardStatus.ONLINE:
         term += 1
     self._open[shard_id] = Election(shard_id, term, wanted=wanted)
-    self._set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE)
+    self._shards.set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE)
 
 
 SAME_TERM_AGAIN: tuple[Patch, ...] = (

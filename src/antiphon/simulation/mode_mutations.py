@@ -56,7 +56,7 @@ def _grow_when_back(
     meta = newest.meta
     if meta.fence == Fence.LIVE and node not in meta.live and node in meta.ensemble:
         live = (*meta.live, node)
-        self._put(newest, msgspec.structs.replace(meta, live=live, live_version=meta.live_version + 1))
+        self._shards.put(newest, msgspec.structs.replace(meta, live=live, live_version=meta.live_version + 1))
 
 
 def _accept_any(
