@@ -15,6 +15,7 @@ from antiphon.node.config import Ports
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
+from antiphon.security.settings import Security
 from antiphon.server.server import Server
 from tests.node import real_nodes
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, Nodes, cluster_of, eventually
@@ -70,8 +71,11 @@ class Doors:
         """A running cluster. `config`: of its doors for Kafka's clients."""
         ports = Ports(NATIVE_PORT, KAFKA_PORT, -1, -1)
         auto_create = config.pop("auto_create_topics", True)
+        security = config.pop("security", Security())
         with configured(**config):
-            async with cluster_of(count, ports=ports, auto_create_topics=auto_create) as nodes:
+            async with cluster_of(
+                count, ports=ports, auto_create_topics=auto_create, security=security
+            ) as nodes:
                 yield cls(nodes)
 
     @property

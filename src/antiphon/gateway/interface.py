@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
+from antiphon.model.access import AccessBook
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -53,6 +54,11 @@ class Gateway(Protocol):
     @property
     def metadata(self) -> ClusterMeta:
         """The newest metadata that reached this node."""
+        ...
+
+    @property
+    def access(self) -> AccessBook:
+        """Users, access control lists and quotas, as of that metadata. One object, which changes."""
         ...
 
     @property

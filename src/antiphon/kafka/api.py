@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from antiphon.kafka.schema import Message
+from antiphon.security.authorizer import Rights
+from antiphon.security.session import OPEN, Session
 
 PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
 NEVER_FLEXIBLE: Final = 1 << 15
 
 
@@ -39,6 +43,12 @@ class RequestContext(NamedTuple):
     flexible: bool
     client_id: str
     client_host: str
+    session: Session = OPEN
+
+    @property
+    def rights(self) -> Rights:
+        """What the client may do."""
+        return self.session.rights
 
 
 # A handler answers with a message, or with an encoded body where it keeps one.

@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from antiphon.kafka.api import API_VERSIONS, FETCH, NEVER_FLEXIBLE, PRODUCE, Api, Handler
+from antiphon.kafka.api import (
+    API_VERSIONS,
+    FETCH,
+    NEVER_FLEXIBLE,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Api,
+    Handler,
+)
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import decode_fetch
 from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
 from antiphon.kafka.handlers.elections import ElectionHandler
 from antiphon.kafka.handlers.fetch import FetchHandler
@@ -24,10 +34,11 @@ from antiphon.kafka.handlers.group_admin import GroupAdminHandler
 from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
+from antiphon.kafka.handlers.logins import LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.kafka.handlers.topics import TopicHandler
-from antiphon.kafka.messages import admin, cluster, groups, offsets
+from antiphon.kafka.messages import admin, cluster, groups, offsets, security
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import decode_produce
 
@@ -54,6 +65,8 @@ class Handlers(NamedTuple):
     topics: TopicHandler
     configs: ConfigHandler
     elections: ElectionHandler
+    logins: LoginHandler
+    access: AccessHandler
 
 
 class HotHandler(NamedTuple):
@@ -128,6 +141,11 @@ _APIS: Final = (
         lambda on: on.group_admin.list_groups, Routing.EACH, "the groups that it coordinates",
     ),
     ServedApi(
+        SASL_HANDSHAKE, "SaslHandshake", 0, 1, NEVER_FLEXIBLE,
+        security.SaslHandshakeRequest, security.SaslHandshakeResponse,
+        lambda on: on.logins.handshake, Routing.EACH, "PLAIN and OAUTHBEARER over TLS or loopback",
+    ),
+    ServedApi(
         API_VERSIONS, "ApiVersions", 0, 4, 3, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse,
         lambda on: on.metadata.api_versions, Routing.ANY, "a version that is not served is answered in version 0",
     ),
@@ -153,12 +171,29 @@ _APIS: Final = (
         lambda on: on.log_offsets.offset_for_leader_epoch, Routing.LEADER,
     ),
     ServedApi(
+        29, "DescribeAcls", 1, 3, 2, security.DescribeAclsRequest, security.DescribeAclsResponse,
+        lambda on: on.access.describe_acls, Routing.ANY, "entries about tables are not shown",
+    ),
+    ServedApi(
+        30, "CreateAcls", 1, 3, 2, security.CreateAclsRequest, security.CreateAclsResponse,
+        lambda on: on.access.create_acls, Routing.ANY,
+    ),
+    ServedApi(
+        31, "DeleteAcls", 1, 3, 2, security.DeleteAclsRequest, security.DeleteAclsResponse,
+        lambda on: on.access.delete_acls, Routing.ANY,
+    ),
+    ServedApi(
         32, "DescribeConfigs", 1, 4, 4, admin.DescribeConfigsRequest, admin.DescribeConfigsResponse,
         lambda on: on.configs.describe, Routing.ANY, "of topics, and a few of brokers",
     ),
     ServedApi(
         35, "DescribeLogDirs", 1, 4, 2, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse,
         lambda on: on.topics.describe_log_dirs, Routing.EACH, "one directory a node, named `node-N`",
+    ),
+    ServedApi(
+        SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2,
+        security.SaslAuthenticateRequest, security.SaslAuthenticateResponse,
+        lambda on: on.logins.authenticate, Routing.EACH, "a failure is answered after a second",
     ),
     ServedApi(
         37, "CreatePartitions", 0, 3, 2, admin.CreatePartitionsRequest, admin.CreatePartitionsResponse,
@@ -180,6 +215,16 @@ _APIS: Final = (
     ServedApi(
         47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse,
         lambda on: on.group_offsets.delete, Routing.COORDINATOR, "while the group has no members",
+    ),
+    ServedApi(
+        50, "DescribeUserScramCredentials", 0, 0, 0,
+        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse,
+        lambda on: on.access.describe_users, Routing.ANY,
+    ),
+    ServedApi(
+        51, "AlterUserScramCredentials", 0, 0, 0,
+        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse,
+        lambda on: on.access.alter_users, Routing.ANY,
     ),
     ServedApi(
         60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse,

@@ -22,6 +22,8 @@ from antiphon.gateway.budget import Account, Patience
 from antiphon.kafka.framing import LENGTH_BYTES, frame_size
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
+from antiphon.security.authenticator import Authenticator
+from antiphon.security.session import OPEN, Session, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._tasks: set[asyncio.Task[None]] = set()
         self.client_host = ""
+        self.session = OPEN
         self.requests = 0  # that came since the beginning
         self.refused_sequences = RefusedSequences()
         self.received_bytes = 0
@@ -220,6 +223,10 @@ class Connection(asyncio.BufferedProtocol):
         self._want_room.append(woken)
         self.account.wait(self._work)
         await asyncio.wait([woken], timeout=timeout_s)
+
+    def session_with(self, authenticator: Authenticator | None) -> Session:
+        """Who the client is, before it has said so."""
+        return session_of(authenticator, self._transport)
 
     def close(self) -> None:
         """Close after what was written so far."""

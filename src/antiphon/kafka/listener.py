@@ -7,17 +7,18 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from antiphon.errors import PortInUseError, ProtocolViolationError
+from antiphon.errors import PortInUseError, ProtocolViolationError, UnauthenticatedError
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import Handler, RequestContext
+from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler
 from antiphon.kafka.connection import Answer, Connection, Inbox
-from antiphon.kafka.framing import RequestHeader, finish_response, read_header, start_response
+from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
+from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
 from antiphon.kafka.handlers.elections import ElectionHandler
 from antiphon.kafka.handlers.fetch import FetchHandler
@@ -25,19 +26,23 @@ from antiphon.kafka.handlers.group_admin import GroupAdminHandler
 from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
+from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
 from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.kafka.handlers.topics import TopicHandler
+from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
+from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
 
 BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
+BEFORE_LOGIN: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
 class KafkaListenerConfig(NamedTuple):
@@ -50,6 +55,7 @@ class KafkaListenerConfig(NamedTuple):
     connections_max: int = 2_000
     idle_s: float = 600.0  # a connection without a request for so long is closed
     first_request_s: float = 30.0  # and so is one that has not sent its first one by then
+    authenticator: Authenticator | None = None  # None: everybody may do everything
 
 
 _DEFAULT_CONFIG: Final = KafkaListenerConfig()
@@ -59,10 +65,10 @@ _ALONE_BYTES: Final = 128 * 1024 * 1024  # of a listener that is given no part o
 class _Seen:
     """When a connection was last seen to be used, and how many requests it had sent by then."""
 
-    __slots__ = ("at_s", "requests")
+    __slots__ = ("at_s", "requests", "since_s")
 
     def __init__(self, now_s: float) -> None:
-        self.at_s = now_s
+        self.at_s = self.since_s = now_s
         self.requests = 0
 
 
@@ -81,6 +87,8 @@ def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupC
         topics=TopicHandler(gateway, cache, defaults),
         configs=ConfigHandler(gateway, cache, defaults),
         elections=ElectionHandler(gateway, cache),
+        logins=LoginHandler(),
+        access=AccessHandler(gateway),
     )
 
 
@@ -168,6 +176,7 @@ class KafkaListener:
         if self._server is None or len(self._connections) >= self._config.connections_max:
             self._refused(connection)
             return False
+        connection.session = connection.session_with(self._config.authenticator)
         self._connections[connection] = _Seen(asyncio.get_running_loop().time())
         return True
 
@@ -189,8 +198,14 @@ class KafkaListener:
 
     def dispatch(self, frame: memoryview, answer: Answer) -> None:
         """Decode a request and begin to work on it."""
-        header, reader = read_header(frame, APIS)
         self.requests += 1
+        session = answer.connection.session
+        if session.takes_bare_messages and session.has_begun:
+            answer.connection.start_task(_bare(frame, answer), "kafka login")
+            return
+        header, reader = read_header(frame, APIS)
+        if not session.is_open and header.api.key not in BEFORE_LOGIN:
+            raise ProtocolViolationError(f"{header.api.name} before a login")
         if not header.supported:
             plain = header._replace(version=0)
             answer.send(_response(plain, served_versions(APIS.values(), code.UNSUPPORTED_VERSION)))
@@ -220,7 +235,11 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         now_s, config = loop.time(), self._config
         for connection, seen in list(self._connections.items()):
-            if connection.is_slow(now_s):
+            if not connection.session.holds:
+                connection.abort()  # a user that is gone, a token that has expired
+            elif not connection.session.is_open and now_s - seen.since_s > config.first_request_s:
+                connection.close()
+            elif connection.is_slow(now_s):
                 self._pool.closed_slow += 1
                 connection.fail("the client sent the rest of a request, or read its answers, too slowly")
             elif connection.requests != seen.requests or not connection.is_idle:
@@ -232,8 +251,24 @@ class KafkaListener:
 
 async def _serve(handler: Handler, header: RequestHeader, request: Message, answer: Answer) -> None:
     flexible = header.api.is_flexible(header.version)
-    context = RequestContext(header.version, flexible, header.client_id, answer.connection.client_host)
-    answer.send(_response(header, await handler(request, context)))
+    context = RequestContext(
+        header.version, flexible, header.client_id, answer.connection.client_host, answer.connection.session
+    )
+    response = await handler(request, context)
+    answer.send(_response(header, response))
+    if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
+        answer.connection.close()
+
+
+async def _bare(frame: memoryview, answer: Answer) -> None:
+    """A message of a login without Kafka's header. What is wrong can only be told by closing the connection."""
+    try:
+        told = answer.connection.session.step(bytes(frame))
+    except UnauthenticatedError:
+        await asyncio.sleep(FAILED_DELAY_S)
+        answer.connection.abort()
+        return
+    answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)
 
 
 def _decode(header: RequestHeader, reader: Reader) -> Message:

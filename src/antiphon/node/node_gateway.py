@@ -15,6 +15,7 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.gateway.interface import AnsweredWithBulk, Done, ShardRequest
+from antiphon.model.access import AccessBook
 from antiphon.model.internal import write_problem
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
@@ -100,6 +101,11 @@ class NodeGateway:
     def metadata(self) -> ClusterMeta:
         """See Gateway."""
         return self.cluster.view.cluster()
+
+    @property
+    def access(self) -> AccessBook:
+        """See Gateway."""
+        return self.cluster.view.access
 
     @property
     def metadata_version(self) -> int:

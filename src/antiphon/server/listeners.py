@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from antiphon.kafka.listener import KafkaListener
     from antiphon.node.config import NodeConfig
     from antiphon.node.metrics import NodeMetrics
+    from antiphon.security.authenticator import Authenticator
     from antiphon.security.tls import ServerTls
 
 
@@ -59,11 +60,12 @@ async def start_kafka(
     sock: socket.socket | None,
     tls: "ServerTls | None",
     pool: "Pool",
+    authenticator: "Authenticator",
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
-    told = KafkaListenerConfig(auto_create_topics=config.auto_create_topics)
+    told = KafkaListenerConfig(auto_create_topics=config.auto_create_topics, authenticator=authenticator)
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
     listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told, pool)
     await listener.start(sock, tls)

@@ -11,9 +11,11 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.native.exchange import NativeLimits
 from antiphon.native.listener import NativeListener
 from antiphon.node.node import Node
+from antiphon.security.authenticator import Authenticator
 from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.listeners import clients_tls, start_http, start_kafka
+from antiphon.server.secrets import shared_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,7 @@ class Server:
 
     Attributes:
         node: the node.
+        authenticator: who its clients are, and what they may do.
         memory: what clients hold of the node's memory.
         native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
     """
@@ -60,6 +63,9 @@ class Server:
     ) -> None:
         node = self.node = Node(config, disk, faults, make_wal, stores)
         limits = config.limits
+        self.authenticator = Authenticator(
+            config.security, node.gateway.access, node.metrics, shared_secret(config)
+        )
         self.memory = memory_for_clients(limits)
         add_memory_gauges(node.metrics.gauges, self.memory)
         self.native = NativeListener(
@@ -94,7 +100,12 @@ class Server:
         }
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(
-                node.gateway, config, self._sockets.get("kafka"), tls, self.memory.pools["kafka"]
+                node.gateway,
+                config,
+                self._sockets.get("kafka"),
+                tls,
+                self.memory.pools["kafka"],
+                self.authenticator,
             )
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(

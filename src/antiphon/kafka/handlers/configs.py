@@ -13,6 +13,7 @@ from antiphon.kafka.handlers.refusals import (
     outcome,
     refuse_internal,
 )
+from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import (
@@ -24,8 +25,10 @@ from antiphon.kafka.topic_config import (
     TopicDefaults,
     TopicSetting,
 )
+from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import AlterTopic
+from antiphon.security.authorizer import Rights
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -42,20 +45,23 @@ class ConfigHandler:
         self._defaults = defaults
 
     async def describe(
-        self, request: m.DescribeConfigsRequest, _: RequestContext
+        self, request: m.DescribeConfigsRequest, context: RequestContext
     ) -> m.DescribeConfigsResponse:
         """Settings of topics, and of nodes those that tools look for; the others are in the node's file."""
         return m.DescribeConfigsResponse(
-            results=[self._describe(resource, request) for resource in request.resources]
+            results=[self._describe(resource, request, context.rights) for resource in request.resources]
         )
 
     def _describe(
-        self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest
+        self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest, rights: Rights
     ) -> m.DescribedResource:
         described = m.DescribedResource(
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
         if wanted.resource_type == BROKER:
+            if not rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+                described.error_code = code.CLUSTER_AUTHORIZATION_FAILED
+                return described
             described.configs = [
                 m.DescribedSetting(
                     name=name, value=value, read_only=True, config_source=SOURCE_BROKER, config_type=STRING
@@ -67,6 +73,9 @@ class ConfigHandler:
         if wanted.resource_type != TOPIC:
             described.error_code = code.INVALID_REQUEST
             described.error_message = f"resources of type {wanted.resource_type} have no settings here"
+            return described
+        if not may(self._gateway, rights, Operation.DESCRIBE_CONFIGS, wanted.resource_name):
+            described.error_code = code.TOPIC_AUTHORIZATION_FAILED
             return described
         try:
             topic = self._gateway.topic(wanted.resource_name)
@@ -92,12 +101,12 @@ class ConfigHandler:
         }
 
     async def alter(
-        self, request: m.IncrementalAlterConfigsRequest, _: RequestContext
+        self, request: m.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> m.IncrementalAlterConfigsResponse:
         """Change topics' settings."""
         responses = []
         for resource in request.resources:
-            error, message = await outcome(self._alter(resource, request.validate_only))
+            error, message = await outcome(self._alter(resource, request.validate_only, context.rights))
             responses.append(
                 m.AlteredResource(
                     error_code=error,
@@ -108,11 +117,13 @@ class ConfigHandler:
             )
         return m.IncrementalAlterConfigsResponse(responses=responses)
 
-    async def _alter(self, resource: m.AlterableResource, validate_only: bool) -> None:
+    async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
         if resource.resource_type != TOPIC:
             raise InvalidRequestError(
                 "only topics have settings that can be altered here; a node's are in its file"
             )
+        if not may(self._gateway, rights, Operation.ALTER_CONFIGS, resource.resource_name):
+            raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED, "its settings may not be altered")
         refuse_internal(self._gateway.topic(resource.resource_name))
         changes: dict[str, str | None] = {}
         for setting in resource.configs:

@@ -13,6 +13,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.refusals import RefusedError, outcome, timeout_s
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
+from antiphon.model.access import Operation, Resource
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -26,9 +27,12 @@ class ElectionHandler:
         self._cache = cache
 
     async def elect_leaders(
-        self, request: m.ElectLeadersRequest, _: RequestContext
+        self, request: m.ElectLeadersRequest, context: RequestContext
     ) -> m.ElectLeadersResponse:
         """Elect where another one than the preferred replica leads."""
+        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
+            denied = code.CLUSTER_AUTHORIZATION_FAILED
+            return m.ElectLeadersResponse(error_code=denied, replica_election_results=[])
         if request.election_type not in {PREFERRED, UNCLEAN}:
             return m.ElectLeadersResponse(error_code=code.INVALID_REQUEST, replica_election_results=[])
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)

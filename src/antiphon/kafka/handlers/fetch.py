@@ -25,8 +25,11 @@ from antiphon.kafka.fetch_codec import (
     encode_fetch,
 )
 from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.metadata_cache import MetadataCache
+from antiphon.model.access import Operation
 from antiphon.model.metadata import TopicMeta
+from antiphon.security.authorizer import Rights
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000
@@ -69,7 +72,7 @@ class FetchHandler:
         reserved = max(bound, BATCH_BYTES) if bound else 0
         answer.reserve(reserved)
         try:
-            sweep = _Sweep(self._gateway, self._cache, request, bound)
+            sweep = _Sweep(self._gateway, self._cache, request, bound, answer.connection.session.rights)
             await sweep.read()
         finally:
             answer.reserve(-reserved)
@@ -80,11 +83,17 @@ class _Sweep:
     """One pass over the partitions of a request."""
 
     def __init__(
-        self, gateway: Gateway, cache: MetadataCache, request: FetchRequest, bound_bytes: int
+        self,
+        gateway: Gateway,
+        cache: MetadataCache,
+        request: FetchRequest,
+        bound_bytes: int,
+        rights: Rights,
     ) -> None:
         self._gateway = gateway
         self._cache = cache
         self._request = request
+        self._rights = rights
         self._bytes_left = bound_bytes
         self._failed = False
         self.found_bytes = 0
@@ -111,10 +120,13 @@ class _Sweep:
                     fetched.partitions.append(await self._read_partition(topic, partition))
 
     def _topic_of(self, wanted: TopicWanted) -> tuple[TopicMeta | None, int]:
+        gateway, name = self._gateway, wanted.name
         try:
-            if wanted.name is not None:
-                return self._gateway.topic(wanted.name), 0
-            return self._gateway.topic_by_id(wanted.topic_id or bytes(16)), 0
+            if name is None:
+                name = gateway.topic_by_id(wanted.topic_id or bytes(16)).name
+            if not may(gateway, self._rights, Operation.READ, name):
+                return None, code.TOPIC_AUTHORIZATION_FAILED
+            return gateway.topic(name), 0
         except UnknownTopicError:
             by_name = wanted.name is not None
             return None, code.UNKNOWN_TOPIC_OR_PARTITION if by_name else code.UNKNOWN_TOPIC_ID

@@ -10,6 +10,7 @@ from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
 from antiphon.kafka.groups.types import GroupState
 from antiphon.kafka.messages import groups as m
+from antiphon.model.access import Operation, Resource
 
 FIRST_ID_NOT_FOUND: Final = 6  # DescribeGroups version that says GROUP_ID_NOT_FOUND instead of Dead alone
 CONSUMER: Final = "consumer"
@@ -28,7 +29,12 @@ class GroupAdminHandler:
     ) -> m.DescribeGroupsResponse:
         """DescribeGroups."""
         return m.DescribeGroupsResponse(
-            groups=[await self._describe(group_id, context.version) for group_id in request.groups]
+            groups=[
+                await self._describe(group_id, context.version)
+                if context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id)
+                else m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
+                for group_id in request.groups
+            ]
         )
 
     async def _describe(self, group_id: str, version: int) -> m.DescribedGroup:
@@ -53,7 +59,9 @@ class GroupAdminHandler:
             group_state=str(GroupState.DEAD),
         )
 
-    async def list_groups(self, request: m.ListGroupsRequest, _: RequestContext) -> m.ListGroupsResponse:
+    async def list_groups(
+        self, request: m.ListGroupsRequest, context: RequestContext
+    ) -> m.ListGroupsResponse:
         """ListGroups: groups with members here, and those that have left offsets in shards that this node leads."""
         states = {
             group.group_id: (str(group.state), group.protocol_type or "")
@@ -66,6 +74,7 @@ class GroupAdminHandler:
                     states.setdefault(group_id, (str(GroupState.EMPTY), CONSUMER))
         except AntiphonError as refused:
             error = code.coordinator_code_of(refused)
+        everything = context.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
         wanted_states = {state.lower() for state in request.states_filter}
         wanted_types = {kind.lower() for kind in request.types_filter}
         return m.ListGroupsResponse(
@@ -75,16 +84,22 @@ class GroupAdminHandler:
                     group_id=group_id, protocol_type=protocol, group_state=state, group_type=CLASSIC
                 )
                 for group_id, (state, protocol) in sorted(states.items())
-                if (not wanted_states or state.lower() in wanted_states)
+                if (everything or context.rights.sees(Operation.DESCRIBE, Resource.GROUP, group_id))
+                and (not wanted_states or state.lower() in wanted_states)
                 and (not wanted_types or CLASSIC in wanted_types)
             ],
         )
 
-    async def delete(self, request: m.DeleteGroupsRequest, _: RequestContext) -> m.DeleteGroupsResponse:
+    async def delete(self, request: m.DeleteGroupsRequest, context: RequestContext) -> m.DeleteGroupsResponse:
         """DeleteGroups."""
         return m.DeleteGroupsResponse(
             results=[
-                m.DeletedGroup(group_id=group_id, error_code=await self._delete(group_id))
+                m.DeletedGroup(
+                    group_id=group_id,
+                    error_code=await self._delete(group_id)
+                    if context.rights.may(Operation.DELETE, Resource.GROUP, group_id)
+                    else code.GROUP_AUTHORIZATION_FAILED,
+                )
                 for group_id in request.groups_names
             ]
         )

@@ -9,8 +9,11 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import Committed, GroupOffsets, OffsetAt
+from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import groups as m
+from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
+from antiphon.security.authorizer import Rights
 
 METADATA_BYTES_MAX: Final = 4096
 
@@ -25,7 +28,7 @@ class GroupOffsetsHandler:
         self._coordinator = coordinator
         self._offsets = offsets
 
-    async def commit(self, request: m.OffsetCommitRequest, _: RequestContext) -> m.OffsetCommitResponse:
+    async def commit(self, request: m.OffsetCommitRequest, context: RequestContext) -> m.OffsetCommitResponse:
         """OffsetCommit: durable when it is answered."""
         try:
             error = self._coordinator.check_commit(
@@ -36,7 +39,10 @@ class GroupOffsetsHandler:
             )
         except AntiphonError as refused:
             error = code.coordinator_code_of(refused)
-        outcomes, offsets = self._check_offsets(request, error)
+        rights = context.rights
+        if not rights.may(Operation.READ, Resource.GROUP, request.group_id):
+            error = code.GROUP_AUTHORIZATION_FAILED
+        outcomes, offsets = self._check_offsets(request, error, rights)
         if offsets:
             try:
                 await self._offsets.commit(request.group_id, offsets)
@@ -48,16 +54,18 @@ class GroupOffsetsHandler:
         return m.OffsetCommitResponse(topics=outcomes)
 
     def _check_offsets(
-        self, request: m.OffsetCommitRequest, error: int
+        self, request: m.OffsetCommitRequest, error: int, rights: Rights
     ) -> tuple[list[m.CommittedTopic], list[OffsetAt]]:
         now_ms = system.wall_ms()
         outcomes: list[m.CommittedTopic] = []
         offsets: list[OffsetAt] = []
         for topic in request.topics:
             meta = self._topic(topic.name)
+            denied = not error and not may(self._gateway, rights, Operation.READ, topic.name)
+            refusal = code.TOPIC_AUTHORIZATION_FAILED if denied else error
             partitions = []
             for each in topic.partitions:
-                problem = error or _offset_problem(meta, each)
+                problem = refusal or _offset_problem(meta, each)
                 partitions.append(
                     m.CommittedPartition(partition_index=each.partition_index, error_code=problem)
                 )
@@ -83,9 +91,12 @@ class GroupOffsetsHandler:
         """OffsetFetch."""
         if context.version >= 8:
             return m.OffsetFetchResponse(
-                groups=[await self._fetch_group(each.group_id, each.topics) for each in request.groups]
+                groups=[
+                    await self._fetch_group(each.group_id, each.topics, context.rights)
+                    for each in request.groups
+                ]
             )
-        found = await self._fetch_group(request.group_id, request.topics)
+        found = await self._fetch_group(request.group_id, request.topics, context.rights)
         if found.error_code and context.version < 2:
             for topic in request.topics or []:
                 partitions = [
@@ -96,14 +107,24 @@ class GroupOffsetsHandler:
         return m.OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
     async def _fetch_group(
-        self, group_id: str, topics: list[m.FetchOffsetsTopic] | None
+        self, group_id: str, topics: list[m.FetchOffsetsTopic] | None, rights: Rights
     ) -> m.FetchedOffsetsGroup:
+        if not rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
+            return m.FetchedOffsetsGroup(
+                group_id=group_id, topics=[], error_code=code.GROUP_AUTHORIZATION_FAILED
+            )
+        denied: list[m.FetchOffsetsTopic] = []
         try:
             self._coordinator.home(group_id)
             if topics is None:
-                by_topic = await self._fetch_all(group_id)
+                everything = await self._fetch_all(group_id)
+                by_topic = [one for one in everything if sees(self._gateway, rights, one[0])]
             else:
-                by_topic = await self._fetch_some(group_id, topics)
+                allowed = {
+                    topic.name: may(self._gateway, rights, Operation.DESCRIBE, topic.name) for topic in topics
+                }
+                denied = [topic for topic in topics if not allowed[topic.name]]
+                by_topic = await self._fetch_some(group_id, [one for one in topics if allowed[one.name]])
         except AntiphonError as refused:
             return m.FetchedOffsetsGroup(
                 group_id=group_id, topics=[], error_code=code.coordinator_code_of(refused)
@@ -113,7 +134,8 @@ class GroupOffsetsHandler:
             topics=[
                 m.FetchedOffsetsTopic(name=name, partitions=[_fetched(*each) for each in partitions])
                 for name, partitions in by_topic
-            ],
+            ]
+            + [_denied_offsets(topic) for topic in denied],
         )
 
     async def _fetch_all(self, group_id: str) -> _OffsetsByTopic:
@@ -127,9 +149,20 @@ class GroupOffsetsHandler:
         found = iter(await self._offsets.fetch(group_id, flat))
         return [(topic.name, [(index, next(found)) for index in topic.partition_indexes]) for topic in topics]
 
-    async def delete(self, request: m.OffsetDeleteRequest, _: RequestContext) -> m.OffsetDeleteResponse:
+    async def delete(self, request: m.OffsetDeleteRequest, context: RequestContext) -> m.OffsetDeleteResponse:
         """OffsetDelete: forget offsets of a group that nobody is in."""
-        flat = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+        rights = context.rights
+        if not rights.may(Operation.DELETE, Resource.GROUP, request.group_id):
+            return m.OffsetDeleteResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
+        allowed = {
+            topic.name: may(self._gateway, rights, Operation.READ, topic.name) for topic in request.topics
+        }
+        flat = [
+            (topic.name, each.partition_index)
+            for topic in request.topics
+            if allowed[topic.name]
+            for each in topic.partitions
+        ]
         try:
             if self._coordinator.find(request.group_id) is not None:
                 return m.OffsetDeleteResponse(error_code=code.NON_EMPTY_GROUP)
@@ -144,7 +177,10 @@ class GroupOffsetsHandler:
                 m.CommittedTopic(
                     name=topic.name,
                     partitions=[
-                        m.CommittedPartition(partition_index=each.partition_index, error_code=code.NONE)
+                        m.CommittedPartition(
+                            partition_index=each.partition_index,
+                            error_code=code.NONE if allowed[topic.name] else code.TOPIC_AUTHORIZATION_FAILED,
+                        )
                         for each in topic.partitions
                     ],
                 )
@@ -159,6 +195,14 @@ def _offset_problem(topic: TopicMeta | None, each: m.CommitPartition) -> int:
     if len((each.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
         return code.OFFSET_METADATA_TOO_LARGE
     return code.NONE
+
+
+def _denied_offsets(topic: m.FetchOffsetsTopic) -> m.FetchedOffsetsTopic:
+    partitions = [
+        m.FetchedOffset(partition_index=index, error_code=code.TOPIC_AUTHORIZATION_FAILED)
+        for index in topic.partition_indexes
+    ]
+    return m.FetchedOffsetsTopic(name=topic.name, partitions=partitions)
 
 
 def _fetched(partition: int, committed: Committed | None) -> m.FetchedOffset:

@@ -11,6 +11,8 @@ from antiphon.kafka.groups.types import Join, Sync
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.kafka.metadata_cache import MetadataCache
+from antiphon.model.access import Operation, Resource
+from antiphon.security.authorizer import Rights
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
@@ -34,9 +36,11 @@ class GroupHandler:
     ) -> cm.FindCoordinatorResponse:
         """The node that leads a group's shard."""
         if context.version >= 4:
-            found = [await self._locate(key, request.key_type) for key in request.coordinator_keys]
+            found = [
+                await self._locate(key, request.key_type, context.rights) for key in request.coordinator_keys
+            ]
             return cm.FindCoordinatorResponse(coordinators=found)
-        one = await self._locate(request.key, request.key_type)
+        one = await self._locate(request.key, request.key_type, context.rights)
         return cm.FindCoordinatorResponse(
             error_code=one.error_code,
             error_message=one.error_message,
@@ -45,7 +49,7 @@ class GroupHandler:
             port=one.port,
         )
 
-    async def _locate(self, key: str, key_type: int) -> cm.FoundCoordinator:
+    async def _locate(self, key: str, key_type: int, rights: Rights) -> cm.FoundCoordinator:
         def failed(error: int, message: str) -> cm.FoundCoordinator:
             return cm.FoundCoordinator(
                 key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
@@ -57,6 +61,8 @@ class GroupHandler:
             return failed(code.INVALID_REQUEST, f"coordinators of type {key_type} do not exist here")
         if not _is_group_id(key):
             return failed(code.INVALID_GROUP_ID, "not a name for a group")
+        if not rights.may(Operation.DESCRIBE, Resource.GROUP, key):
+            return failed(code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not describe this group")
         try:
             shard = await self._coordinator.locate(key)
         except AntiphonError as error:
@@ -75,6 +81,10 @@ class GroupHandler:
         version, client_id = context.version, context.client_id
         if not _is_group_id(request.group_id):
             return m.JoinGroupResponse(error_code=code.INVALID_GROUP_ID, member_id=request.member_id)
+        if not _may_read(context, request.group_id):
+            return m.JoinGroupResponse(
+                error_code=code.GROUP_AUTHORIZATION_FAILED, member_id=request.member_id
+            )
         rebalance_ms = request.rebalance_timeout_ms
         join = Join(
             request.member_id,
@@ -111,8 +121,10 @@ class GroupHandler:
             ],
         )
 
-    async def sync(self, request: m.SyncGroupRequest, _: RequestContext) -> m.SyncGroupResponse:
+    async def sync(self, request: m.SyncGroupRequest, context: RequestContext) -> m.SyncGroupResponse:
         """SyncGroup."""
+        if not _may_read(context, request.group_id):
+            return m.SyncGroupResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
         sync = Sync(
             request.member_id,
             request.group_instance_id,
@@ -132,8 +144,10 @@ class GroupHandler:
             assignment=synced.assignment,
         )
 
-    async def heartbeat(self, request: m.HeartbeatRequest, _: RequestContext) -> m.HeartbeatResponse:
+    async def heartbeat(self, request: m.HeartbeatRequest, context: RequestContext) -> m.HeartbeatResponse:
         """Heartbeat."""
+        if not _may_read(context, request.group_id):
+            return m.HeartbeatResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
         try:
             error = self._coordinator.heartbeat(
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id
@@ -144,6 +158,8 @@ class GroupHandler:
 
     async def leave(self, request: m.LeaveGroupRequest, context: RequestContext) -> m.LeaveGroupResponse:
         """LeaveGroup."""
+        if not _may_read(context, request.group_id):
+            return m.LeaveGroupResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
         many = context.version >= 3
         leaving = request.members if many else [m.LeavingMember(member_id=request.member_id)]
         left = []
@@ -158,6 +174,10 @@ class GroupHandler:
         except AntiphonError as refused:
             return m.LeaveGroupResponse(error_code=code.coordinator_code_of(refused))
         return m.LeaveGroupResponse(error_code=code.NONE if many else left[0].error_code, members=left)
+
+
+def _may_read(context: RequestContext, group_id: str) -> bool:
+    return context.rights.may(Operation.READ, Resource.GROUP, group_id)
 
 
 def _is_group_id(group_id: str) -> bool:

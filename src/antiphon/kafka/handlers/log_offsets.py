@@ -7,9 +7,12 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.fetch import epoch_mismatch
+from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import offsets as m
 from antiphon.kafka.metadata_cache import MetadataCache
+from antiphon.model.access import Operation
 from antiphon.model.metadata import ShardMeta
+from antiphon.security.authorizer import Rights
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -40,7 +43,15 @@ class LogOffsetsHandler:
         """Offsets by timestamp or by name."""
         topics = []
         for topic in request.topics:
-            found = [await self._list_one(topic.name, wanted, context.version) for wanted in topic.partitions]
+            allowed = may(self._gateway, context.rights, Operation.DESCRIBE, topic.name)
+            found = [
+                await self._list_one(topic.name, wanted, context.version)
+                if allowed
+                else m.ListedOffset(
+                    partition_index=wanted.partition_index, error_code=code.TOPIC_AUTHORIZATION_FAILED
+                )
+                for wanted in topic.partitions
+            ]
             topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
         return m.ListOffsetsResponse(topics=topics)
 
@@ -76,25 +87,29 @@ class LogOffsetsHandler:
         )
 
     async def offset_for_leader_epoch(
-        self, request: m.OffsetForLeaderEpochRequest, _: RequestContext
+        self, request: m.OffsetForLeaderEpochRequest, context: RequestContext
     ) -> m.OffsetForLeaderEpochResponse:
         """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
         return m.OffsetForLeaderEpochResponse(
             topics=[
                 m.EpochEndTopic(
                     topic=topic.topic,
-                    partitions=[self._end_of_epoch(topic.topic, wanted) for wanted in topic.partitions],
+                    partitions=[
+                        self._end_of_epoch(topic.topic, wanted, context.rights) for wanted in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _end_of_epoch(self, topic: str, wanted: m.EpochPartition) -> m.EpochEnd:
+    def _end_of_epoch(self, topic: str, wanted: m.EpochPartition, rights: Rights) -> m.EpochEnd:
         def answer(error: int, epoch: int = UNKNOWN, end: int = UNKNOWN) -> m.EpochEnd:
             return m.EpochEnd(
                 partition=wanted.partition, error_code=error, leader_epoch=epoch, end_offset=end
             )
 
+        if not may(self._gateway, rights, Operation.DESCRIBE, topic):
+            return answer(code.TOPIC_AUTHORIZATION_FAILED)
         shard = self._shard(topic, wanted.partition)
         if shard is None:
             return answer(code.UNKNOWN_TOPIC_OR_PARTITION)

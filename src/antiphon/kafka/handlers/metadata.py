@@ -6,7 +6,7 @@ are kept by (version of the API, topics asked for) until the cluster's metadata 
 
 import asyncio
 from collections.abc import Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -14,13 +14,19 @@ from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
+from antiphon.kafka.handlers.rights import may, may_create, sees
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
+from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import CreateTopic
+from antiphon.security.authorizer import Rights
+
+if TYPE_CHECKING:
+    from antiphon.security.principal import Principal
 
 CACHED_MAX: Final = 256
 AUTO_CREATE_WAIT_S: Final = 3.0
@@ -65,7 +71,7 @@ class MetadataHandler:
         self._cache = cache
         self._defaults = defaults
         self._cached_for: ClusterMeta | None = None
-        self._cached: dict[tuple[int, _Wanted], bytes] = {}
+        self._cached: dict[tuple[int, _Wanted, Principal | None, str], bytes] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
 
     # -- Metadata -------------------------------------------------------------------------------------------------
@@ -78,16 +84,23 @@ class MetadataHandler:
             # Just started: a client that hears that its topics do not exist would give them up.
             await self._gateway.wait_metadata(-1, TOLD_WAIT_S)
         if wanted is not None and self._defaults.auto_create and request.allow_auto_topic_creation:
-            await self._create_missing([name for name, _ in wanted if name is not None])
+            await self._create_missing(
+                [
+                    name
+                    for name, _ in wanted
+                    if name is not None and self._may_be_created(context.rights, name)
+                ]
+            )
         await self._elections_over(wanted)
         meta = self._gateway.metadata
         if self._cached_for is not meta or len(self._cached) >= CACHED_MAX:
             self._cached_for = meta
             self._cached = {}
-        key = (version, wanted)
+        rights = context.rights
+        key = (version, wanted, rights.principal if rights.limited else None, rights.host)
         body = self._cached.get(key)
         if body is None:
-            body = bytes(encode(self._response(meta, wanted), version, flexible=context.flexible))
+            body = bytes(encode(self._response(meta, wanted, rights), version, flexible=context.flexible))
             self._cached[key] = body
         return body
 
@@ -108,11 +121,22 @@ class MetadataHandler:
             return None
         return tuple((topic.name, topic.topic_id) for topic in request.topics)
 
-    def _response(self, meta: ClusterMeta, wanted: _Wanted) -> m.MetadataResponse:
+    def _may_be_created(self, rights: Rights, name: str) -> bool:
+        """Only who could describe it and is allowed to make it makes a topic by asking for it."""
+        if not rights.limited:
+            return True
+        try:
+            self._gateway.topic(name)
+        except UnknownTopicError:
+            gateway = self._gateway
+            return may(gateway, rights, Operation.DESCRIBE, name) and may_create(gateway, rights, name)
+        return False
+
+    def _response(self, meta: ClusterMeta, wanted: _Wanted, rights: Rights) -> m.MetadataResponse:
         if wanted is None:
-            topics = [self._topic(topic) for topic in meta.topics]
+            topics = [self._topic(topic) for topic in meta.topics if sees(self._gateway, rights, topic.name)]
         else:
-            topics = [self._wanted_topic(name, topic_id) for name, topic_id in wanted]
+            topics = [self._wanted_topic(name, topic_id, rights) for name, topic_id in wanted]
         return m.MetadataResponse(
             brokers=[
                 m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port)
@@ -123,16 +147,23 @@ class MetadataHandler:
             topics=topics,
         )
 
-    def _wanted_topic(self, name: str | None, topic_id: bytes) -> m.MetadataTopic:
+    def _wanted_topic(self, name: str | None, topic_id: bytes, rights: Rights) -> m.MetadataTopic:
+        denied = code.TOPIC_AUTHORIZATION_FAILED
+        if name is not None and not may(self._gateway, rights, Operation.DESCRIBE, name):
+            return m.MetadataTopic(error_code=denied, name=name, topic_id=ZERO_UUID)
         try:
             found = self._gateway.topic(name) if name is not None else self._gateway.topic_by_id(topic_id)
         except UnknownTopicError:
             if name is None:
                 return m.MetadataTopic(error_code=code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            if self._defaults.auto_create and not may_create(self._gateway, rights, name):
+                return m.MetadataTopic(error_code=denied, name=name, topic_id=ZERO_UUID)
             error = code.UNKNOWN_TOPIC_OR_PARTITION if is_name(name) else code.INVALID_TOPIC_EXCEPTION
             if name in self._creating or self._gateway.metadata.version < 0:
                 error = code.LEADER_NOT_AVAILABLE
             return m.MetadataTopic(error_code=error, name=name, topic_id=ZERO_UUID)
+        if name is None and not may(self._gateway, rights, Operation.DESCRIBE, found.name):
+            return m.MetadataTopic(error_code=code.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
         return self._topic(found)
 
     def _topic(self, topic: TopicMeta) -> m.MetadataTopic:
@@ -221,11 +252,17 @@ class MetadataHandler:
         )
 
     async def init_producer_id(
-        self, request: m.InitProducerIdRequest, _: RequestContext
+        self, request: m.InitProducerIdRequest, context: RequestContext
     ) -> m.InitProducerIdResponse:
         """A fresh producer id at epoch 0; a transactional one is refused for good."""
         if request.transactional_id is not None:
             return m.InitProducerIdResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        rights = context.rights
+        if not rights.sees(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER) and not rights.may_any(
+            Operation.WRITE, Resource.TOPIC
+        ):
+            rights.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
+            return m.InitProducerIdResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
         try:
             producer_id = await self._gateway.new_producer_id()
         except InvalidRequestError:

@@ -20,6 +20,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.produce_codec import (
     PartitionBatch,
@@ -27,6 +28,7 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
+from antiphon.model.access import Operation
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
@@ -59,9 +61,10 @@ class ProduceHandler:
         problem = _refuse_request(header, request)
         for name, batches in request.topics:
             work.begin_topic(name)
+            refusal = problem or self._denied(name, answer)
             for batch in batches:
-                if problem is not None:
-                    work.outcome(PartitionProduced(batch.partition, *problem))
+                if refusal is not None:
+                    work.outcome(PartitionProduced(batch.partition, *refusal))
                     continue
                 try:
                     work.wait_for(batch, self._append(header, request, name, batch, answer))
@@ -70,6 +73,11 @@ class ProduceHandler:
                 except RefusedError as refused:
                     work.refused(batch, _produced(batch.partition, refused.error_code, refused.reason))
         work.all_begun()
+
+    def _denied(self, name: str, answer: Answer) -> tuple[int, int, int, str] | None:
+        if may(self._gateway, answer.connection.session.rights, Operation.WRITE, name):
+            return None
+        return code.TOPIC_AUTHORIZATION_FAILED, -1, -1, f"{name} may not be written to"
 
     def _append(
         self, header: RequestHeader, request: ProduceRequest, name: str, batch: PartitionBatch, answer: Answer

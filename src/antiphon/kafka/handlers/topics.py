@@ -18,6 +18,7 @@ from antiphon.kafka.handlers.refusals import (
     refuse_internal,
     timeout_s,
 )
+from antiphon.kafka.handlers.rights import may, may_create, sees
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.primitives import ZERO_UUID
@@ -28,6 +29,7 @@ from antiphon.kafka.topic_config import (
     TopicDefaults,
     name_problem,
 )
+from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import AlterTopic, CreateTopic
 
@@ -44,7 +46,7 @@ class TopicHandler:
         self._defaults = defaults
 
     async def create_topics(
-        self, request: m.CreateTopicsRequest, _: RequestContext
+        self, request: m.CreateTopicsRequest, context: RequestContext
     ) -> m.CreateTopicsResponse:
         """Create each topic; a name that comes twice is refused each time."""
         names = [topic.name for topic in request.topics]
@@ -55,6 +57,10 @@ class TopicHandler:
                 created.append(
                     m.CreatedTopic(name=topic.name, error_code=code.INVALID_REQUEST, error_message=reason)
                 )
+                continue
+            if not may_create(self._gateway, context.rights, topic.name):
+                denied = code.TOPIC_AUTHORIZATION_FAILED
+                created.append(m.CreatedTopic(name=topic.name, error_code=denied))
                 continue
             created.append(await self._create(topic, timeout_s(request.timeout_ms), request.validate_only))
         return m.CreateTopicsResponse(topics=created)
@@ -123,7 +129,7 @@ class TopicHandler:
         raise TopicExistsError(f"topic {name!r} exists")
 
     async def delete_topics(
-        self, request: m.DeleteTopicsRequest, _: RequestContext
+        self, request: m.DeleteTopicsRequest, context: RequestContext
     ) -> m.DeleteTopicsResponse:
         """Delete topics by name or id."""
         wanted = request.topics or [
@@ -140,6 +146,13 @@ class TopicHandler:
                         m.DeletedTopic(name=None, topic_id=topic.topic_id, error_code=code.UNKNOWN_TOPIC_ID)
                     )
                     continue
+            if not may(self._gateway, context.rights, Operation.DELETE, name):
+                # Who may not even describe it is not told the name that belongs to an id.
+                hidden = topic.name is None and not sees(self._gateway, context.rights, name)
+                failed = code.UNKNOWN_TOPIC_ID if hidden else code.TOPIC_AUTHORIZATION_FAILED
+                told = None if hidden else name
+                responses.append(m.DeletedTopic(name=told, topic_id=topic.topic_id, error_code=failed))
+                continue
             error, message = await outcome(self._delete(name, timeout_s(request.timeout_ms)))
             responses.append(
                 m.DeletedTopic(name=name, topic_id=topic.topic_id, error_code=error, error_message=message)
@@ -151,13 +164,23 @@ class TopicHandler:
         await self._gateway.delete_topic(name, timeout_s)
 
     async def delete_records(
-        self, request: m.DeleteRecordsRequest, _: RequestContext
+        self, request: m.DeleteRecordsRequest, context: RequestContext
     ) -> m.DeleteRecordsResponse:
         """Let partitions that this node leads begin later: at the batch that holds the offset, as no batch is cut."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         topics = []
         for topic in request.topics:
-            found = [await self._delete_before(topic.name, part, deadline_s) for part in topic.partitions]
+            allowed = may(self._gateway, context.rights, Operation.DELETE, topic.name)
+            found = [
+                await self._delete_before(topic.name, part, deadline_s)
+                if allowed
+                else m.DeletedRecords(
+                    partition_index=part.partition_index,
+                    low_watermark=-1,
+                    error_code=code.TOPIC_AUTHORIZATION_FAILED,
+                )
+                for part in topic.partitions
+            ]
             topics.append(m.DeletedRecordsTopic(name=topic.name, partitions=found))
         return m.DeleteRecordsResponse(topics=topics)
 
@@ -186,11 +209,14 @@ class TopicHandler:
         )
 
     async def create_partitions(
-        self, request: m.CreatePartitionsRequest, _: RequestContext
+        self, request: m.CreatePartitionsRequest, context: RequestContext
     ) -> m.CreatePartitionsResponse:
         """Let topics grow to a number of partitions."""
         results = []
         for topic in request.topics:
+            if not may(self._gateway, context.rights, Operation.ALTER, topic.name):
+                results.append(m.GrownTopic(name=topic.name, error_code=code.TOPIC_AUTHORIZATION_FAILED))
+                continue
             work = self._grow(topic, timeout_s(request.timeout_ms), request.validate_only)
             error, message = await outcome(work)
             results.append(m.GrownTopic(name=topic.name, error_code=error, error_message=message))
@@ -209,9 +235,11 @@ class TopicHandler:
             await self._gateway.alter_topic(AlterTopic(name=topic.name, shards=topic.count), timeout_s)
 
     async def describe_log_dirs(
-        self, request: m.DescribeLogDirsRequest, _: RequestContext
+        self, request: m.DescribeLogDirsRequest, context: RequestContext
     ) -> m.DescribeLogDirsResponse:
         """What replicas take on this node's disk. A replica that has failed is left out, as on a failed disk of Kafka's."""
+        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
+            return m.DescribeLogDirsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED, results=[])
         log_dir = m.LogDir(log_dir=f"node-{self._gateway.node_id}", topics=[])
         wanted = None
         if request.topics is not None:

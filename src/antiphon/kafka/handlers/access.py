@@ -1,0 +1,233 @@
+"""Access control lists and users' credentials, for Kafka's administration clients."""
+
+from typing import Final
+
+from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.messages import security as m
+from antiphon.model.access import ANY, Acl, Credential, Operation, Pattern, Permission, Resource
+from antiphon.model.requests import AlterAcls, AlterUser
+from antiphon.security.passwords import MECHANISMS, from_salted
+
+ANYTHING: Final = 1  # in a filter, of each kind of code
+MATCH: Final = 2  # of a pattern: every pattern that matches the name
+RESOURCES: Final = {2: Resource.TOPIC, 3: Resource.GROUP, 4: Resource.CLUSTER, 5: Resource.TRANSACTIONAL_ID}
+PATTERNS: Final = {3: Pattern.LITERAL, 4: Pattern.PREFIXED}
+OPERATIONS: Final = {
+    2: Operation.ALL,
+    3: Operation.READ,
+    4: Operation.WRITE,
+    5: Operation.CREATE,
+    6: Operation.DELETE,
+    7: Operation.ALTER,
+    8: Operation.DESCRIBE,
+    9: Operation.CLUSTER_ACTION,
+    10: Operation.DESCRIBE_CONFIGS,
+    11: Operation.ALTER_CONFIGS,
+    12: Operation.IDEMPOTENT_WRITE,
+}
+PERMISSIONS: Final = {2: Permission.DENY, 3: Permission.ALLOW}
+SCRAM: Final = dict(enumerate(MECHANISMS, 1))
+
+_RESOURCE_CODES: Final = {value: number for number, value in RESOURCES.items()}
+_PATTERN_CODES: Final = {value: number for number, value in PATTERNS.items()}
+_OPERATION_CODES: Final = {value: number for number, value in OPERATIONS.items()}
+_PERMISSION_CODES: Final = {value: number for number, value in PERMISSIONS.items()}
+_SCRAM_CODES: Final = {value: number for number, value in SCRAM.items()}
+
+
+class AccessHandler:
+    """By way of the coordinator. Entries about tables have no place in Kafka's protocol, and are left alone by it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def _known(self) -> list[Acl]:
+        return sorted(acl for acl in self._gateway.access.acls.values() if acl.resource is not Resource.TABLE)
+
+    async def describe_acls(
+        self, request: m.DescribeAclsRequest, context: RequestContext
+    ) -> m.DescribeAclsResponse:
+        """What matches a filter."""
+        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
+            return m.DescribeAclsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        by_resource: dict[tuple[Resource, str, Pattern], m.DescribeAclsResource] = {}
+        for acl in self._known():
+            if not _matches(request, acl):
+                continue
+            place = by_resource.setdefault(
+                (acl.resource, acl.name, acl.pattern),
+                m.DescribeAclsResource(
+                    resource_type=_RESOURCE_CODES[acl.resource],
+                    resource_name=acl.name,
+                    pattern_type=_PATTERN_CODES[acl.pattern],
+                    acls=[],
+                ),
+            )
+            place.acls.append(
+                m.AclDescription(
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=_OPERATION_CODES[acl.operation],
+                    permission_type=_PERMISSION_CODES[acl.permission],
+                )
+            )
+        return m.DescribeAclsResponse(resources=list(by_resource.values()))
+
+    async def create_acls(
+        self, request: m.CreateAclsRequest, context: RequestContext
+    ) -> m.CreateAclsResponse:
+        """Add entries, each by itself."""
+        allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
+        return m.CreateAclsResponse(
+            results=[
+                await self._create(creation)
+                if allowed
+                else m.AclCreationResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+                for creation in request.creations
+            ]
+        )
+
+    async def _create(self, creation: m.AclCreation) -> m.AclCreationResult:
+        try:
+            await self._gateway.administer(AlterAcls((_acl_of(creation),)))
+        except AntiphonError as error:
+            return m.AclCreationResult(error_code=code.code_of(error), error_message=error.message)
+        return m.AclCreationResult()
+
+    async def delete_acls(
+        self, request: m.DeleteAclsRequest, context: RequestContext
+    ) -> m.DeleteAclsResponse:
+        """Remove what matches each filter."""
+        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
+            denied = m.DeleteAclsFilterResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+            return m.DeleteAclsResponse(filter_results=[denied for _ in request.filters])
+        return m.DeleteAclsResponse(filter_results=[await self._delete(one) for one in request.filters])
+
+    async def _delete(self, wanted: m.DeleteAclsFilter) -> m.DeleteAclsFilterResult:
+        found = [acl for acl in self._known() if _matches(wanted, acl)]
+        try:
+            if found:
+                await self._gateway.administer(AlterAcls(remove=tuple(found)))
+        except AntiphonError as error:
+            return m.DeleteAclsFilterResult(error_code=code.code_of(error), error_message=error.message)
+        return m.DeleteAclsFilterResult(
+            matching_acls=[
+                m.DeletedAcl(
+                    resource_type=_RESOURCE_CODES[acl.resource],
+                    resource_name=acl.name,
+                    pattern_type=_PATTERN_CODES[acl.pattern],
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=_OPERATION_CODES[acl.operation],
+                    permission_type=_PERMISSION_CODES[acl.permission],
+                )
+                for acl in found
+            ]
+        )
+
+    # -- users ----------------------------------------------------------------------------------------------------
+
+    async def describe_users(
+        self, request: m.DescribeUserScramCredentialsRequest, context: RequestContext
+    ) -> m.DescribeUserScramCredentialsResponse:
+        """Users and their mechanisms."""
+        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
+            return m.DescribeUserScramCredentialsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        users = self._gateway.access.users
+        names = [user.name for user in request.users or []] or sorted(users)
+        results = []
+        for name in names:
+            if names.count(name) > 1:
+                results.append(m.DescribedUser(user=name, error_code=code.DUPLICATE_RESOURCE))
+            elif name not in users:
+                results.append(m.DescribedUser(user=name, error_code=code.RESOURCE_NOT_FOUND))
+            else:
+                infos = [
+                    m.CredentialInfo(mechanism=_SCRAM_CODES[one.mechanism], iterations=one.iterations)
+                    for one in users[name].credentials
+                ]
+                results.append(m.DescribedUser(user=name, credential_infos=infos))
+        return m.DescribeUserScramCredentialsResponse(results=results)
+
+    async def alter_users(
+        self, request: m.AlterUserScramCredentialsRequest, context: RequestContext
+    ) -> m.AlterUserScramCredentialsResponse:
+        """Set and remove credentials, user by user."""
+        names = dict.fromkeys(
+            [*(one.name for one in request.deletions), *(one.name for one in request.upsertions)]
+        )
+        allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
+        return m.AlterUserScramCredentialsResponse(
+            results=[
+                await self._alter_user(name, request)
+                if allowed
+                else m.AlteredUser(user=name, error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+                for name in names
+            ]
+        )
+
+    async def _alter_user(self, name: str, request: m.AlterUserScramCredentialsRequest) -> m.AlteredUser:
+        gone = [one.mechanism for one in request.deletions if one.name == name]
+        wanted = [one for one in request.upsertions if one.name == name]
+        mechanisms = [*gone, *(one.mechanism for one in wanted)]
+        if len(set(mechanisms)) != len(mechanisms):
+            return m.AlteredUser(user=name, error_code=code.DUPLICATE_RESOURCE)
+        if not set(mechanisms) <= set(SCRAM):
+            return m.AlteredUser(user=name, error_code=code.UNSUPPORTED_SASL_MECHANISM)
+        user = self._gateway.access.users.get(name)
+        if any(user is None or user.credential(SCRAM[each]) is None for each in gone):
+            return m.AlteredUser(user=name, error_code=code.RESOURCE_NOT_FOUND)
+        made: list[Credential] = [
+            from_salted(SCRAM[one.mechanism], one.salted_password, one.salt, one.iterations) for one in wanted
+        ]
+        try:
+            await self._gateway.administer(AlterUser(name, tuple(made), tuple(SCRAM[each] for each in gone)))
+        except InvalidRequestError as error:
+            return m.AlteredUser(
+                user=name, error_code=code.UNACCEPTABLE_CREDENTIAL, error_message=error.message
+            )
+        except AntiphonError as error:
+            return m.AlteredUser(user=name, error_code=code.code_of(error), error_message=error.message)
+        return m.AlteredUser(user=name)
+
+
+def _acl_of(creation: m.AclCreation) -> Acl:
+    try:
+        return Acl(
+            principal=creation.principal,
+            resource=RESOURCES[creation.resource_type],
+            name=creation.resource_name,
+            operation=OPERATIONS[creation.operation],
+            pattern=PATTERNS[creation.resource_pattern_type],
+            permission=PERMISSIONS[creation.permission_type],
+            host=creation.host,
+        )
+    except KeyError as error:
+        raise InvalidRequestError(f"code {error} means nothing in an entry of access control") from None
+
+
+def _matches(wanted: m.DescribeAclsRequest | m.DeleteAclsFilter, acl: Acl) -> bool:
+    """Kafka's AclBindingFilter."""
+    return (
+        _is(wanted.resource_type_filter, _RESOURCE_CODES[acl.resource])
+        and _is(wanted.operation, _OPERATION_CODES[acl.operation])
+        and _is(wanted.permission_type, _PERMISSION_CODES[acl.permission])
+        and wanted.principal_filter in {None, acl.principal}
+        and wanted.host_filter in {None, acl.host}
+        and _matches_name(wanted.pattern_type_filter, wanted.resource_name_filter, acl)
+    )
+
+
+def _is(wanted: int, found: int) -> bool:
+    return wanted in {ANYTHING, found}
+
+
+def _matches_name(pattern: int, name: str | None, acl: Acl) -> bool:
+    if pattern == MATCH and name is not None:
+        if acl.pattern is Pattern.PREFIXED:
+            return name.startswith(acl.name)
+        return acl.name in {name, ANY}
+    return pattern in {ANYTHING, MATCH, _PATTERN_CODES[acl.pattern]} and name in {None, acl.name}

@@ -1,0 +1,57 @@
+"""SaslHandshake and SaslAuthenticate: a client says who it is before anything else.
+
+A login that fails is answered after a while, and its connection is closed: who guesses passwords waits, and nobody else.
+"""
+
+import asyncio
+from typing import Final
+
+from antiphon import system
+from antiphon.errors import UnauthenticatedError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.messages import security as m
+from antiphon.security.authenticator import FAILED_DELAY_S
+
+HANGS_UP: Final = (code.SASL_AUTHENTICATION_FAILED, code.ILLEGAL_SASL_STATE)
+"""Errors after which the connection is closed, when they have been sent."""
+
+
+class LoginHandler:
+    """Takes messages to the connection's session, and its answers back."""
+
+    async def handshake(
+        self, request: m.SaslHandshakeRequest, context: RequestContext
+    ) -> m.SaslHandshakeResponse:
+        """Choose a mechanism."""
+        session = context.session
+        mechanisms = list(session.mechanisms)
+        if request.mechanism not in mechanisms:
+            return m.SaslHandshakeResponse(error_code=code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+        session.begin(request.mechanism)
+        session.takes_bare_messages = context.version == 0
+        return m.SaslHandshakeResponse(error_code=code.NONE, mechanisms=mechanisms)
+
+    async def authenticate(
+        self, request: m.SaslAuthenticateRequest, context: RequestContext
+    ) -> m.SaslAuthenticateResponse:
+        """One message of the mechanism."""
+        session = context.session
+        if not session.has_begun:
+            return _failed(code.ILLEGAL_SASL_STATE, "SaslHandshake comes first")
+        try:
+            answer = session.step(request.auth_bytes)
+        except UnauthenticatedError as error:
+            await asyncio.sleep(FAILED_DELAY_S)
+            return _failed(code.SASL_AUTHENTICATION_FAILED, error.message)
+        lifetime_ms = 0
+        expires_s = session.expires_s
+        if expires_s is not None:
+            lifetime_ms = max(1, int((expires_s - system.wall_s()) * 1000))
+        return m.SaslAuthenticateResponse(
+            error_code=code.NONE, error_message=None, auth_bytes=answer, session_lifetime_ms=lifetime_ms
+        )
+
+
+def _failed(error_code: int, message: str) -> m.SaslAuthenticateResponse:
+    return m.SaslAuthenticateResponse(error_code=error_code, error_message=message, auth_bytes=b"")

@@ -1,0 +1,122 @@
+"""One connection of a client: who it has said that it is, and what it may do therefore."""
+
+import ipaddress
+from typing import Any, Final
+
+from antiphon.errors import UnauthenticatedError
+from antiphon.security.authenticator import FAILED, MESSAGE_BYTES_MAX, Authenticator, Identity, Login
+from antiphon.security.authorizer import EVERYTHING, Rights
+from antiphon.security.principal import Principal
+from antiphon.security.tls import is_encrypted, principal_of
+
+
+class Session:
+    """See the module's text. Without an authenticator, or where that asks for nothing, everybody is let in.
+
+    Args:
+        authenticator: of the node.
+        host: the client's address, for access control lists.
+        private: nobody else can read what the client sends.
+        principal: whom its certificate names, where it showed one that counts.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator | None,
+        host: str = "",
+        *,
+        private: bool = True,
+        principal: Principal | None = None,
+    ) -> None:
+        on = authenticator is not None and authenticator.on
+        self._authenticator = authenticator if on else None
+        self._host = host
+        self._private = private
+        self._login: Login | None = None
+        self.takes_bare_messages = False  # of a login, as frames without Kafka's header (SaslHandshake 0)
+        self.identity: Identity | None = None if principal is None else Identity(principal)
+        self.rights = EVERYTHING if self._authenticator is None else self._rights()
+
+    def _rights(self) -> Rights:
+        if self._authenticator is None:
+            return EVERYTHING
+        return self._authenticator.rights(self.identity, self._host)
+
+    @property
+    def is_open(self) -> bool:
+        """May it ask for anything besides a login?"""
+        return self._authenticator is None or self.identity is not None
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """What it may log in with; none where nobody has to."""
+        found = self._authenticator
+        return () if found is None else found.mechanisms(private=self._private)
+
+    def begin(self, mechanism: str) -> None:
+        """Begin a login, also one that is to renew what is there; raises UnauthenticatedError."""
+        self._login = None
+        if self._authenticator is None:
+            raise UnauthenticatedError("no login is asked for here")
+        self._login = self._authenticator.begin(mechanism, private=self._private)
+
+    @property
+    def has_begun(self) -> bool:
+        """Is a login under way?"""
+        return self._login is not None
+
+    def step(self, data: bytes) -> bytes:
+        """The answer to a message of a login; raises UnauthenticatedError, after which the login is over.
+
+        Who has logged in can renew that as the same principal only; who has a certificate can log in as anybody else.
+        """
+        login, self._login = self._login, None
+        if login is None or len(data) > MESSAGE_BYTES_MAX:
+            raise UnauthenticatedError(FAILED)
+        answer = login.step(data)
+        found = login.identity
+        if found is None:
+            self._login = login
+            return answer
+        before = self.identity
+        if before is not None and before.mechanism and before.principal != found.principal:
+            raise UnauthenticatedError(FAILED)
+        self.identity = found
+        self.rights = self._rights()
+        return answer
+
+    @property
+    def holds(self) -> bool:
+        """Is the client still who it said? False for one that has to go."""
+        if self._authenticator is None or self.identity is None:
+            return True
+        return self._authenticator.holds(self.identity)
+
+    @property
+    def expires_s(self) -> float | None:
+        """When the identity ends, in seconds since 1970; None: never by itself."""
+        return None if self.identity is None else self.identity.expires_s
+
+
+OPEN: Final = Session(None)
+"""Of a connection that nobody asks anything."""
+
+
+def session_of(authenticator: Authenticator | None, transport: Any) -> Session:
+    """The session of an accepted connection."""
+    if authenticator is None or not authenticator.on:
+        return OPEN
+    peer = transport.get_extra_info("peername")
+    host = str(peer[0]) if peer else ""
+    private = is_encrypted(transport) or is_loopback(host)
+    return Session(authenticator, host, private=private, principal=principal_of(transport))
+
+
+def is_loopback(host: str) -> bool:
+    """Is it an address of this machine's own?"""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return bool((mapped or found).is_loopback)

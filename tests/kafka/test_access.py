@@ -1,0 +1,344 @@
+"""Who may do what at the Kafka door: every API that touches a resource refuses a principal without rights."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.apis import APIS
+from antiphon.kafka.messages import admin, cluster, groups, security
+from antiphon.kafka.schema import Message
+from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import AlterAcls, AlterUser
+from antiphon.security.account import Account
+from antiphon.security.client_login import ClientLogin
+from antiphon.security.passwords import credentials
+from antiphon.security.settings import Security
+from tests.kafka.doors import Doors
+from tests.kafka.oracles import leaves
+from tests.kafka.raw import Connect, RawClient, batch, door, fetch, produce, run
+from tests.kafka.test_apis import TO_COORDINATOR, TO_LEADER
+
+SECURITY = Security(authentication=True, super_users=["User:root"])
+Op, R = Operation, Resource
+
+OPEN_TO_ALL = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
+"""APIs that touch no resource: anybody (who has logged in, for the last) is told addresses of nodes."""
+
+ACL_FILTER: dict[str, Any] = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+OTHERS: dict[str, Message] = {
+    "Metadata": cluster.MetadataRequest(topics=[cluster.MetadataRequestTopic(name="t")]),
+    "FindCoordinator": cluster.FindCoordinatorRequest(coordinator_keys=["g"]),
+    "InitProducerId": cluster.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+    "CreateTopics": admin.CreateTopicsRequest(
+        topics=[
+            admin.CreatableTopic(name="n", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        ],
+        timeout_ms=1000,
+    ),
+    "DeleteTopics": admin.DeleteTopicsRequest(
+        topics=[admin.DeletableTopic(name="t", topic_id=bytes(16))], timeout_ms=1000
+    ),
+    "CreatePartitions": admin.CreatePartitionsRequest(
+        topics=[admin.GrowingTopic(name="t", count=3, assignments=None)], timeout_ms=1000, validate_only=False
+    ),
+    "DescribeConfigs": admin.DescribeConfigsRequest(
+        resources=[admin.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)]
+    ),
+    "IncrementalAlterConfigs": admin.IncrementalAlterConfigsRequest(
+        resources=[
+            admin.AlterableResource(
+                resource_type=2,
+                resource_name="t",
+                configs=[admin.AlterableSetting(name="retention.ms", config_operation=0, value="1000")],
+            )
+        ],
+        validate_only=False,
+    ),
+    "DescribeLogDirs": admin.DescribeLogDirsRequest(topics=None),
+    "ElectLeaders": admin.ElectLeadersRequest(
+        topic_partitions=[admin.ElectionTopic(topic="t", partitions=[0])], timeout_ms=1000
+    ),
+    "DescribeAcls": security.DescribeAclsRequest(**ACL_FILTER),
+    "CreateAcls": security.CreateAclsRequest(
+        creations=[
+            security.AclCreation(
+                resource_type=2,
+                resource_name="t",
+                resource_pattern_type=3,
+                principal="User:eve",
+                host="*",
+                operation=2,
+                permission_type=3,
+            )
+        ]
+    ),
+    "DeleteAcls": security.DeleteAclsRequest(filters=[security.DeleteAclsFilter(**ACL_FILTER)]),
+    "DescribeUserScramCredentials": security.DescribeUserScramCredentialsRequest(users=None),
+    "AlterUserScramCredentials": security.AlterUserScramCredentialsRequest(
+        deletions=[security.CredentialDeletion(name="root", mechanism=1)], upsertions=[]
+    ),
+}
+PLAIN_REQUESTS: dict[str, Message] = {**TO_LEADER, **TO_COORDINATOR, **OTHERS}
+DENIALS = {
+    code.TOPIC_AUTHORIZATION_FAILED,
+    code.GROUP_AUTHORIZATION_FAILED,
+    code.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+def test_every_api_is_shown_to_ask() -> None:
+    """Who adds an API adds what it refuses; ListGroups shows nothing, instead."""
+    shown = {*PLAIN_REQUESTS, "Produce", "Fetch", "ListGroups"}
+    assert shown | OPEN_TO_ALL == {api.name for api in APIS.values()}
+
+
+@asynccontextmanager
+async def secured(nodes: int = 1, **config: Any) -> AsyncIterator[tuple[Doors, Connect]]:
+    """A cluster with users `root`, who may do everything, and `eve`, who may do what the lists say."""
+    async with door(nodes, security=SECURITY, **config) as (doors, connect):
+        for name in ("root", "eve"):
+            await doors.first.gateway.administer(AlterUser(name, credentials(f"of {name}")))
+        yield doors, connect
+
+
+async def log_in(client: RawClient, name: str, password: str | None = None) -> Any:
+    """The last answer of a login."""
+    chosen = await client.ask(security.SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 17, 1)
+    assert chosen.error_code == code.NONE
+    login = ClientLogin(Account(name, password or f"of {name}"), ["SCRAM-SHA-256"], "the door")
+    first = await client.ask(security.SaslAuthenticateRequest(auth_bytes=login.first()), 36, 2)
+    assert first.error_code == code.NONE, "whoever it is"
+    second = login.next(first.auth_bytes) or b""
+    return await client.ask(security.SaslAuthenticateRequest(auth_bytes=second), 36, 2)
+
+
+async def as_user(connect: Connect, name: str) -> RawClient:
+    client = await connect()
+    assert (await log_in(client, name)).error_code == code.NONE
+    return client
+
+
+async def ask(client: RawClient, name: str) -> Any:
+    api = next(api for api in APIS.values() if api.name == name)
+    return await client.ask(PLAIN_REQUESTS[name], api.key, api.max_version)
+
+
+async def give(doors: Doors, *acls: Acl) -> None:
+    await doors.first.gateway.administer(AlterAcls(acls))
+
+
+def eves(resource: Resource, name: str, operation: Operation, **more: Any) -> Acl:
+    return Acl("User:eve", resource, name, operation, **more)
+
+
+def test_each_api_refuses_who_has_no_rights() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            await doors.create("t")
+            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+            before = doors.first.gateway.access.version
+            eve = await as_user(connect, "eve")
+            denied = doors.first.metrics.denied
+            assert (await produce(eve, "t", batch(b"x")))[0].error_code == code.TOPIC_AUTHORIZATION_FAILED
+            assert (await fetch(eve, "t", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+            for name in PLAIN_REQUESTS:
+                answer = await ask(eve, name)
+                assert DENIALS & set(leaves(answer)), f"{name}: {answer}"
+            assert (await eve.ask(groups.ListGroupsRequest(), 16, 4)).groups == []
+            everything = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
+            assert everything.topics == []
+            assert doors.first.metrics.denied > denied
+            assert doors.first.gateway.access.version == before, "nothing was changed"
+            assert doors.end("t") == 0
+
+    run(scenario)
+
+
+def test_who_may_do_everything_is_refused_nothing() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            await doors.create("t")
+            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+            root = await as_user(connect, "root")
+            assert (await produce(root, "t", batch(b"x")))[0].error_code == code.NONE
+            assert (await fetch(root, "t", 0)).error_code == code.NONE
+            for name in PLAIN_REQUESTS:
+                assert not DENIALS & set(leaves(await ask(root, name))), name
+
+    run(scenario)
+
+
+def test_without_authentication_nobody_is_refused() -> None:
+    async def scenario() -> None:
+        async with door() as (doors, connect):
+            await doors.create("t")
+            client = await connect()
+            assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NONE
+            refused = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
+            assert (refused.error_code, refused.mechanisms) == (code.UNSUPPORTED_SASL_MECHANISM, [])
+
+    run(scenario)
+
+
+def test_lists_count_at_once_and_deny_wins() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            await doors.create("orders")
+            eve = await as_user(connect, "eve")
+
+            async def written() -> int:
+                return int((await produce(eve, "orders", batch(b"x")))[0].error_code)
+
+            allow = eves(R.TOPIC, "or", Op.WRITE, pattern=Pattern.PREFIXED)
+            deny = eves(R.TOPIC, "*", Op.ALL, permission=Permission.DENY)
+            assert await written() == code.TOPIC_AUTHORIZATION_FAILED
+            await give(doors, allow)
+            assert await written() == code.NONE
+            assert (await fetch(eve, "orders", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+            await give(doors, deny)
+            assert await written() == code.TOPIC_AUTHORIZATION_FAILED
+            await doors.first.gateway.administer(AlterAcls(remove=(deny,)))
+            assert await written() == code.NONE
+
+    run(scenario)
+
+
+def test_topics_are_hidden_and_made_only_by_who_may() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            for name in ("seen", "hidden"):
+                await doors.create(name)
+            eve = await as_user(connect, "eve")
+            await give(doors, eves(R.TOPIC, "seen", Op.READ), eves(R.TOPIC, "new", Op.READ))
+            found = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
+            assert [topic.name for topic in found.topics] == ["seen"]
+
+            async def asked(name: str) -> int:
+                wanted = cluster.MetadataRequest(topics=[cluster.MetadataRequestTopic(name=name)])
+                return int((await eve.ask(wanted, 3, 9)).topics[0].error_code)
+
+            assert await asked("hidden") == code.TOPIC_AUTHORIZATION_FAILED
+            assert await asked("absent") == code.TOPIC_AUTHORIZATION_FAILED, "the same, whether it is there"
+            assert await asked("new") == code.TOPIC_AUTHORIZATION_FAILED, "to make a topic takes CREATE"
+            await give(doors, eves(R.TOPIC, "new", Op.CREATE))
+            assert await asked("new") == code.NONE
+            assert "absent" not in {topic.name for topic in doors.first.gateway.metadata.topics}
+
+    run(scenario)
+
+
+def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            await doors.create("k", kind=Kind.TABLE)
+            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+            eve = await as_user(connect, "eve")
+            await give(doors, eves(R.TOPIC, "*", Op.ALL))
+            assert (await fetch(eve, "k", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+            await give(doors, eves(R.TABLE, "*", Op.ALL))
+            assert (await fetch(eve, "k", 0)).error_code == code.NONE
+            assert (await fetch(eve, "__groups", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+
+    run(scenario)
+
+
+# -- logins -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_answered_before_a_login() -> None:
+    async def scenario() -> None:
+        async with secured() as (_, connect):
+            client = await connect()
+            versions = await client.ask(cluster.ApiVersionsRequest(), 18, 3)
+            assert versions.error_code == code.NONE
+            client.send(3, 1, b"\0\0\0\0")
+            assert await client.is_closed()
+
+    run(scenario)
+
+
+def test_a_wrong_password_and_an_unknown_user_fail_alike_after_a_while() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            loop, told = asyncio.get_running_loop(), []
+            for name, password in (("eve", "wrong"), ("nobody", "of nobody")):
+                client, began = await connect(), loop.time()
+                answer = await log_in(client, name, password)
+                assert 0.9 < loop.time() - began < 2.0
+                told.append((answer.error_code, answer.error_message, answer.auth_bytes))
+                assert await client.is_closed()
+            assert told == [(code.SASL_AUTHENTICATION_FAILED, "authentication failed", b"")] * 2
+            assert doors.first.metrics.logins_failed == 2
+
+    run(scenario)
+
+
+def test_a_removed_user_is_hung_up_on() -> None:
+    async def scenario() -> None:
+        async with secured() as (doors, connect):
+            eve, root = await as_user(connect, "eve"), await as_user(connect, "root")
+            await doors.first.gateway.administer(AlterUser("eve", remove=True))
+            async with asyncio.timeout(3):
+                assert await eve.is_closed()
+            versions = await root.ask(cluster.ApiVersionsRequest(), 18, 3)
+            assert versions.error_code == code.NONE, "others stay"
+
+    run(scenario)
+
+
+def test_who_does_not_log_in_is_hung_up_on() -> None:
+    async def scenario() -> None:
+        async with secured(first_request_s=2.0) as (_, connect):
+            client = await connect()
+            async with asyncio.timeout(5):
+                while not client.reader.at_eof():
+                    await client.ask(cluster.ApiVersionsRequest(), 18, 3)
+                    await asyncio.sleep(0.5)
+
+    run(scenario)
+
+
+def test_another_mechanism_out_of_turn_and_bare_messages() -> None:
+    async def scenario() -> None:
+        async with secured() as (_, connect):
+            client = await connect()
+            refused = await client.ask(security.SaslHandshakeRequest(mechanism="GSSAPI"), 17, 1)
+            assert refused.error_code == code.UNSUPPORTED_SASL_MECHANISM
+            assert set(refused.mechanisms) == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
+            plain = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
+            assert plain.error_code == code.UNSUPPORTED_SASL_MECHANISM, "it would be read on the way"
+            early = await client.ask(security.SaslAuthenticateRequest(auth_bytes=b"x"), 36, 1)
+            assert early.error_code == code.ILLEGAL_SASL_STATE
+            assert await client.is_closed()
+            bare = await connect()
+            await bare.ask(security.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 17, 0)
+            login = ClientLogin(Account("root", "of root"), ["SCRAM-SHA-512"], "the door")
+            data: bytes | None = login.first()
+            while data is not None:
+                bare.writer.write(len(data).to_bytes(4, "big") + data)
+                data = login.next(await bare.frame())
+            assert (await bare.ask(cluster.MetadataRequest(topics=[]), 3, 1)).topics == []
+
+    run(scenario)
+
+
+def test_an_identity_is_renewed_as_itself_only() -> None:
+    async def scenario() -> None:
+        async with secured() as (_, connect):
+            client = await as_user(connect, "eve")
+            assert (await log_in(client, "eve")).error_code == code.NONE
+            assert (await log_in(client, "root")).error_code == code.SASL_AUTHENTICATION_FAILED
+            assert await client.is_closed()
+
+    run(scenario)
