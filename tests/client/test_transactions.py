@@ -11,6 +11,7 @@ from antiphon.client.pipeline import Item, Request
 from antiphon.errors import InvalidRequestError, NotReadyError, VersionMismatchError
 from antiphon.model.requests import TableWrite
 from antiphon.records.changes import decode_changes
+from antiphon.table.evaluator import ABSENT
 from tests.client.conftest import Scenario
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
 
@@ -46,6 +47,27 @@ def test_a_refused_transaction_says_which_operation_and_leaves_others_alone(play
         assert isinstance(outcomes[1], VersionMismatchError)
         assert outcomes[1].details == {"expected": 5, "actual": -1, "operation": 1}
         assert await table.list() == [b"x", b"y"]
+
+    play(scenario)
+
+
+def test_a_transaction_goes_by_keys_that_it_does_not_change(play: Play) -> None:
+    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
+        table = await db.create_table("t", shards=1)
+        lock = await table.put("lock", "mine")
+        async with table.transaction() as t:
+            t.check("lock", lock.id)
+            t.check("frozen", ABSENT)
+            t.put("a", "1")
+        assert [version and version.id for version in t.versions] == [None, None, 1]
+        await table.put("lock", "another's")
+        t = table.transaction()
+        t.put("a", "2")
+        t.check("lock", lock.id)
+        with pytest.raises(VersionMismatchError, match="lock") as refused:
+            await t.commit()
+        assert refused.value.details == {"expected": lock.id, "actual": 2, "operation": 1}
+        assert (await table.get("a")).value == b"1"
 
     play(scenario)
 

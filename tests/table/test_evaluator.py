@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
 from antiphon.invariants import InvariantError
 from antiphon.model.requests import (
+    Check,
     Delete,
     DeleteRange,
     OpResult,
@@ -113,6 +114,11 @@ def test_conditions(leader: Leader, committed: bool) -> None:
         (Delete(b"missing", ABSENT), NOT_FOUND),
         (Delete(b"missing"), NOT_FOUND),
         (DeleteRange(b"x", b"z"), OK),
+        (Check(b"there", 0), OK),
+        (Check(b"there", 5), refused(found)),
+        (Check(b"there", ABSENT), refused(found)),
+        (Check(b"missing", ABSENT), OK),
+        (Check(b"missing", 0), refused()),
     ):
         evaluation = leader.write(op)
         assert evaluation.results == [result], op
@@ -179,6 +185,7 @@ def test_an_atomic_request_is_carried_out_whole_or_not_at_all(leader: Leader) ->
         (Put(b"b", b"x", 7), refused()),
         (Put(b"a", b"x", ABSENT), refused(Version(0, 0, 100, 100))),
         (Delete(b"none"), NOT_FOUND),
+        (Check(b"a", 7), refused(Version(0, 0, 100, 100))),
     ]
     for refused_op, why in cases:
         evaluation = leader.write(Put(b"c", b"1"), refused_op, Delete(b"a"), atomic=True)
@@ -186,8 +193,15 @@ def test_an_atomic_request_is_carried_out_whole_or_not_at_all(leader: Leader) ->
         assert evaluation.records == []
     assert keys(leader) == [b"a"]
     # Operations see each other, and all of it is one batch.
-    evaluation = leader.write(Put(b"c", b"1", ABSENT), Put(b"c", b"2", 1), Delete(b"a", 0), atomic=True)
-    assert [result.status for result in evaluation.results] == [OpStatus.OK] * 3
+    evaluation = leader.write(
+        Check(b"a", 0),
+        Put(b"c", b"1", ABSENT),
+        Put(b"c", b"2", 1),
+        Check(b"c", 2),
+        Delete(b"a", 0),
+        atomic=True,
+    )
+    assert [result.status for result in evaluation.results] == [OpStatus.OK] * 5
     leader.commit()
     assert keys(leader) == [b"c"]
     assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
@@ -327,6 +341,7 @@ def test_changes_tell_what_happened(leader: Leader) -> None:
         (DeleteRange(b"x", b"y"), DeleteRange(b"", b""), DeleteRange(b"x", b"y")),
         (DeleteRange(b"", b"b"), Put(b"n", b""), DeleteRange(b"", b""), Delete(b"n")),
         (DeleteRange(b"", b""), DeleteRange(b"", b"")),
+        (Check(b"a", 0), Put(b"n", b"1"), Check(b"b", 7), Check(b"none", ABSENT)),
     ],
 )
 def test_answers_can_be_rebuilt_from_the_log(leader: Leader, ops: tuple[TableOp, ...]) -> None:
@@ -358,6 +373,8 @@ class Model:
         row = self.rows.get(op.key)
         if op.expected_version is not None and op.expected_version != (row[1] if row else -1):
             return refused(Version(row[1], row[2], row[3], 0) if row else None)
+        if isinstance(op, Check):
+            return OK
         if isinstance(op, Delete):
             return OK if self.rows.pop(op.key, None) else NOT_FOUND
         made = (op.value, self.next_id, row[2] + 1 if row else 0, row[3] if row else now_ms)
@@ -371,6 +388,7 @@ some_op = st.one_of(
     st.builds(Put, some_key, st.binary(max_size=2), some_version),
     st.builds(Delete, some_key, some_version),
     st.builds(DeleteRange, some_key, some_key),
+    st.builds(Check, some_key, st.integers(-1, 6)),
 )
 
 

@@ -28,7 +28,7 @@ from antiphon.errors import (
     VersionMismatchError,
     WrongShardError,
 )
-from antiphon.model.requests import Delete, OpResult, OpStatus, Put, TableOp, TableWrite, TableWritten
+from antiphon.model.requests import Check, Delete, OpResult, OpStatus, Put, TableOp, TableWrite, TableWritten
 from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.wire.frames import Buffer
 
@@ -226,7 +226,7 @@ class TableWriter(ShardPipeline):
 
 def refusal(op: Any, result: OpResult) -> AntiphonError:
     """The error for an operation that was refused."""
-    if result.status == OpStatus.UNEXPECTED_VERSION and isinstance(op, Put | Delete):
+    if result.status == OpStatus.UNEXPECTED_VERSION and isinstance(op, Put | Delete | Check):
         actual = -1 if result.version is None else result.version.id
         found = "it is not there" if result.version is None else f"it has version {actual}"
         wanted = "to be absent" if op.expected_version == -1 else f"to have version {op.expected_version}"

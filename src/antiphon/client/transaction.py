@@ -6,9 +6,9 @@ from typing import Self
 
 from antiphon.client.hashing import as_bytes
 from antiphon.errors import InvalidRequestError
-from antiphon.model.requests import Delete, Put, Version
+from antiphon.model.requests import Check, Delete, Put, Version
 
-Operation = Put | Delete
+Operation = Put | Delete | Check
 Results = list[Version | None]
 Commit = Callable[[Sequence[Operation]], Awaitable[Results]]
 
@@ -16,8 +16,8 @@ Commit = Callable[[Sequence[Operation]], Awaitable[Results]]
 class Transaction:
     """Collects operations; `async with table.transaction() as t` carries them out when the block ends without an error.
 
-    Afterwards `versions` has the new version of each put (None for deletes), in order. Operations see those before them
-    in the same transaction.
+    Afterwards `versions` has the new version of each put (None for deletes and checks), in order. Operations see those
+    before them in the same transaction.
     """
 
     def __init__(self, commit: Commit) -> None:
@@ -32,6 +32,10 @@ class Transaction:
     def delete(self, key: str | bytes, *, expected_version: int | None = None) -> None:
         """Remove a key; a key that does not exist refuses the transaction."""
         self.operations.append(Delete(as_bytes(key, "key"), expected_version))
+
+    def check(self, key: str | bytes, expected_version: int) -> None:
+        """Change nothing, and refuse the transaction unless the key has that version id, or is not there (`ABSENT`)."""
+        self.operations.append(Check(as_bytes(key, "key"), expected_version))
 
     async def commit(self) -> Results:
         """Carry it out. Raises what `AsyncTable.write` raises; nothing was written then, unless that is TimedOutError."""

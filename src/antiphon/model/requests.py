@@ -314,7 +314,14 @@ class DeleteRange(msgspec.Struct, frozen=True, array_like=True, tag=2):
     end: bytes
 
 
-TableOp = Put | Delete | DeleteRange
+class Check(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Change nothing; refused unless the key has that version, or is not there (-1, ABSENT)."""
+
+    key: bytes
+    expected_version: int
+
+
+TableOp = Put | Delete | DeleteRange | Check
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

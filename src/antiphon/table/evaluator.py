@@ -38,6 +38,7 @@ from typing import Final, NamedTuple
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
 from antiphon.invariants import invariant
 from antiphon.model.requests import (
+    Check,
     Delete,
     DeleteRange,
     OpResult,
@@ -160,6 +161,8 @@ class TableEvaluator:
                 self._delete(evaluation, view, at, op, now_ms)
             elif isinstance(op, DeleteRange):
                 self._delete_range(evaluation, view, at, op, now_ms)
+            elif isinstance(op, Check):
+                self._check(evaluation, view, op)
             at += 1
         if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
             return self._none_of_it(evaluation)
@@ -258,6 +261,14 @@ class TableEvaluator:
         else:
             self._remove(to, view, index, op.key, current, now_ms)
             to.results.append(_DONE)
+
+    def _check(self, to: Evaluation, view: dict[bytes, VersionTuple | None], op: Check) -> None:
+        current = view[op.key]
+        if op.expected_version != (ABSENT if current is None else current[0]):
+            self._refuse(to, op.key, op.expected_version, current)
+        else:
+            to.results.append(_DONE)
+            self._looked_at(to, op.key)
 
     def _delete_range(
         self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: DeleteRange, now_ms: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError, KeyNotFoundError, VersionMismatchError
 from antiphon.model.metadata import KeyRanges
-from antiphon.model.requests import Delete, Put
+from antiphon.model.requests import Check, Delete, Put, TableOp
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table_history import Positions, Seen, TableHistory, positions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
@@ -111,20 +111,31 @@ class TransactionWorkload(Workload):
     async def _write(
         self, table: Any, group: Group, value: bytes | None, expected: int | None, *, doomed: bool = False
     ) -> None:
-        """Set or remove all keys; `doomed`: the last operation will be refused, so all have to be."""
-        wanted = [expected, *[None] * (len(group) - 2), NO_VERSION if doomed else None]
-        ops = [
+        """Set or remove all keys; `doomed`: the last operation will be refused, so all have to be.
+
+        Every other condition is a check that stands before the operations, instead of a part of the first one.
+        """
+        checked = expected is not None and bool(len(self.transactions) % 2)
+        wanted = [None if checked else expected, *[None] * (len(group) - 2), NO_VERSION if doomed else None]
+        ops: list[TableOp] = [
             Delete(key, version) if value is None else Put(key, value, version)
             for key, version in zip(group, wanted, strict=True)
         ]
+        if checked and expected is not None:
+            ops.insert(0, Check(group[0], expected))
         began, versions, place, found = positions(self.cluster), (), -1, ABSENT
         try:
             done = await table.write(ops, timeout_s=PATIENCE_S)
             outcome, versions = "ok", tuple(version.id for version in done if version is not None)
         except VersionMismatchError as error:
-            outcome, place, found = "mismatch", error.details["operation"], int(error.details["actual"])
+            outcome, place, found = (
+                "mismatch",
+                error.details["operation"] - checked,
+                int(error.details["actual"]),
+            )
+            place = max(place, 0)  # the check is of the first key
         except KeyNotFoundError as error:
-            outcome, place = "absent", error.details["operation"]
+            outcome, place = "absent", error.details["operation"] - checked
         except InvalidRequestError:
             outcome = "several-shards"
         except AntiphonError:
