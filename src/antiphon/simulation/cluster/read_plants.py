@@ -107,6 +107,19 @@ READ_PLANTS: Final = (
         options=_GROUPS,
     ),
     ClusterPlant(
+        "node-takes-every-check",
+        "a check of a key's version passes whatever the version is",
+        (
+            Edit(
+                TableEvaluator,
+                "_check",
+                "if op.expected_version != (ABSENT if current is None else current[0]):",
+                "if op.expected_version < ABSENT:",
+            ),
+        ),
+        options=_GROUPS,
+    ),
+    ClusterPlant(
         "node-refuses-by-the-uncommitted",
         "a transaction is refused because of changes that are not committed yet, and may never be",
         (
