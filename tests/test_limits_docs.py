@@ -9,6 +9,7 @@ from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
+from antiphon.table.state import GET_BYTES_MAX
 
 PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text()
 
@@ -20,6 +21,7 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"| {parts} MiB |" in PAGE
     assert f"| `connection_memory` | {limits.connection_memory >> 20} MiB |" in PAGE
     assert f"hold {FLOOR_BYTES >> 10} KiB in any case" in PAGE
+    assert f"more than {GET_BYTES_MAX >> 20} MiB together" in PAGE
     assert f"waited for {PATIENCE_S:.0f} s. Each {SLOWEST_BYTES_S >> 10} KiB" in PAGE
 
 

@@ -114,6 +114,45 @@ def test_two_requests_on_one_connection() -> None:
     run(test())
 
 
+def test_pages_that_nobody_reads_are_not_made() -> None:
+    made = 0
+
+    def page(_metrics: NodeMetrics) -> bytes:
+        nonlocal made
+        made += 1
+        return bytes(100_000)
+
+    async def test() -> None:
+        with patch.object(NodeMetrics, "render", page):
+            async with served() as nodes:
+                pool = nodes.servers[0].memory.pools["http"]
+                request = b"GET /metrics HTTP/1.1\r\n\r\n"
+                readers = []
+                for _ in range(5):
+                    reader, writer = await asyncio.open_connection("node-0", HTTP_PORT, limit=1000)
+                    writer.write(request * 5000)
+                    readers.append((reader, writer))
+                await asyncio.sleep(1)
+                assert 5 <= made < 5 * 10  # what the sockets between them take, and one more
+                assert 0 < pool.held_bytes < 5 * 1_000_000
+                assert await get("/healthz")
+                reader, writer = readers.pop()
+                before = made
+                for _ in range(50):  # who reads on gets all
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    assert b"200 OK" in head
+                    await reader.readexactly(100_000)
+                assert made >= before + 40
+                writer.transport.abort()
+                await asyncio.sleep(31)  # and who does not is closed
+                assert pool.held_bytes == 0
+                assert pool.closed_slow >= 4
+                for _, writer in readers:
+                    writer.transport.abort()
+
+    run(test())
+
+
 def test_a_page_that_fails_says_so() -> None:
     def broken_page(_metrics: NodeMetrics) -> bytes:
         raise ValueError("no metrics today")

@@ -16,6 +16,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from antiphon.gateway.turns import Turns
+
 FLOOR_BYTES: Final = 16 * 1024
 SHARE: Final = 2  # a connection's bound, in times what is free
 WAKE_S: Final = 0.005  # how long room is collected before those who wait for it are woken
@@ -30,6 +32,7 @@ class Budget:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.pools: dict[str, Pool] = {}
+        self.turns = Turns()  # for requests that may take long
         self.waits = 0  # times that a connection had to wait for room
         self.large: Account | None = None  # receives a request beyond its bound
         self._waiting: dict[Account, Callable[[], None]] = {}

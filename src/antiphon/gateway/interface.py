@@ -38,6 +38,9 @@ from antiphon.records.batch import Buffer
 Done = Callable[[Any], None]
 """Called once with the result that the awaitable form returns, or with the AntiphonError that it raises."""
 
+Admit = Callable[[Callable[[], None]], None]
+"""Called with what reads the rows of an answer, once they may be read: it reads now, or when there is room for them."""
+
 AnsweredWithBulk = Callable[[Any, memoryview], None]
 """Called once with the reply's body and its bulk bytes, or with an AntiphonError and none."""
 
@@ -226,12 +229,12 @@ class Gateway(Protocol):
         """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn."""
         ...
 
-    def submit_table_get(self, request: TableGet, done: Done) -> None:
-        """See `table_get`; errors that are known at once are raised."""
+    def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
+        """See `table_get`; errors that are known at once are raised. `admit` says when the rows are read."""
         ...
 
-    def submit_table_scan(self, request: TableScan, done: Done) -> None:
-        """See `table_scan`; errors that are known at once are raised."""
+    def submit_table_scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
+        """See `table_scan`; errors that are known at once are raised. `admit` says when the rows are read."""
         ...
 
     def forward(

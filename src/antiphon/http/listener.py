@@ -3,7 +3,8 @@
 It answers GET only.
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
-size, connections in time and number, and nothing that is sent here changes anything.
+size, connections in time and number, and nothing that is sent here changes anything. A connection's next request is looked
+at when its last answer has been taken. Pages are made in turn, a little in each turn of the event loop.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import PortInUseError
+from antiphon.gateway.budget import Account, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
@@ -28,6 +30,7 @@ TLS_START: Final = b"\x16\x03"  # how a TLS handshake begins
 REQUEST_BYTES_MAX: Final = 16 * 1024
 CONNECTIONS_MAX: Final = 256
 BAD_STATES: Final = {"failed", "damaged", "ahead_of_leader"}
+ALONE_BYTES: Final = 16 * 1024 * 1024  # of a listener that is given no part of a node's memory
 IDLE_S: Final = 30.0
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -54,6 +57,7 @@ class HttpListener:
         metrics: renders the node's metrics in Prometheus's text format.
         status: the node's own state, as plain values for JSON.
         connections_max: how many connections there may be at once.
+        pool: the listener's part of the node's memory for clients.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class HttpListener:
         metrics: Callable[[], bytes],
         status: Callable[[], dict[str, Any]],
         connections_max: int = CONNECTIONS_MAX,
+        pool: Pool | None = None,
     ) -> None:
+        self.pool = pool or Budget(ALONE_BYTES).pool("http", ALONE_BYTES, ALONE_BYTES)
         self._gateway = gateway
         self._metrics = metrics
         self._status = status
@@ -192,15 +198,31 @@ class HttpListener:
 class _HttpConnection(asyncio.Protocol):
     def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
+        self._account: Account = listener.pool.open()
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._writable = True
+        self._is_queued = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
-        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+        transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._time_is_up)
         if not self._listener.opened(self):
             self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._account.outgoing(0)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._queue()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -208,21 +230,48 @@ class _HttpConnection(asyncio.Protocol):
             self._listener.heard_tls(self._transport)
             self.close()
             return
-        while self._transport is not None:
-            head, found, rest = self._received.partition(b"\r\n\r\n")
-            if not found:
-                if len(self._received) > REQUEST_BYTES_MAX:
-                    self._reply((431, TEXT, b"the request is too long\n"), keep=False, body=True)
-                return
-            self._received = rest
-            lines = head.split(b"\r\n")
-            reply = self._listener.answer(lines[0])
-            headers = {
-                name.strip().lower(): value.strip().lower() for name, _, value in map(_halves, lines[1:])
-            }
-            has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-            keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close" and not has_body
-            self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
+        self._account.add(len(data))
+        if len(self._received) > REQUEST_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
+        self._queue()
+
+    def _queue(self) -> None:
+        """Look at the next request when it is this connection's turn."""
+        if not self._is_queued and self._writable and self._received:
+            self._is_queued = True
+            self._listener.pool.budget.turns.add(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_queued = False
+        if self._transport is None or not self._writable or self._transport.is_closing():
+            return
+        if not self._account.has_room and self._account.outgoing_bytes:
+            self._account.wait(self._queue)
+            return
+        head, found, rest = self._received.partition(b"\r\n\r\n")
+        if not found:
+            if len(self._received) > REQUEST_BYTES_MAX:
+                self._reply((431, TEXT, b"the request is too long\n"), keep=False, body=True)
+            return
+        self._account.add(len(rest) - len(self._received))
+        self._received = rest
+        self._answer(head.split(b"\r\n"))
+        self._next()
+
+    def _next(self) -> None:
+        """Go on, if the answer was taken and there is more."""
+        if self._transport is None or not self._writable:
+            return
+        if len(self._received) <= REQUEST_BYTES_MAX:
+            self._transport.resume_reading()
+        self._queue()
+
+    def _answer(self, lines: list[bytes]) -> None:
+        reply = self._listener.answer(lines[0])
+        headers = {name.strip().lower(): value.strip().lower() for name, _, value in map(_halves, lines[1:])}
+        has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close" and not has_body
+        self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
 
     def _reply(self, reply: Reply, *, keep: bool, body: bool) -> None:
         if self._transport is None:
@@ -233,6 +282,7 @@ class _HttpConnection(asyncio.Protocol):
             f"Content-Length: {len(content)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
         ).encode()
         self._transport.write(head + content if body else head)
+        self._account.outgoing(self._transport.get_write_buffer_size())
         if not keep:
             self.close()
 
@@ -240,13 +290,23 @@ class _HttpConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
+        self._account.close()
         self._listener.closed(self)
 
+    def _time_is_up(self) -> None:
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._listener.pool.closed_slow += 1
+            self._transport.abort()
+        else:
+            self.close()
+
     def close(self) -> None:
+        """Send what is answered, then hang up; `_time_is_up` ends it where the client does not take that."""
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):
                 self._transport.close()
-            self._transport = None
 
 
 def _halves(line: bytes) -> tuple[bytes, bytes, bytes]:

@@ -1,22 +1,29 @@
 """The requests of one connection: which are open, what is answered, and when no more is read.
 
 Requests are carried out as they come and answered as they are done, in any order: the request id tells which. A connection
-is no longer read from while it has too many requests open, or while its answers are not taken. So a client that goes too
-fast feels it as a full socket, never as lost requests.
+is no longer read from while it has too many requests open, while its answers are not taken, or while it holds too much of
+the node's memory (`gateway.budget`). So a client that goes too fast feels it as a full socket, never as lost requests.
 """
 
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import structlog
 
 from antiphon.errors import AntiphonError, FrameTooLargeError, InternalError, NotLeaderError
+from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
-from antiphon.model.requests import Failure
+from antiphon.model.requests import Failure, Fetch
 from antiphon.wire.frames import Buffer, encode_message
 
 if TYPE_CHECKING:
     from antiphon.transport.connection import Connection
+
+REQUEST_COSTS_BYTES: Final = 1024  # what an open request keeps, about
+COUNTED_REQUESTS: Final = 64  # that are counted together
+FORWARDED_BYTES: Final = 1024 * 1024  # that a fetch brings at most which is passed on, beside its first batch
 
 Spawn = Callable[[Coroutine[Any, Any, Any]], object]
 """Runs a rare piece of work in a task that ends with the listener."""
@@ -28,27 +35,123 @@ class NativeLimits(NamedTuple):
     connections: int
     requests_per_connection: int
     connection_write_bytes: int
+    hello_s: float = 10.0  # a connection that has not said who it is by then is closed
+    idle_s: float = 3600.0  # and so is a client's that asks for nothing for so long
 
 
 class Exchange:
     """See the module's text."""
 
-    def __init__(self, gateway: Gateway, limits: NativeLimits, spawn: Spawn) -> None:
+    def __init__(self, gateway: Gateway, limits: NativeLimits, spawn: Spawn, account: Account) -> None:
         self.gateway = gateway
         self.spawn = spawn
         self.connection: Connection | None = None
         self.is_peers = False  # does another node send these requests?
         self.following: dict[int, int] = {}  # key of a waiting fetch -> its shard
+        self._write_bytes_max = limits.connection_write_bytes
         self._requests_max = limits.requests_per_connection
         self._open_requests = 0
         self._log = structlog.get_logger()
+        self._account = account
+        self._is_held = False  # for want of memory
+        self._deferred: deque[Callable[[], None]] = deque()  # work that waits for room for its answer
+        self._sending, self._receiving = Patience(), Patience()
+
+    def opened(self, connection: "Connection") -> None:
+        """The connection stands."""
+        self.connection = connection
+        connection.count_in(self._account, self._full)
+
+    def belongs_to_a_node(self) -> None:
+        """Another node's connection: it has bounds of its own, and none here."""
+        self.is_peers = True
+        if self.connection is not None:
+            self.connection.count_no_more()
+        self._account.close()
 
     def gone(self) -> None:
         """The connection is closed: nothing is answered any more, and nothing waited for."""
         self.connection = None
+        self._account.close()
+        self._deferred.clear()
         for key, shard_id in self.following.items():
             self.gateway.unfollow(shard_id, key)
         self.following.clear()
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes an answer may have now."""
+        return self._account.room_bytes if not self.is_peers else 1 << 62
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Begin work with a large answer: now, or when there is room for one."""
+        if self.is_peers or (not self._deferred and self._account.has_room):
+            work()
+        elif self.connection is not None:
+            self._deferred.append(work)
+            self._full()
+
+    def reserve(self, change_bytes: int) -> None:
+        """Count what is about to be read for an answer, or, negative, count it no more."""
+        if not self.is_peers:
+            self._account.add(change_bytes)
+
+    def _full(self) -> None:
+        """The account has no room: read no more until it has, except for a request that is half here, one at a time."""
+        account, connection = self._account, self.connection
+        if connection is None or self.is_peers:
+            return
+        if account.has_room and not self._deferred:
+            return
+        connection.count_waiting()
+        idle = not self._open_requests and not account.outgoing_bytes and not self._deferred
+        if account.finishes or (idle and not account.half):
+            return
+        self._is_held = True
+        connection.hold("memory")
+        account.wait(self._room_again)
+
+    def _room_again(self) -> None:
+        while self._deferred and self._account.has_room:
+            self._deferred.popleft()()
+        if self.connection is None:
+            return
+        if self._deferred:
+            self._account.wait(self._room_again)
+        else:
+            self._is_held = False
+            self.connection.release("memory")
+
+    def drained(self) -> None:
+        """The client has taken answers."""
+        if self.connection is None or self.is_peers:
+            return
+        self.connection.count_waiting()
+        if self._account.has_room:
+            self._room_again()
+
+    def is_slow(self, now_s: float) -> bool:
+        """Has the client not sent the rest of a request, or not read its answers, for too long? Called about each second."""
+        connection = self.connection
+        if connection is None or self.is_peers:
+            return False
+        connection.count_waiting()
+        waiting = self._account.outgoing_bytes
+        if not waiting:
+            self._sending.rest()
+        elif self._sending.is_over(now_s, connection.sent_bytes - waiting):
+            return True
+        if connection.is_held or not connection.is_half_received:
+            self._receiving.rest()
+            return False
+        return self._receiving.is_over(now_s, connection.received_bytes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Is nothing under way?"""
+        return not self._open_requests and not self._account.outgoing_bytes
 
     # -- answers ------------------------------------------------------------------------------------------------
 
@@ -61,8 +164,14 @@ class Exchange:
             connection.send(encode_message(request_id, body, payload or ()))
         except FrameTooLargeError as error:
             connection.send(encode_message(request_id, _failure(error)))
-        if connection.congested and not self.is_peers:
-            connection.hold("answers")
+        if self.is_peers:
+            return
+        if connection.congested:
+            connection.count_waiting()
+            if connection.waiting_bytes > self._write_bytes_max:
+                connection.hold("answers")
+            if not self._account.has_room:
+                self._full()
 
     def fail(self, request_id: int, error: AntiphonError) -> None:
         """Answer a request with an error."""
@@ -71,6 +180,8 @@ class Exchange:
     def begin(self, request_id: int) -> Callable[[Any], None]:
         """Count an open request; returns what takes its result, a reply body or an error."""
         self._open_requests += 1
+        if not self._open_requests % COUNTED_REQUESTS:
+            self.reserve(COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
         if self._open_requests >= self._requests_max and self.connection is not None:
             self.connection.hold("requests")
 
@@ -86,6 +197,11 @@ class Exchange:
     def end(self) -> None:
         """One request is open no more."""
         self._open_requests -= 1
+        if self._open_requests % COUNTED_REQUESTS == COUNTED_REQUESTS - 1:
+            self.reserve(-COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
+        if self._is_held and not self._open_requests and self.connection is not None:
+            self._is_held = False
+            self.connection.release("memory")
         if self._open_requests == self._requests_max // 2 and self.connection is not None:
             self.connection.release("requests")
 
@@ -112,6 +228,9 @@ class Exchange:
         """Have the shard's leader answer a client, where the topic wants that; never for another node (C12)."""
         if self.is_peers or not isinstance(body, ShardRequest):
             return False
+        if type(body) is Fetch:
+            room = max(1, min(body.max_bytes, FORWARDED_BYTES, self.room_bytes))
+            body = msgspec.structs.replace(body, max_bytes=room)
 
         def answered(reply: Any, bulk: memoryview) -> None:
             self.end()

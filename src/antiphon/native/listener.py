@@ -18,6 +18,7 @@ from antiphon.transport.listening import bound_address, listen
 
 if TYPE_CHECKING:
     from antiphon.errors import AntiphonError
+    from antiphon.gateway.budget import Pool
     from antiphon.gateway.interface import Gateway
     from antiphon.gateway.peers import Peers
     from antiphon.security.listening import Listening
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they are nodes
 PEER_PATIENCE_S: Final = 2.0
 TELL_EVERY_S: Final = 5.0
+LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 
 
 class RefusalCount(Protocol):
@@ -44,8 +46,14 @@ class NativeListener:
         turn: EndOfTurn,
         limits: NativeLimits,
         counters: RefusalCount,
+        pool: "Pool",
     ) -> None:
         self.limits = limits
+        self._pool = pool
+        self._look: asyncio.TimerHandle | None = None
+        self._seen: dict[
+            int, tuple[float, int]
+        ] = {}  # session -> when it was seen to be used, and bytes by then
         self.sessions: dict[int, NativeSession] = {}
         self._gateway = gateway
         self._peers = peers
@@ -63,6 +71,7 @@ class NativeListener:
     ) -> str:
         """Listen on `sock`, or on `host:port`; returns the address as others reach it. Raises PortInUseError."""
         self._server = await listen(self._accept, host, port, sock, "native", tls)
+        self._look = self._loop.call_later(LOOK_S, self._look_around)
         return bound_address(self._server, host_told)
 
     def close(self) -> None:
@@ -72,6 +81,8 @@ class NativeListener:
 
     async def hang_up(self) -> None:
         """Send what is ready on each connection and close it; end what is still carried out."""
+        if self._look is not None:
+            self._look.cancel()
         for session in list(self.sessions.values()):
             session.close()
         for task in list(self._tasks):
@@ -79,7 +90,7 @@ class NativeListener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self) -> Connection:
-        exchange = Exchange(self._gateway, self.limits, self._spawn)
+        exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
         session = NativeSession(exchange, self._peers, self)
         return Connection(session, self._turn, self.limits.connection_write_bytes)
 
@@ -110,6 +121,30 @@ class NativeListener:
         if trial is not None:
             trial.cancel()
         self.sessions.pop(id(session), None)
+        self._seen.pop(id(session), None)
+
+    def _look_around(self) -> None:
+        """Close connections of clients that are silent or too slow."""
+        now_s, limits = self._loop.time(), self.limits
+        for key, session in list(self.sessions.items()):
+            connection = session.connection
+            if session.peer_id is not None or connection is None:
+                continue
+            if session.exchange.is_slow(now_s):
+                self._pool.closed_slow += 1
+                self._log.warning("slow_client_closed", peer=connection.peer)
+                connection.abort()
+                continue
+            seen_s, seen_bytes = self._seen.get(key, (now_s, 0))
+            if connection.received_bytes != seen_bytes and session.greeted:
+                self._seen[key] = now_s, connection.received_bytes
+            elif not session.exchange.is_idle:
+                self._seen[key] = now_s, seen_bytes
+            elif now_s - seen_s > (limits.idle_s if session.greeted else limits.hello_s):
+                connection.close()
+            else:
+                self._seen[key] = seen_s, seen_bytes
+        self._look = self._loop.call_later(LOOK_S, self._look_around)
 
     def not_understood(self, peer: str, reason: "AntiphonError") -> None:
         """See SessionOwner."""

@@ -19,6 +19,9 @@ from antiphon.model.results import FetchResult
 from antiphon.native.exchange import Exchange
 
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
+BATCH_BYTES: Final = (
+    1024 * 1024
+)  # counted at least for what is read: the first batch comes however large it is
 WAIT_MS_MAX: Final = 60_000
 TIMEOUT_MS_MAX: Final = 3_600_000
 
@@ -52,14 +55,16 @@ def fetch(exchange: Exchange, request_id: int, body: Fetch, _payload: memoryview
     gateway = exchange.gateway
     if gateway.is_cold(body.shard_id, body.offset, body.isolation):
         exchange.begin(request_id)
-        exchange.spawn(_fetch_cold(exchange, request_id, body))
+        exchange.when_room(lambda: _begin_cold(exchange, request_id, body))
     elif not _try_fetch(exchange, request_id, body, last=body.wait_ms <= 0):
         _follow(exchange, request_id, body)
 
 
 def _try_fetch(exchange: Exchange, request_id: int, body: Fetch, *, last: bool) -> bool:
     """Answer a fetch if there is data, or if it is the `last` try."""
-    found = exchange.gateway.fetch_now(body.shard_id, body.offset, _fetch_bytes(body), body.isolation)
+    found = exchange.gateway.fetch_now(
+        body.shard_id, body.offset, _fetch_bytes(exchange, body), body.isolation
+    )
     if not found.batches and not last:
         return False
     _reply(exchange, request_id, found)
@@ -71,10 +76,19 @@ def _reply(exchange: Exchange, request_id: int, found: FetchResult) -> None:
     exchange.reply(request_id, reply, found.batches)
 
 
-async def _fetch_cold(exchange: Exchange, request_id: int, body: Fetch) -> None:
+def _begin_cold(exchange: Exchange, request_id: int, body: Fetch) -> None:
+    size_bytes = _fetch_bytes(exchange, body)
+    exchange.reserve(max(size_bytes, BATCH_BYTES))
+    exchange.spawn(_fetch_cold(exchange, request_id, body, size_bytes))
+
+
+async def _fetch_cold(exchange: Exchange, request_id: int, body: Fetch, size_bytes: int) -> None:
     """A fetch from the disk: answered when it was read, and empty where there is nothing to be read yet."""
     try:
-        found = await exchange.gateway.fetch(body.shard_id, body.offset, _fetch_bytes(body), body.isolation)
+        try:
+            found = await exchange.gateway.fetch(body.shard_id, body.offset, size_bytes, body.isolation)
+        finally:
+            exchange.reserve(-max(size_bytes, BATCH_BYTES))
         _reply(exchange, request_id, found)
     except AntiphonError as error:
         is_passed_on = isinstance(error, NotLeaderError) and exchange.forward(
@@ -101,6 +115,9 @@ def _follow(exchange: Exchange, request_id: int, body: Fetch) -> None:
         timer.cancel()
         exchange.following.pop(key, None)
         gateway.unfollow(body.shard_id, key)
+        exchange.when_room(read)
+
+    def read() -> None:
         exchange.end()
         try:
             _try_fetch(exchange, request_id, body, last=True)
@@ -130,8 +147,8 @@ def trim_shard(exchange: Exchange, request_id: int, body: TrimShard, _payload: m
     exchange.later(request_id, run())
 
 
-def _fetch_bytes(body: Fetch) -> int:
-    return max(1, min(body.max_bytes, FETCH_BYTES_MAX))
+def _fetch_bytes(exchange: Exchange, body: Fetch) -> int:
+    return max(1, min(body.max_bytes, FETCH_BYTES_MAX, exchange.room_bytes))
 
 
 def _timeout_s(timeout_ms: int) -> float:

@@ -61,7 +61,7 @@ class NativeSession:
         self._owner = owner
         self._peer: PeerSession | None = None
         self._decode: Callable[[Buffer], tuple[int, Any]] = decode_request
-        self._greeted = False
+        self.greeted = False
         self._log = structlog.get_logger()
 
     @property
@@ -73,7 +73,7 @@ class NativeSession:
 
     def connected(self, connection: "Connection") -> None:
         """See ConnectionOwner."""
-        self.exchange.connection = connection
+        self.exchange.opened(connection)
         self._owner.opened(self)
 
     def received(self, _connection: "Connection", frame: Frame) -> None:
@@ -81,26 +81,27 @@ class NativeSession:
         try:
             request_id, body = self._decode(frame.header)
         except ProtocolViolationError as error:
-            if not self._greeted:
+            if not self.greeted:
                 raise
             self.exchange.fail(request_id_of(frame.header), InvalidRequestError(error.message))
             return
         if self._peer is not None and self._peer.received(request_id, body, frame.payload):
             return
-        if not self._greeted and type(body) is not Hello:
+        if not self.greeted and type(body) is not Hello:
             raise ProtocolViolationError("the first message of a connection is Hello")
         self._dispatch(request_id, body, frame.payload)
 
     def drained(self, connection: "Connection") -> None:
         """See ConnectionOwner."""
         connection.release("answers")
+        self.exchange.drained()
         if self._peer is not None:
             self._peer.drained()
 
     def disconnected(self, connection: "Connection", reason: Exception | None) -> None:
         """See ConnectionOwner."""
         self._owner.closed(self)
-        if not self._greeted and isinstance(reason, AntiphonError):
+        if not self.greeted and isinstance(reason, AntiphonError):
             self._owner.not_understood(connection.peer, reason)
         if self._peer is not None:
             self._peer.gone()
@@ -143,7 +144,7 @@ class NativeSession:
                 f"this is node {gateway.node_id} of cluster {gateway.cluster_id}, not of {body.cluster_id}"
             )
         else:
-            self._greeted = True
+            self.greeted = True
             exchange.reply(request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id))
             if body.node_id is not None and body.cluster_id is not None:
                 self._belongs_to(body.node_id)
@@ -158,6 +159,6 @@ class NativeSession:
         if connection is None:
             return  # it broke while it was greeted
         self.peer_id = node_id
-        self.exchange.is_peers = True
+        self.exchange.belongs_to_a_node()
         self._decode = self._peers.decode
         self._peer = self._peers.accepted(node_id, connection, self.exchange.begin)

@@ -1,8 +1,10 @@
 """Requests to the shards of tables. Each is handed to the gateway at once, without a task, and answered by a callback."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.native.exchange import Exchange
 
@@ -22,7 +24,7 @@ def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: mem
     """Read keys."""
     done = exchange.begin(request_id)
     try:
-        exchange.gateway.submit_table_get(body, done)
+        exchange.gateway.submit_table_get(body, done, partial(_when_room, exchange, done))
     except BaseException:
         exchange.end()
         raise
@@ -32,10 +34,24 @@ def table_scan(exchange: Exchange, request_id: int, body: TableScan, _payload: m
     """Read a range of keys."""
     done = exchange.begin(request_id)
     try:
-        exchange.gateway.submit_table_scan(body, done)
+        exchange.gateway.submit_table_scan(body, done, partial(_when_room, exchange, done))
     except BaseException:
         exchange.end()
         raise
+
+
+def _when_room(exchange: Exchange, done: Callable[[Any], None], read: Callable[[], None]) -> None:
+    """Read once there is room for the answer."""
+
+    def attempt() -> None:
+        try:
+            read()
+        except AntiphonError as error:
+            done(error)
+        except Exception as error:  # noqa: BLE001 - answered as a bug of this node
+            done(exchange.bug(error))
+
+    exchange.when_room(attempt)
 
 
 TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {

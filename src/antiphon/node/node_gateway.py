@@ -14,7 +14,7 @@ from antiphon.errors import (
     TimedOutError,
     UnknownTopicError,
 )
-from antiphon.gateway.interface import AnsweredWithBulk, Done, ShardRequest
+from antiphon.gateway.interface import Admit, AnsweredWithBulk, Done, ShardRequest
 from antiphon.model.access import AccessBook
 from antiphon.model.internal import write_problem
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -330,13 +330,13 @@ class NodeGateway:
         else:
             host.table_write(request, done)
 
-    def submit_table_get(self, request: TableGet, done: Done) -> None:
+    def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
         """See Gateway."""
-        self.replicas.host(request.shard_id).table_get(request, done)
+        self.replicas.host(request.shard_id).table_get(request, done, admit)
 
-    def submit_table_scan(self, request: TableScan, done: Done) -> None:
+    def submit_table_scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
         """See Gateway."""
-        self.replicas.host(request.shard_id).table_scan(request, done)
+        self.replicas.host(request.shard_id).table_scan(request, done, admit)
 
     # -- the node -----------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from antiphon.partition import table_shard
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.failures import as_failure
 from antiphon.partition.log_writer import LogWriter
-from antiphon.partition.partition import Done, InstallingSnapshot, Partition, ReplicaView
+from antiphon.partition.partition import Admit, Done, InstallingSnapshot, Partition, ReplicaView
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.services import CommitObserver, PartitionServices
 from antiphon.partition.status import status_of
@@ -345,17 +345,17 @@ class PartitionBase(Partition, Generic[R]):
 
     # -- tables -------------------------------------------------------------------------------------------------
 
-    def table_get(self, request: "TableGet", done: Done) -> None:
+    def table_get(self, request: "TableGet", done: Done, admit: Admit | None = None) -> None:
         """See Partition."""
         try:
-            table_shard.get_rows(self, request, done)
+            table_shard.get_rows(self, request, done, admit)
         except StorageFailedError as error:
             raise self.stopped_by(error) from error
 
-    def table_scan(self, request: "TableScan", done: Done) -> None:
+    def table_scan(self, request: "TableScan", done: Done, admit: Admit | None = None) -> None:
         """See Partition."""
         try:
-            table_shard.scan_rows(self, request, done)
+            table_shard.scan_rows(self, request, done, admit)
         except StorageFailedError as error:
             raise self.stopped_by(error) from error
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from antiphon.records.entry_id import EntryId
 
 Done = Callable[[Any], None]
+Admit = Callable[[Callable[[], None]], None]
 """Called with a result or an AntiphonError."""
 
 
@@ -294,12 +295,15 @@ class Partition(Protocol):
         """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
 
     @abstractmethod
-    def table_get(self, request: TableGet, done: Done) -> None:
-        """Carry out a TableGet; `done` gets TableRows or an error. Raises what is known at once."""
+    def table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
+        """Carry out a TableGet; `done` gets TableRows or an error. Raises what is known at once.
+
+        `admit` is called with what reads the rows, at the moment from which they may be read.
+        """
 
     @abstractmethod
-    def table_scan(self, request: TableScan, done: Done) -> None:
-        """Carry out a TableScan; `done` gets TableRows or an error. Raises what is known at once."""
+    def table_scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
+        """Carry out a TableScan; `done` gets TableRows or an error. Raises what is known at once. `admit`: as above."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 

@@ -33,11 +33,12 @@ from antiphon.table.state import EQUAL, TableState, open_state
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.partition import Partition
+    from antiphon.partition.partition import Admit, Partition
     from antiphon.table.store import StoreEngine
 
 APPLY_BYTES: Final = 1024 * 1024
 OP_BYTES: Final = 256  # of an operation with its key, about
+GET_KEYS_MAX: Final = 100_000  # of one request
 READ_TIMEOUT_S: Final = 30.0
 CONSISTENCIES: Final = ("linearizable", "leader", "local")
 
@@ -232,9 +233,13 @@ def size_of_write(request: TableWrite) -> int:
     return sum(OP_BYTES + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops)
 
 
-def get_rows(host: "Partition", request: TableGet, done: Callable[[Any], None]) -> None:
-    """Carry out a TableGet; `done` gets TableRows or an error."""
+def get_rows(
+    host: "Partition", request: TableGet, done: Callable[[Any], None], admit: "Admit | None" = None
+) -> None:
+    """Carry out a TableGet; `done` gets TableRows or an error. See Partition for `admit`."""
     table = host.require_table()
+    if len(request.keys) > GET_KEYS_MAX:
+        raise InvalidRequestError(f"a get has up to {GET_KEYS_MAX} keys, not {len(request.keys)}")
 
     def read() -> None:
         state = table.state
@@ -244,17 +249,16 @@ def get_rows(host: "Partition", request: TableGet, done: Callable[[Any], None]) 
                 raise wrong_shard(host.shard_id, owned)
             rows = state.get_many(request.keys, include_value=request.include_value)
         else:
-            rows = [
-                state.find(key, request.comparison, include_value=request.include_value)
-                for key in request.keys
-            ]
+            rows = state.find_many(request.keys, request.comparison, include_value=request.include_value)
         done(TableRows(tuple(rows)))
 
-    _consistently(host, request.consistency, read, done)
+    _consistently(host, request.consistency, _guarded(host, read, admit), done)
 
 
-def scan_rows(host: "Partition", request: TableScan, done: Callable[[Any], None]) -> None:
-    """Carry out a TableScan; `done` gets TableRows or an error."""
+def scan_rows(
+    host: "Partition", request: TableScan, done: Callable[[Any], None], admit: "Admit | None" = None
+) -> None:
+    """Carry out a TableScan; `done` gets TableRows or an error. See Partition for `admit`."""
     table = host.require_table()
 
     def read() -> None:
@@ -269,7 +273,22 @@ def scan_rows(host: "Partition", request: TableScan, done: Callable[[Any], None]
         )
         done(TableRows(tuple(rows), more))
 
-    _consistently(host, request.consistency, read, done)
+    _consistently(host, request.consistency, _guarded(host, read, admit), done)
+
+
+def _guarded(host: "Partition", read: Callable[[], None], admit: "Admit | None") -> Callable[[], None]:
+    """What reads when it is admitted. By then the replica may have been closed, or find its store broken."""
+    if admit is None:
+        return read
+
+    def later() -> None:
+        try:
+            host.check_alive()
+            read()
+        except StorageFailedError as error:
+            raise host.stopped_by(error) from error
+
+    return partial(admit, later)
 
 
 def _consistently(

@@ -39,6 +39,7 @@ async def start_http(
     sock: socket.socket | None,
     tls: "ServerTls | None",
     metrics: Callable[[], bytes],
+    pool: "Pool",
 ) -> tuple["HttpListener", str]:
     """Listen for HTTP; returns the listener and its address."""
     from antiphon.http.listener import HttpListener
@@ -49,7 +50,9 @@ async def start_http(
         plain["replicas"] = [msgspec.structs.asdict(replica) for replica in plain["replicas"]]
         return plain
 
-    made = HttpListener(gateway, metrics=metrics, status=status, connections_max=connection_shares().http)
+    made = HttpListener(
+        gateway, metrics=metrics, status=status, connections_max=connection_shares().http, pool=pool
+    )
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
     return made, _told(config, port)
 

@@ -74,6 +74,7 @@ class Server:
             node.turn,
             NativeLimits(limits.connections, limits.requests_per_connection, limits.connection_write),
             node.metrics,
+            self.memory.pools["native"],
         )
         node.intakes.append(self.native)
         self.kafka: KafkaListener | None = None
@@ -109,7 +110,12 @@ class Server:
             )
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
-                node.gateway, config, self._sockets.get("http"), tls, node.metrics.render
+                node.gateway,
+                config,
+                self._sockets.get("http"),
+                tls,
+                node.metrics.render,
+                self.memory.pools["http"],
             )
         node.join(addresses)
         if self._finishes_epochs:

@@ -30,7 +30,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from antiphon.errors import InvalidRequestError, NewerFormatError, StorageFailedError
+from antiphon.errors import FrameTooLargeError, InvalidRequestError, NewerFormatError, StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.model.metadata import key_hash
 from antiphon.model.requests import Row, Version
@@ -49,6 +49,9 @@ USER: Final = b"\x01"
 USER_END: Final = b"\x02"
 VERSION_ID: Final = struct.Struct(">q")
 
+GET_KEYS: Final = (16, 512)  # that are read from the store at once: at first, and where rows are small
+SMALL_ROW_BYTES: Final = 4096
+GET_BYTES_MAX: Final = 8 * 1024 * 1024
 SCAN_ROWS_MAX: Final = 10_000
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024
 
@@ -180,14 +183,42 @@ class TableState:
         return None if stored is None else _row(key, stored, include_value)
 
     def get_many(self, keys: Sequence[bytes], *, include_value: bool = True) -> list[Row | None]:
-        """The rows of `keys` in their order, None where a key is not there."""
+        """The rows of `keys` in their order, None where a key is not there.
+
+        Raises FrameTooLargeError where several of them are more than GET_BYTES_MAX together; little more is read.
+        """
         if len(keys) == 1:
             return [self.get(keys[0], include_value=include_value)]
-        found = self._store.get_many([USER + key for key in keys])
-        return [
-            None if stored is None else _row(key, stored, include_value)
-            for key, stored in zip(keys, found, strict=True)
-        ]
+        rows: list[Row | None] = []
+        size_bytes = 0
+        while len(rows) < len(keys):
+            small = rows and size_bytes < len(rows) * SMALL_ROW_BYTES
+            part = keys[len(rows) : len(rows) + GET_KEYS[1 if small else 0]]
+            found = self._store.get_many([USER + key for key in part])
+            for key, stored in zip(part, found, strict=True):
+                if stored is None:
+                    rows.append(None)
+                    continue
+                size_bytes += len(key) + (len(stored) if include_value else VERSION.size)
+                if size_bytes > GET_BYTES_MAX and len(rows) > 0:
+                    raise _too_much(len(keys))
+                rows.append(_row(key, stored, include_value))
+        return rows
+
+    def find_many(
+        self, keys: Sequence[bytes], comparison: int, *, include_value: bool = True
+    ) -> list[Row | None]:
+        """See `find`, for each of `keys`, and `get_many` for what is too much."""
+        rows: list[Row | None] = []
+        size_bytes = 0
+        for key in keys:
+            row = self.find(key, comparison, include_value=include_value)
+            if row is not None:
+                size_bytes += len(row.key) + len(row.value or b"")
+                if size_bytes > GET_BYTES_MAX and rows:
+                    raise _too_much(len(keys))
+            rows.append(row)
+        return rows
 
     def versions(self, keys: Sequence[bytes]) -> list[VersionTuple | None]:
         """The versions of `keys` in their order, None where a key is not there."""
@@ -349,6 +380,13 @@ def open_state(path: str, engine: StoreEngine) -> TableState:
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
     version = Version(*VERSION.unpack_from(stored))
     return Row(key, stored[VERSION.size :] if include_value else None, version)
+
+
+def _too_much(count: int) -> FrameTooLargeError:
+    return FrameTooLargeError(
+        f"the rows of {count} keys are more than {GET_BYTES_MAX} bytes together; ask for fewer at a time",
+        limit_bytes=GET_BYTES_MAX,
+    )
 
 
 def _check_format(path: str, meta: Any) -> None:

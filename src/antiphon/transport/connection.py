@@ -4,18 +4,22 @@ Theory of operation. A `Connection` hands each received frame to its owner at on
 until the end of the loop's turn, when it leaves in one write. What waits to be sent is bounded: above the limit
 `send` still takes the message (the owner decides), `congested` is True and the owner stops feeding it, or stops
 reading what would make it answer more. Reading is stopped by `hold(reason)` and goes on when every reason was
-released, so that several owners of back-pressure do not undo each other's.
+released, so that several owners of back-pressure do not undo each other's. Frames that had arrived by then are kept and
+handed over afterwards. What has arrived and what waits to be sent is counted in the owner's `account`, if it has one.
 """
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from antiphon.errors import FrameTooLargeError, ProtocolViolationError
-from antiphon.wire.frames import Buffer, Frame, FrameDecoder
+from antiphon.wire.frames import PREFIX, Buffer, Frame, FrameDecoder
 
 JOIN_BELOW_BYTES = 128 * 1024  # small messages are copied into one write, large ones go out as they are
+TOLD_BYTES = 256 * 1024
+COUNTED_BYTES = 64 * 1024  # what waits to be sent is counted at once from here on, and each second below
 JOIN_PARTS_BELOW_BYTES = 2048  # and so are many small parts, which cost more one by one than copied
 
 
@@ -24,6 +28,26 @@ class EndOfTurn(Protocol):
 
     def for_connection(self, work: Callable[[], None]) -> None:
         """Run `work` when everything else of this turn is done."""
+        ...
+
+
+class Account(Protocol):
+    """Counts what a connection holds (`gateway.budget`)."""
+
+    half: bool
+    outgoing_bytes: int
+
+    @property
+    def has_room(self) -> bool:
+        """May it read more?"""
+        ...
+
+    def add(self, change_bytes: int) -> None:
+        """It holds so much more."""
+        ...
+
+    def outgoing(self, size_bytes: int) -> None:
+        """So much waits to be sent now."""
         ...
 
 
@@ -53,7 +77,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner, turn: EndOfTurn, write_limit_bytes: int) -> None:
         self._owner = owner
         self._turn = turn
-        self._limit = write_limit_bytes
+        self._limit = self._congested_bytes = write_limit_bytes
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
         self._out: list[Buffer] = []
@@ -64,12 +88,18 @@ class Connection(asyncio.Protocol):
         self._reason: Exception | None = None
         self._closing = False
         self._cut = False
+        self._frames: deque[Frame] = deque()  # that arrived while nothing was to be read
         self.peer = "?"
+        self._incoming = 0  # as it was counted last
+        self.account: Account | None = None
+        self.full: Callable[[], None] = _nothing  # called when the account has no room
+        self.received_bytes = 0
+        self.sent_bytes = 0  # handed to the transport
 
     @property
     def congested(self) -> bool:
-        """More waits to be sent than the limit allows."""
-        return self._writing_paused or self._out_bytes > self._limit
+        """More waits to be sent than the limit allows; with an account, than is counted each second only."""
+        return self._writing_paused or self._out_bytes > self._congested_bytes
 
     @property
     def waiting_bytes(self) -> int:
@@ -97,13 +127,55 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
+        self.received_bytes += len(data)
         try:
-            for frame in self._decoder.feed(data):
-                self._owner.received(self, frame)
-                if self._closing:
-                    return
+            self._frames.extend(self._decoder.feed(data))
         except (ProtocolViolationError, FrameTooLargeError) as error:
             self.close(error)
+            return
+        self._hand_over()
+        if self.account is not None and (self._frames or self._incoming or self._decoder.buffered_bytes):
+            self._count_incoming(self.account)
+            if not self.account.has_room:
+                self.full()
+
+    def _count_incoming(self, account: Account) -> None:
+        """Count what has arrived and is not handed over."""
+        waiting = self._decoder.buffered_bytes
+        for frame in self._frames:
+            waiting += PREFIX.size + len(frame.header) + len(frame.payload)
+        change, self._incoming = waiting - self._incoming, waiting
+        account.add(change)
+        account.half = not self._frames and self._decoder.buffered_bytes > 0
+
+    def _hand_over(self) -> None:
+        """Give the owner the frames that arrived, as long as it takes them."""
+        frames = self._frames
+        try:
+            while frames and not self._holds and not self._closing:
+                self._owner.received(self, frames.popleft())
+        except (ProtocolViolationError, FrameTooLargeError) as error:
+            self.close(error)
+
+    def _go_on(self) -> None:
+        """Nothing holds the connection any more: first what has arrived, then what comes."""
+        if self._holds or not self.open:
+            return
+        self._hand_over()
+        if self.account is not None:
+            self._count_incoming(self.account)
+        if not self._holds and self.open:
+            self._transport.resume_reading()  # type: ignore[union-attr]  # `open` saw it
+
+    @property
+    def is_held(self) -> bool:
+        """Is nothing read now?"""
+        return bool(self._holds)
+
+    @property
+    def is_half_received(self) -> bool:
+        """Did a frame begin to arrive?"""
+        return self._decoder.buffered_bytes > 0
 
     def pause_writing(self) -> None:
         """See asyncio."""
@@ -118,8 +190,25 @@ class Connection(asyncio.Protocol):
         """See asyncio."""
         self._transport = None
         self._out.clear()
+        self._frames.clear()
         self._out_bytes = 0
         self._owner.disconnected(self, self._reason or exc)
+
+    def count_in(self, account: Account, full: Callable[[], None]) -> None:
+        """Count what this connection holds in `account`, and call `full` when it has no room. The owner is then told of a
+        drained connection at `TOLD_BYTES` already.
+        """
+        self.account, self.full = account, full
+        self._congested_bytes = COUNTED_BYTES
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=min(self._limit, TOLD_BYTES))
+
+    def count_no_more(self) -> None:
+        """This connection has no account any more."""
+        self.account, self.full = None, _nothing
+        self._congested_bytes = self._limit
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=self._limit)
 
     # -- for the owner ------------------------------------------------------------------------------------------
 
@@ -141,12 +230,26 @@ class Connection(asyncio.Protocol):
             return
         self._out = []
         self._out_bytes = 0
+        self.sent_bytes += size
         if len(out) == 1:
             transport.write(out[0])
         elif size <= JOIN_BELOW_BYTES or size < len(out) * JOIN_PARTS_BELOW_BYTES:
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
+        account = self.account
+        if account is None:
+            return
+        waiting = transport.get_write_buffer_size()
+        if waiting > COUNTED_BYTES or account.outgoing_bytes:
+            account.outgoing(waiting)
+            if not account.has_room:
+                self.full()
+
+    def count_waiting(self) -> None:
+        """Count what waits to be sent now."""
+        if self.account is not None:
+            self.account.outgoing(self.waiting_bytes)
 
     def hold(self, reason: str) -> None:
         """Stop reading until `release(reason)`."""
@@ -156,7 +259,11 @@ class Connection(asyncio.Protocol):
 
     def release(self, reason: str) -> None:
         """One reason less not to read; harmless when it was not given."""
-        if self._holds.pop(reason, None) and not self._holds and self.open:
+        if not self._holds.pop(reason, None) or self._holds or not self.open:
+            return
+        if self._frames:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
             self._transport.resume_reading()  # type: ignore[union-attr]  # `open` saw it
 
     def cut(self, on: bool) -> None:
@@ -183,6 +290,10 @@ class Connection(asyncio.Protocol):
         """Close at once; what was not sent is lost."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _notice_silence(sock: socket.socket) -> None:

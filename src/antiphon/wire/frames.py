@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 PREFIX = struct.Struct(">II")
 LENGTH_BYTES = 4  # of the first integer
 TLS_STARTS = (0x1603, 0x1503)  # how a TLS handshake or alert begins
+SMALL_BYTES = 4096  # pieces of a frame below this are joined as they come
 ONE_WAY = 0  # request id of messages that get no reply
 
 
@@ -33,23 +34,19 @@ class Frame(NamedTuple):
 class FrameDecoder:
     """Cuts a byte stream into frames.
 
-    `limit_bytes` bounds `length`; the buffer never holds more than one frame and one chunk. After an error the position
-    in the stream is unknown, and every further call raises the same error.
+    `limit_bytes` bounds `length`; the buffer never holds more than one frame and one chunk. `buffered_bytes` are those of
+    the frame that is not complete yet. After an error the position in the stream is unknown, and every further call raises
+    the same error.
     """
 
-    __slots__ = ("_error", "_limit_bytes", "_need_bytes", "_parts", "_parts_bytes")
+    __slots__ = ("_error", "_limit_bytes", "_need_bytes", "_parts", "buffered_bytes")
 
     def __init__(self, limit_bytes: int = FRAME_BYTES_MAX) -> None:
         self._limit_bytes = limit_bytes
-        self._parts: list[bytes] = []
-        self._parts_bytes = 0
+        self._parts: list[bytes | bytearray] = []  # never many small ones: each costs more than its bytes
+        self.buffered_bytes = 0
         self._need_bytes = PREFIX.size  # nothing can be decoded while fewer bytes than this are there
         self._error: Exception | None = None
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of the frame that is not complete yet."""
-        return self._parts_bytes
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes, in order.
@@ -59,13 +56,20 @@ class FrameDecoder:
         if self._error is not None:
             raise self._error
         if self._parts:
-            self._parts.append(data)
-            self._parts_bytes += len(data)
-            if self._parts_bytes < self._need_bytes:
+            if len(data) < SMALL_BYTES:
+                last = self._parts[-1]
+                if type(last) is not bytearray:
+                    last = bytearray()
+                    self._parts.append(last)
+                last += data
+            else:
+                self._parts.append(data)
+            self.buffered_bytes += len(data)
+            if self.buffered_bytes < self._need_bytes:
                 return []
             data = b"".join(self._parts)
             self._parts.clear()
-            self._parts_bytes = 0
+            self.buffered_bytes = 0
         try:
             return self._cut(data)
         except (FrameTooLargeError, ProtocolViolationError) as error:
@@ -89,7 +93,7 @@ class FrameDecoder:
             need = PREFIX.size
         if at < size:
             self._parts.append(data[at:] if at else data)
-            self._parts_bytes = size - at
+            self.buffered_bytes = size - at
         self._need_bytes = need
         return frames
 
