@@ -10,33 +10,30 @@ discarded. Its successor starts from the committed state. Two rules make this sa
 Every method returns the actions to carry out, in order. Times are milliseconds of a monotonic clock.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from antiphon.coordination import access, topics
 from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
-from antiphon.coordination.fences import Fence, can_be_met, voting
+from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
 from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_alive, classify
 from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
 from antiphon.coordination.reconfiguration_commands import MemberCommands
 from antiphon.coordination.splits import Splits
-from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, ShardRecord, has_leader
-from antiphon.coordination.timers import Timers
+from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, has_leader
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
+from antiphon.coordination.waiting import WaitingCommands, nobody_leads
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
     NotReadyError,
-    OverloadedError,
     UnavailableError,
     UnknownShardError,
     UnknownTopicError,
 )
 from antiphon.invariants import invariant
 from antiphon.model.cluster import (
-    CommandDone,
     Heartbeat,
     LiveSet,
     ProducerIdBlock,
@@ -74,9 +71,6 @@ CommandRequest = AdminRequest | ReserveProducerIds
 
 PRODUCER_IDS_PER_BLOCK_MAX = 100_000
 PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
-COMMANDS_WAITING_MAX = 10_000
-TRANSFER_MS = 5_000  # for a leader to hand over
-TRANSFERS_PER_TICK = 1_000
 DEFAULT_TABLE = "default"
 DEFAULT_TABLE_SHARDS = 4
 
@@ -104,14 +98,6 @@ class CoordinatorConfig:
     default_profile: str = "oxia"
 
 
-@dataclass(slots=True)
-class _Creation:
-    """Requests that are answered when all of these shards have leaders."""
-
-    tokens: list[int]
-    pending: dict[int, None]
-
-
 class Coordinator:
     """One leadership of `__cluster`; see the module docstring."""
 
@@ -130,12 +116,8 @@ class Coordinator:
             self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
         )
         self._member_commands = MemberCommands(self._ledger, self._changes, config.voters)
-        self._creations: dict[bytes, list[_Creation]] = {}  # by topic id
-        self._elect_waiters: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted or -1)
-        self._transfers: dict[int, list[tuple[int, NodeId]]] = {}  # by shard id: (token, wanted)
-        self._transfer_ends: Timers[tuple[int, int]] = Timers()  # (shard id, token)
+        self._waiting = WaitingCommands(self._ledger)
         self._now_ms = 0
-        self._waiting = 0
         self._assembly_ends_ms: int | None = (
             None  # None: the cluster is assembled, or is not waited for any more
         )
@@ -192,7 +174,7 @@ class Coordinator:
         self._elections.tick(now_ms)
         self._splits.tick(now_ms)
         self._changes.tick(now_ms)
-        self._end_transfers(now_ms)
+        self._waiting.tick(now_ms)
         return self._ledger.flush()
 
     def committed(self, token: int, version: int, now_ms: int) -> list[Action]:
@@ -218,9 +200,9 @@ class Coordinator:
             ):
                 continue  # something else has been decided since
             if has_leader(shard.meta):
-                self._leader_found(shard, version)
+                self._waiting.leader_found(shard, version)
             elif shard.meta.status is ShardStatus.OFFLINE:
-                self._no_leader(shard)
+                self._waiting.no_leader(shard.meta)
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -328,8 +310,7 @@ class Coordinator:
     def command(self, token: int, request: CommandRequest) -> list[Action]:
         """A client's request. It is answered when it is committed and, if shards need leaders, when those lead."""
         try:
-            if self._waiting >= COMMANDS_WAITING_MAX:
-                raise OverloadedError(f"{self._waiting} commands are waiting for leaders already")
+            self._waiting.check_room()
             self._carry_out(token, request)
         except AntiphonError as error:
             self._ledger.answer(token, error)
@@ -388,8 +369,7 @@ class Coordinator:
         if not shard_ids:
             self._ledger.answer_when_committed(token)
             return
-        self._waiting += 1
-        self._creations.setdefault(topic_id, []).append(_Creation([token], dict.fromkeys(shard_ids)))
+        self._waiting.for_shards(token, topic_id, shard_ids)
 
     def _delete(self, token: int, name: str) -> None:
         topic = topics.check_delete(self._model, name)
@@ -398,10 +378,8 @@ class Coordinator:
             self._elections.deleted(shard_id)
             self._changes.deleted(shard_id)
             self._splits.deleted(shard_id, gone)
-            self._answer_elect(shard_id, lambda _: gone)
-            self._answer_transfers(shard_id, None, gone)
-        for creation in self._creations.pop(topic.topic_id, []):
-            self._answer_creation(creation, gone)
+            self._waiting.deleted(shard_id, gone)
+        self._waiting.topic_deleted(topic.topic_id, gone)
         self._ledger.drop_topic(name)
         self._ledger.answer_when_committed(token)
 
@@ -432,9 +410,8 @@ class Coordinator:
         self._elections.begin(meta.shard_id, wanted=wanted if wanted >= 0 else None, ordered=True)
         meta = self._model.shards[meta.shard_id].meta
         if meta.status is ShardStatus.OFFLINE:
-            raise self._nobody_leads(meta)
-        self._waiting += 1
-        self._elect_waiters.setdefault(meta.shard_id, []).append((token, wanted))
+            raise nobody_leads(self._model, meta)
+        self._waiting.for_election(token, meta.shard_id, wanted)
 
     def _check_wanted(self, meta: ShardMeta, wanted: NodeId) -> None:
         if wanted not in meta.ensemble:
@@ -460,23 +437,7 @@ class Coordinator:
                 )
             wanted = min(others, key=lambda node: (self._model.led_by.get(node, 0), node))
         self._ledger.send(meta.leader, TransferLeadership(meta.shard_id, meta.term, wanted))
-        self._waiting += 1
-        self._transfers.setdefault(meta.shard_id, []).append((token, wanted))
-        self._transfer_ends.add(self._now_ms + TRANSFER_MS, (meta.shard_id, token))
-
-    def _end_transfers(self, now_ms: int) -> None:
-        for shard_id, token in self._transfer_ends.due(now_ms, TRANSFERS_PER_TICK):
-            waiting = self._transfers.get(shard_id, [])
-            late = [one for one in waiting if one[0] == token]
-            if late:
-                self._transfers[shard_id] = [one for one in waiting if one[0] != token]
-                self._waiting -= 1
-                self._ledger.answer(
-                    token,
-                    UnavailableError(
-                        f"leadership of shard {shard_id} did not reach node {late[0][1]}: try again"
-                    ),
-                )
+        self._waiting.for_transfer(token, meta.shard_id, wanted, self._now_ms)
 
     def _reserve(self, token: int, count: int) -> None:
         if not 1 <= count <= PRODUCER_IDS_PER_BLOCK_MAX:
@@ -487,67 +448,3 @@ class Coordinator:
             raise UnavailableError("all producer ids are used up")
         first = self._ledger.take(PRODUCER_COUNTER, count)
         self._ledger.answer_when_committed(token, ProducerIdBlock(first, count))
-
-    # -- who waits for leaders ------------------------------------------------------------------------------------
-
-    def _leader_found(self, shard: ShardRecord, version: int) -> None:
-        meta = shard.meta
-        creations = self._creations.get(shard.topic_id)
-        if creations is not None:
-            for creation in creations:
-                creation.pending.pop(meta.shard_id, None)
-                if not creation.pending:
-                    self._answer_creation(creation, CommandDone(version))
-            left = [creation for creation in creations if creation.pending]
-            if left:
-                self._creations[shard.topic_id] = left
-            else:
-                del self._creations[shard.topic_id]
-
-        def outcome(wanted: NodeId) -> CommandDone | AntiphonError:
-            if wanted in {-1, meta.leader}:
-                return CommandDone(version)
-            return UnavailableError(
-                f"node {wanted} lacked entries that node {meta.leader} had, which leads shard {meta.shard_id} now: try again"
-            )
-
-        self._answer_elect(meta.shard_id, outcome)
-        self._answer_transfers(meta.shard_id, meta.leader, CommandDone(version))
-
-    def _no_leader(self, shard: ShardRecord) -> None:
-        meta = shard.meta
-        error = self._nobody_leads(meta)
-        self._answer_elect(meta.shard_id, lambda _: error)
-
-    def _nobody_leads(self, meta: ShardMeta) -> UnavailableError:
-        """Why the shard is Offline."""
-        alive = [node for node in voting(meta) if self._model.is_alive(node)]
-        if can_be_met(meta, alive):
-            why = f"was led by nobody of {alive} who was asked to, or they lack committed entries: it is tried again"
-        elif meta.fence == Fence.LIVE:
-            why = f"has nobody of its live replica set {list(meta.live)} alive; others may lack committed entries"
-        else:
-            why = f"has no majority of its ensemble {list(meta.ensemble)} alive"
-        return UnavailableError(f"shard {meta.shard_id} {why}")
-
-    def _answer_creation(self, creation: _Creation, result: CommandDone | AntiphonError) -> None:
-        for token in creation.tokens:
-            self._waiting -= 1
-            self._ledger.answer(token, result)
-
-    def _answer_elect(self, shard_id: int, outcome: Callable[[NodeId], CommandDone | AntiphonError]) -> None:
-        for token, wanted in self._elect_waiters.pop(shard_id, []):
-            self._waiting -= 1
-            self._ledger.answer(token, outcome(wanted))
-
-    def _answer_transfers(
-        self, shard_id: int, leader: NodeId | None, result: CommandDone | AntiphonError
-    ) -> None:
-        """Answer the requests that wait for this leader; None: all of them."""
-        waiting = self._transfers.pop(shard_id, [])
-        left = [one for one in waiting if leader is not None and one[1] != leader]
-        if left:
-            self._transfers[shard_id] = left
-        for token, _ in (one for one in waiting if one not in left):
-            self._waiting -= 1
-            self._ledger.answer(token, result)
