@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from antiphon.model.requests import Row, Version
     from antiphon.records.changes import ChangeKind
     from antiphon.records.decode import Record
+    from antiphon.records.unreadable import UnreadableBatch
 
 _LAZY = {
     "ABSENT": "antiphon.client.table",
@@ -54,6 +55,7 @@ _LAZY = {
     "Topic": "antiphon.client.sync",
     "TopicExistsError": "antiphon.errors",
     "UnknownTopicError": "antiphon.errors",
+    "UnreadableBatch": "antiphon.records.unreadable",
     "Version": "antiphon.model.requests",
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
@@ -79,6 +81,7 @@ __all__ = [
     "Topic",
     "TopicExistsError",
     "UnknownTopicError",
+    "UnreadableBatch",
     "Version",
     "VersionMismatchError",
     "__version__",

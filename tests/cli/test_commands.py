@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.model.requests import AppendBatch
+from antiphon.node.config import split_address
 from antiphon.tools.local_cluster import LocalCluster
+from tests.records.test_intake import INSIDE
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -132,6 +136,27 @@ def test_records_with_keys_headers_and_conditions(shell: Shell) -> None:
         for line in shell.ok("produce", "p", "--json", stdin='{"key": "k", "value": "v"}\n').splitlines()
     ]
     assert positions[0]["offset"] == 3
+
+
+def test_consume_goes_past_what_it_cannot_read(shell: Shell, cluster: LocalCluster) -> None:
+    shell.ok("topic", "create", "broken", "--config", "record.validation=shallow")
+    shell.ok("topic", "create", "letters")
+    shell.ok("produce", "broken", stdin="a\n")
+    with Cluster([split_address(cluster.native.split(",")[0])], 20_000) as db:
+        shard_id = db.topic("broken", table=False).shards[0].shard_id
+        db.call(ShardCall(shard_id, AppendBatch(shard_id), [bytes(INSIDE[0][1])]))
+    shell.ok("produce", "broken", stdin="b\n")
+    failed = shell.run("consume", "broken")
+    assert (failed.stdout, failed.returncode) == ("a\n", 1)
+    assert "broken shard 0, the batch at offset 1" in failed.stderr
+    done = shell.run("consume", "broken", "--on-corrupt", "skip")
+    assert (done.stdout, done.returncode) == ("a\nb\n", 0)
+    assert "offsets 1 to 4" in done.stderr
+    words = ("consume", "broken", "--on-corrupt", "deadletter", "--dead-letters", "letters")
+    assert shell.ok(*words) == "a\nb\n"
+    letter = json.loads(shell.ok("consume", "letters", "--json"))
+    assert letter["headers"]["antiphon.offset"] == "1"
+    assert shell.run("consume", "broken", "--on-corrupt", "deadletter").returncode == 2
 
 
 def test_keys_and_versions(shell: Shell) -> None:

@@ -7,6 +7,7 @@ have been trimmed again by then, the same happens again. Offsets only rise, so t
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from antiphon.archive.format import (
@@ -25,7 +26,7 @@ from antiphon.errors import OffsetOutOfRangeError, ProtocolViolationError
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import TableRows
 from antiphon.records.batch import iter_batches
-from antiphon.records.decode import Record, decode_records
+from antiphon.records.decode import Record
 
 if TYPE_CHECKING:
     from antiphon.archive.files import OpenFile
@@ -35,6 +36,10 @@ _T = TypeVar("_T")
 
 ReadLog = Callable[[int, int | None], AsyncIterator[memoryview]]
 """Chunks of whole batches of the log from a start to an end (exclusive; None: for ever), as the client reads them."""
+
+
+Decode = Callable[[memoryview], AsyncGenerator[list[Record], None]]
+"""The records of such a chunk, in order."""
 
 
 class Cluster(Protocol):
@@ -159,6 +164,7 @@ async def read_through(
     start: int,
     end: int | None,
     *,
+    decode: Decode,
     timeout_s: float,
 ) -> AsyncGenerator[list[Record], None]:
     """Records with start <= offset < end (None: for ever), from the archive where the log does not have them any more."""
@@ -167,11 +173,13 @@ async def read_through(
         chunks = log(at, end)
         try:
             async for chunk in chunks:
-                records = _within(decode_records(chunk), at, end)
+                first = at
                 for header, _ in iter_batches(chunk):
                     at = max(at, header.next_offset)
-                if records:
-                    yield records
+                async with aclosing(decode(chunk)) as pieces:
+                    async for piece in pieces:
+                        if records := _within(piece, first, end):
+                            yield records
             return
         except OffsetOutOfRangeError as error:
             log_start = int(error.details.get("start", -1))

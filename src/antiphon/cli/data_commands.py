@@ -14,6 +14,7 @@ from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, Se
 from antiphon.cli.output import reports_errors, usage
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.records.decode import Record
+from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP
 
 BATCH_RECORDS = 1000
 
@@ -157,11 +158,21 @@ def consume(
         str, typer.Option(help="committed or uncommitted; by default what the topic says.")
     ] = "",
     keys: Annotated[bool, typer.Option("--keys", "-k", help="Print KEY<tab>VALUE.")] = False,
+    on_corrupt: Annotated[
+        str, typer.Option("--on-corrupt", help="A batch that cannot be read: fail, skip or deadletter.")
+    ] = FAIL,
+    dead_letters: Annotated[
+        str | None, typer.Option("--dead-letters", help="Topic that deadletter appends such batches to.")
+    ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Print records, one a line."""
+    if on_corrupt not in {FAIL, SKIP, DEAD_LETTER}:
+        usage(f"--on-corrupt is {FAIL}, {SKIP} or {DEAD_LETTER}, not {on_corrupt!r}")
+    if (on_corrupt == DEAD_LETTER) != (dead_letters is not None):
+        usage(f"--on-corrupt {DEAD_LETTER} and --dead-letters TOPIC go together")
     if isolation not in {"", "committed", "uncommitted"}:
         usage(f"--isolation is committed or uncommitted, not {isolation!r}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
@@ -169,14 +180,54 @@ def consume(
         shards = list(range(log.shards)) if shard is None else [shard]
         if follow and len(shards) > 1:
             usage(f"{topic} has {len(shards)} shards: --follow needs --shard N")
+        passed_over = _PassedOver(None if dead_letters is None else db.topic(dead_letters))
         left = count
         for index in shards:
-            records = log.read(shard=index, start=start, end=end, isolation=isolation, follow=follow)
+            records = passed_over.taking_along(
+                log.read(
+                    shard=index,
+                    start=start,
+                    end=end,
+                    isolation=isolation,
+                    follow=follow,
+                    on_corrupt=FAIL if on_corrupt == FAIL else passed_over.add,
+                )
+            )
             for record in islice(records, left):
                 _print(record, topic, index, keys=keys, as_json=as_json)
                 left = None if left is None else left - 1
             if left == 0:
                 break
+
+
+class _PassedOver:
+    """Batches that cannot be read: each is told of on stderr, and appended to a topic where one is named."""
+
+    def __init__(self, dead_letters: "antiphon.Topic | None") -> None:
+        self._dead_letters = dead_letters
+        self._waiting: list[antiphon.UnreadableBatch] = []
+
+    def add(self, batch: "antiphon.UnreadableBatch") -> None:
+        """Called in the client's thread, where it cannot be asked for anything."""
+        self._waiting.append(batch)
+
+    def taking_along(self, records: Iterator[Record]) -> Iterator[Record]:
+        """The same records; what was passed over on the way to each is dealt with before it."""
+        for record in records:
+            self._deal()
+            yield record
+        self._deal()
+
+    def _deal(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for batch in waiting:
+            if self._dead_letters is not None:
+                self._dead_letters.append(batch.data, headers=batch.headers)
+            typer.echo(
+                f"antiphon: {batch.topic} shard {batch.shard}, offsets {batch.start} to {batch.end}: {batch.reason}; "
+                + ("skipped" if self._dead_letters is None else "appended to the dead letters"),
+                err=True,
+            )
 
 
 def _print(record: Record, topic: str, shard: int, *, keys: bool, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
 from antiphon.client.cluster import default_servers
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.loop_thread import LoopThread
+from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.table import AsyncTable, Key
 from antiphon.client.table import Value as TableValue
 from antiphon.client.topic import AsyncTopic, Message, Value
@@ -25,6 +26,7 @@ from antiphon.client.watch import Change, Watch
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import Row, StatusReply, Version
 from antiphon.records.decode import Record
+from antiphon.records.unreadable import FAIL
 
 T = TypeVar("T")
 
@@ -100,13 +102,22 @@ class Topic:
         *,
         isolation: str = "",
         follow: bool = False,
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> Generator[Record, None, None]:
-        """Records of one shard in order. See `AsyncTopic.read`."""
+        """Records of one shard in order. See `AsyncTopic.read`.
+
+        A function for `on_corrupt` is called in the client's own thread, and must not call the client.
+        """
         chunks = self._topic.read_chunks(
-            shard, start, end, isolation=isolation, follow=follow, timeout_s=timeout_s
+            shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s
         )
         return _flat(self._thread, chunks)
+
+    @property
+    def unreadable_batches(self) -> int:
+        """Batches that reads of this handle have passed over (`on_corrupt`)."""
+        return self._topic.unreadable_batches
 
     def offsets(self, shard: int = 0) -> tuple[int, int]:
         """(first offset that is still there, end of what is committed) of a shard; the end is exclusive."""

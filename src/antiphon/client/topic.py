@@ -11,11 +11,13 @@ from antiphon.client.cluster import Cluster
 from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
 from antiphon.client.log_reader import EARLIEST, read_batches
+from antiphon.client.on_unreadable import ChunkDecoder, OnCorrupt
 from antiphon.client.pipeline import Item
 from antiphon.client.topic_writer import Append, Headers, Position, RecordInput, TopicWriter, now_ms
 from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.decode import Record
+from antiphon.records.unreadable import FAIL
 
 RECORD_OVERHEAD_BYTES: Final = 24
 BATCH_BYTES_MAX: Final = 1_048_588  # a topic's default for `max.message.bytes`
@@ -47,6 +49,7 @@ class AsyncTopic(Handle):
         self._compression = compression
         self._writers = writers
         self._next_shard = 0
+        self.unreadable_batches = 0
 
     def _writer(self, meta: TopicMeta, index: int) -> TopicWriter:
         shard_id = self._shard_id(meta, index)
@@ -169,6 +172,7 @@ class AsyncTopic(Handle):
         *,
         isolation: str = "",
         follow: bool = False,
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Record, None]:
         """Records of one shard in order, from offset `start` (-1: from now on, -2: from the first that is there).
@@ -181,10 +185,17 @@ class AsyncTopic(Handle):
         Records that were archived come from the archive, and -2 means the first of them; that needs the libraries of
         `antiphon[archive]`, and access to the files (fsspec's options: ANTIPHON_ARCHIVE_OPTIONS, a JSON object).
 
+        A batch that cannot be read (`on_corrupt`): `fail` raises CorruptBatchError that names topic, shard and offset;
+        `skip` goes on behind the batch; a function is called with the batch (`antiphon.UnreadableBatch`), awaited if it
+        returns something to await, and then the read goes on: what it raises ends the read before the batch. A read calls
+        it once a batch. `unreadable_batches` counts those that were passed over.
+
         Raises OffsetOutOfRangeError when `start` is neither in the log nor in the archive (any more), ArchiveError for a
         file that is missing or damaged, UnknownTopicError, UnknownShardError.
         """
-        chunks = self.read_chunks(shard, start, end, isolation=isolation, follow=follow, timeout_s=timeout_s)
+        chunks = self.read_chunks(
+            shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s
+        )
         async with aclosing(chunks):  # what is fetched ahead ends when the reader does
             async for records in chunks:
                 for record in records:
@@ -198,6 +209,7 @@ class AsyncTopic(Handle):
         *,
         isolation: str = "",
         follow: bool = False,
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Sequence[Record], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
@@ -211,10 +223,14 @@ class AsyncTopic(Handle):
         if from_first:
             start = await archived_start(self._cluster, meta, shard, start, timeout_s)
         log = partial(read_batches, self._cluster, shard_id, isolation=isolation, timeout_s=timeout_s)
-        chunks = read_through(self._cluster, log, meta, shard, start, end, timeout_s=timeout_s)
+        decode = ChunkDecoder(meta, shard, on_corrupt, self._passed_over)
+        chunks = read_through(self._cluster, log, meta, shard, start, end, decode=decode, timeout_s=timeout_s)
         async with aclosing(chunks):
             async for records in chunks:
                 yield records
+
+    def _passed_over(self) -> None:
+        self.unreadable_batches += 1
 
     async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
         from antiphon.client.log_reader import LATEST, fetch, list_offset

@@ -77,13 +77,20 @@ def plain_records(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPR
     return records
 
 
-def decode_records(buf: Buffer, *, include_control: bool = False, check_crc: bool = True) -> list[Record]:
+def decode_records(
+    buf: Buffer,
+    *,
+    include_control: bool = False,
+    check_crc: bool = True,
+    limit_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> list[Record]:
     """All records of the whole batches that stand in `buf`, in order of offset.
 
     Args:
         buf: zero or more batches, one after the other. Keys and values are copied out.
         include_control: also records of control batches, which are not user data.
         check_crc: check each batch's CRC and counts first, as the last guard between the producer and the reader.
+        limit_bytes: that the records of a batch may unpack to.
 
     Raises:
         CorruptBatchError: bytes that are not whole valid batches, or records that do not fill their batch.
@@ -94,8 +101,38 @@ def decode_records(buf: Buffer, *, include_control: bool = False, check_crc: boo
             check_batch(header, batch)
         if header.is_control and not include_control:
             continue
-        _decode_batch(header, batch, found)
+        _decode_batch(header, batch, found, limit_bytes)
     return found
+
+
+class BadBatch(NamedTuple):
+    """A batch whose records cannot be read, as it stands in the log, and why. The next batch begins at `next_offset`."""
+
+    offset: int
+    next_offset: int
+    data: bytes
+    error: CorruptBatchError
+
+
+def decode_what_can_be(
+    buf: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> tuple[list[Record], list[BadBatch]]:
+    """The records of all batches in `buf` that can be read, as `decode_records` gives them, and the batches that cannot.
+
+    Raises CorruptBatchError where no whole batch stands: nobody knows where the next one would begin.
+    """
+    try:
+        return decode_records(buf, limit_bytes=limit_bytes), []
+    except CorruptBatchError:
+        pass
+    found: list[Record] = []
+    bad: list[BadBatch] = []
+    for header, batch in iter_batches(buf):
+        try:
+            found += decode_records(batch, limit_bytes=limit_bytes)
+        except CorruptBatchError as error:
+            bad.append(BadBatch(header.base_offset, header.next_offset, bytes(batch), error))
+    return found, bad
 
 
 def raw_records(buf: Buffer) -> list[Any]:
@@ -124,9 +161,9 @@ def raw_records(buf: Buffer) -> list[Any]:
     return found
 
 
-def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record]) -> None:
+def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int) -> None:
     cls = _batch_class or load_batch_class()
-    plain = plain_batch(header, batch)
+    plain = plain_batch(header, batch, limit_bytes)
     first = len(found)
     try:
         for r in cls(plain):
