@@ -24,6 +24,7 @@ from antiphon.lake.targets.target import Marks, MarkStep, Target
 from antiphon.lake.values.decoding import REST, ValueSpec
 from antiphon.lake.values.json_values import unified
 from antiphon.lake.values.spec import fixed_columns
+from antiphon.records.unreadable import DEAD_LETTER
 from antiphon.spark.option_values import parse_servers
 
 ROUNDS_MAX: Final = 3  # of an epoch whose values have new fields
@@ -98,6 +99,14 @@ class Mirror:
     def positions(self) -> dict[int, int]:
         """How far the table is, by shard; without those of which it has nothing."""
         return dict(self._positions)
+
+    @property
+    def past_corrupt(self) -> dict[str, str]:
+        """Options of the read: whole batches that cannot be read become dead letters, where these have a topic."""
+        letters = self._recipe.dead_letters
+        if letters is None or self._source.is_table:
+            return {}
+        return {"onCorrupt": DEAD_LETTER, "deadLetters": letters}
 
     def apply(self, frame: Any, epoch: Epoch) -> None:
         """Bring an epoch's records to the table, all at once. What is there already is passed over.

@@ -99,6 +99,7 @@ class MirrorQuery:
                 columns=shape.source_columns,
                 **{kind: source.name},
                 **({"includeHeaders": "true"} if shape.headers else {}),
+                **self._mirror.past_corrupt,
             )
             .load()
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError
 from antiphon.records.batch import HEADER_BYTES, Buffer, check_batch, iter_batches, read_header
+from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 from antiphon.records.decode import plain_records
 
 if TYPE_CHECKING:
@@ -150,19 +151,27 @@ def null_rows(column: pa.Array) -> "NDArray[np.bool_]":
 
 
 def decode(
-    batches: Iterable[Buffer], *, start: int, end: int, columns: Collection[str], changes: bool = False
+    batches: Iterable[Buffer],
+    *,
+    start: int,
+    end: int,
+    columns: Collection[str],
+    changes: bool = False,
+    limit_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> Decoded:
     """The columns that are asked for, of what `to_arrow` says but for topic and partition.
 
     With `changes`, only records that carry the version of a table's row (`antiphon.records.changes`), which is there as the
     columns version, modifications, created and modified too. Raises as `to_arrow` does.
     """
-    decoder = _Decoder(*_collect(batches, start, end), columns, changes=changes)
+    decoder = _Decoder(*_collect(batches, start, end, limit_bytes), columns, changes=changes)
     decoder.run(start, end)
     return Decoded(decoder.rows, decoder.columns(columns))
 
 
-def _collect(batches: Iterable[Buffer], start: int, end: int) -> "tuple[list[pa.Buffer], Ints]":
+def _collect(
+    batches: Iterable[Buffer], start: int, end: int, limit_bytes: int
+) -> "tuple[list[pa.Buffer], Ints]":
     """The table of data batches that reach into the range, for kernels, and what keeps their records alive."""
     kept: list[pa.Buffer] = []
     tables: list[Ints] = []
@@ -170,7 +179,7 @@ def _collect(batches: Iterable[Buffer], start: int, end: int) -> "tuple[list[pa.
     for buffer in batches:
         if len(buffer):
             view = memoryview(buffer)
-            table = _scan(view, start, end, kept)
+            table = _scan(view, start, end, kept, limit_bytes)
             tables.append(table)
             size_bytes += int(table[:, _SIZE].sum())
             if size_bytes > _ARROW_BYTES_MAX:
@@ -182,7 +191,7 @@ def _collect(batches: Iterable[Buffer], start: int, end: int) -> "tuple[list[pa.
     return kept, np.concatenate(tables) if tables else np.empty((0, _BATCH_FIELDS), np.int64)
 
 
-def _scan(view: memoryview, start: int, end: int, kept: list[pa.Buffer]) -> "Ints":
+def _scan(view: memoryview, start: int, end: int, kept: list[pa.Buffer], limit_bytes: int) -> "Ints":
     """The table of one buffer's batches: all are checked, and compressed ones that are wanted are unpacked."""
     from antiphon.records import arrow_decode_kernels as kernels
 
@@ -199,7 +208,7 @@ def _scan(view: memoryview, start: int, end: int, kept: list[pa.Buffer]) -> "Int
         batch = view[place : place + header.size_bytes]
         check_batch(header, batch)
         if table[row, kernels.UNREAD] & kernels.UNPACK:
-            records = pa.py_buffer(plain_records(header, batch))
+            records = pa.py_buffer(plain_records(header, batch, limit_bytes))
             kept.append(records)
             table[row, kernels.ADDRESS], table[row, _SIZE] = records.address, records.size
     wanted: Ints = table[table[:, kernels.UNREAD] & kernels.SKIP == 0]

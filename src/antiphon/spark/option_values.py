@@ -21,6 +21,7 @@ READ: Final = (
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "asOfOffset", "asOfTimestamp",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "isolation", "readFrom", "retries", "fetchBytes",
+    "onCorrupt", "deadLetters",
 )  # fmt: skip
 WRITE: Final = ("protocol", "txnId", "txnVersion", "batchRows", "batchBytes", "compression")
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname", "outputmode")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.records.arrow import array_of, constants, decode, int64_view, null_rows, texts
 from antiphon.records.batch import TIMESTAMP_MS_MAX
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
+from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,10 +28,15 @@ def fitted(columns: dict[str, Any], schema: "pa.Schema") -> "pa.RecordBatch":
 
 
 def log_rows(
-    batches: Iterable[memoryview], start: int, end: int, place: tuple[str, int], schema: "pa.Schema"
+    batches: Iterable[memoryview],
+    start: int,
+    end: int,
+    place: tuple[str, int],
+    schema: "pa.Schema",
+    limit_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> "pa.RecordBatch":
-    """Records of a topic; `schema` is any choice of their columns."""
-    found = decode(batches, start=start, end=end, columns=schema.names)
+    """Records of a topic; `schema` is any choice of their columns. A batch unpacks to at most `limit_bytes`."""
+    found = decode(batches, start=start, end=end, columns=schema.names, limit_bytes=limit_bytes)
     return fitted(found.columns | constants(found.rows, *place), schema)
 
 

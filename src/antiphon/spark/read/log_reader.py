@@ -66,6 +66,7 @@ def read_partition(
     if not isinstance(partition, LogPartition):
         return  # Spark's stand-in for a read without partitions
     # Planners, of which Spark starts several an epoch, do without all this.
+    from antiphon.records.unreadable import plain_limit
     from antiphon.spark.read import columns
     from antiphon.spark.read.ranges import Place, Range, change_decoder, connect, log_decoder, read_range
 
@@ -78,7 +79,12 @@ def read_partition(
 
             rows = formatted(cluster, options, wanted, target)
         else:
-            decoder = change_decoder(target) if options.mode == "changes" else log_decoder(target)
+            if options.mode == "changes":
+                decoder = change_decoder(target)
+            else:
+                topics = cluster.metadata(refresh=False).topics
+                config = next((topic.config for topic in topics if topic.name == span.topic), {})
+                decoder = log_decoder(target, plain_limit(config))
             rows = read_range(cluster, options, wanted, decoder)
         for batch in rows:
             yield from columns.sliced(batch)

@@ -5,19 +5,28 @@ moment between the two. A range that begins before the log's start is read from 
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.archive import catalog as archived
 from antiphon.client.blocking import Cluster
 from antiphon.errors import CorruptBatchError, DataLossError, OffsetOutOfRangeError
 from antiphon.records.batch import iter_batches
+from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
+from antiphon.records.unreadable import FAIL, placed
 from antiphon.spark.read import columns
 from antiphon.spark.read.fetching import FetchPlan, fetch_range
 from antiphon.spark.read.options import ReadOptions
 from antiphon.spark.read.replica_reads import ReplicaReads
+from antiphon.spark.read.unreadable_batches import pass_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_HINT: Final = (
+    ". Another replica may have it whole: elect another leader or read with readFrom=follower, and see what "
+    "`antiphon audit` finds. To go on without it, set onCorrupt=skip, or onCorrupt=deadletter and deadLetters"
+)
 
 
 class Place(NamedTuple):
@@ -43,10 +52,10 @@ class Decoder(NamedTuple):
     from_archive: "Callable[[pa.RecordBatch], pa.RecordBatch]"
 
 
-def log_decoder(schema: "pa.Schema") -> Decoder:
-    """Records of a topic; `schema` is any choice of their columns."""
+def log_decoder(schema: "pa.Schema", limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Decoder:
+    """Records of a topic; `schema` is any choice of their columns. A batch unpacks to at most `limit_bytes`."""
     return Decoder(
-        lambda batches, start, end, place: columns.log_rows(batches, start, end, place, schema),
+        lambda batches, start, end, place: columns.log_rows(batches, start, end, place, schema, limit_bytes),
         lambda found: columns.fit_log_rows(found, schema),
     )
 
@@ -80,7 +89,7 @@ def read_range(
         seen: Sequence[memoryview] = ()
         try:
             for batches in fetch_range(source, plan, options.target.timeout_ms):
-                yield _decoded(batches, at, wanted, decoder)
+                yield from _decoded(cluster, options, batches, wanted._replace(start=at), decoder)
                 seen = batches
             return
         except OffsetOutOfRangeError as error:
@@ -95,18 +104,28 @@ def read_range(
         at = yield from _read_archive(cluster, options, wanted._replace(start=at), log_start, decoder)
 
 
-def _decoded(batches: Sequence[memoryview], at: int, wanted: Range, decoder: Decoder) -> "pa.RecordBatch":
-    place = (wanted.place.topic, wanted.place.shard)
+def _decoded(
+    cluster: Cluster, options: ReadOptions, batches: Sequence[memoryview], wanted: Range, decoder: Decoder
+) -> "Iterator[pa.RecordBatch]":
+    """The rows of batches at once, or batch by batch where one of them cannot be read."""
+    place, at, end = wanted
+    shard = (place.topic, place.shard)
     try:
-        return decoder.from_log(batches, at, wanted.end, place)
+        yield decoder.from_log(batches, at, end, shard)
+        return
     except CorruptBatchError as error:
-        for piece in batches:
-            for header, batch in iter_batches(piece):
-                try:
-                    decoder.from_log([batch], at, wanted.end, place)
-                except CorruptBatchError as found:
-                    raise _named(found, wanted.place, f"the batch at offset {header.base_offset}") from error
-        raise _named(error, wanted.place, f"at or after offset {at}") from error
+        problem = error
+    for piece in batches:
+        for header, batch in iter_batches(piece):
+            try:
+                rows = decoder.from_log([batch], at, end, shard)
+            except CorruptBatchError as found:
+                if options.on_corrupt == FAIL:
+                    raise placed(*shard, header.base_offset, found, _HINT) from problem
+                letters = options.dead_letters if header.base_offset >= at else None
+                pass_over(cluster, shard, (header, batch), found, letters)
+            else:
+                yield rows
 
 
 def _end_of(batches: Sequence[memoryview], start: int) -> int:
@@ -121,8 +140,7 @@ def _named(error: CorruptBatchError, place: Place, where: str) -> CorruptBatchEr
     if "topic" in error.details:
         return error
     return CorruptBatchError(
-        f"{place.topic} shard {place.shard}, {where}: {error.message}. Another replica may have it whole: elect another "
-        "leader or read with readFrom=follower, and see what `antiphon audit` finds",
+        f"{place.topic} shard {place.shard}, {where}: {error.message}{_HINT}",
         topic=place.topic,
         shard=place.shard,
     )
