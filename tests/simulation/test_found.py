@@ -67,7 +67,7 @@ def followers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FollowerWorkload]:
     topic._sent = set(VALUES)
     for offset, value in enumerate(VALUES):
         batch = committed(offset, value)
-        cluster.watch.truth(SHARD).take(read_header(batch), batch, "node 0")
+        cluster.evidence.truth(SHARD).take(read_header(batch), batch, "node 0")
     readers = FollowerWorkload(cluster, topic)
     monkeypatch.setattr(readers, "spawn", lambda *_: None)
     readers.begin()
@@ -84,7 +84,7 @@ def give(followers: FollowerWorkload, offset: int) -> None:
 
 def test_a_reader_that_begins_behind_what_was_trimmed_waits_for_nothing(followers: FollowerWorkload) -> None:
     """fluvio 65011: one replica began where the records end, and led."""
-    truth = followers.cluster.watch.truth(SHARD)
+    truth = followers.cluster.evidence.truth(SHARD)
     assert not followers.has_everything()
     truth.begins(2)
     assert not followers.has_everything(), "the last one is nowhere trimmed"
@@ -96,7 +96,7 @@ def test_a_reader_that_begins_behind_what_was_trimmed_waits_for_nothing(follower
 
 
 def test_a_reader_that_begins_is_given_all_that_is_nowhere_trimmed(followers: FollowerWorkload) -> None:
-    followers.cluster.watch.truth(SHARD).begins(1)
+    followers.cluster.evidence.truth(SHARD).begins(1)
     with pytest.raises(ViolationError, match="read-without-gaps"):
         give(followers, 2)
     give(followers, 1)
@@ -106,7 +106,7 @@ def test_a_reader_that_begins_is_given_all_that_is_nowhere_trimmed(followers: Fo
 
 def test_a_reader_is_not_told_of_a_start_that_no_log_has(followers: FollowerWorkload) -> None:
     give(followers, 0)
-    followers.cluster.watch.truth(SHARD).begins(2)
+    followers.cluster.evidence.truth(SHARD).begins(2)
     reader = followers._readers[0]
     followers._check_gone(reader, 2)
     for start in (1, 3):

@@ -146,7 +146,7 @@ def _shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[Top
 def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     """Can every shard do without what this machine's disk holds?"""
     newest = newest_metadata(cluster)
-    if cluster.watch.hurt or newest is None or newest.version < cluster.watch.modes.version:
+    if cluster.evidence.hurt or newest is None or newest.version < cluster.watch.modes.version:
         return False  # after a power failure the nodes may know older live sets than those that are recorded
     for _, shard in _shards_on(cluster, machine.node_id):
         if is_on_its_way(shard) or shard.split is not None or len(shard.ensemble) < 3:
@@ -160,16 +160,16 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
     """From now on, and until it is sound, this machine's disk proves nothing."""
     cluster = faults.cluster
     cluster.tell("hurt", machine.node_id, what)
-    cluster.watch.hurt.add(machine.node_id)
+    cluster.evidence.hurt.add(machine.node_id)
     cluster.watch.word.forget(machine.node_id)
     machine.may_stop = True
-    needed = {shard_id: truth.end for shard_id, truth in cluster.watch.truths.items()}
+    needed = {shard_id: truth.end for shard_id, truth in cluster.evidence.truths.items()}
     clocks = cluster.watch.multi.disk_hurt(machine)
-    cluster.watch.disk_changed(machine)
+    cluster.evidence.disk_changed(machine)
 
     def look() -> None:
         if is_sound(cluster, machine, needed) and cluster.watch.multi.is_sound(machine, clocks):
-            cluster.watch.hurt.discard(machine.node_id)
+            cluster.evidence.hurt.discard(machine.node_id)
             machine.flipped.clear()  # what has those names by now may be other files
             cluster.tell("sound", machine.node_id)
             return
@@ -190,7 +190,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         host, end = node.hosts.get(shard.shard_id), needed.get(shard.shard_id, 0)
         if host is None or host.failed is not None or host.log.damaged is not None:
             return False
-        if host.log.durable_end < end or not cluster.watch.holds_all(machine, host, end):
+        if host.log.durable_end < end or not cluster.evidence.holds_all(machine, host, end):
             return False
         if machine.has_new_disk and not host.elects_itself and machine.node_id not in shard.live:
             return False  # the coordinator does not trust it yet
@@ -244,14 +244,14 @@ def _remove_closed_tables(cluster: "SimulatedCluster", machine: "Machine") -> No
         for name in _names(machine, TABLES):
             if name.split(".")[0] == str(shard_id):
                 machine.disk.lose(f"{TABLES}/{name}")
-    cluster.watch.disk_changed(machine)
+    cluster.evidence.disk_changed(machine)
     machine.start()
 
 
 def _is_whole(cluster: "SimulatedCluster", machine: "Machine", host: "Partition", end: int) -> bool:
     if host.multi_writer is not None:
         return cluster.watch.multi.is_whole(machine, host.multi_writer)
-    return cluster.watch.holds_all(machine, host, end)
+    return cluster.evidence.holds_all(machine, host, end)
 
 
 # -- what happens while the node is down ---------------------------------------------------------------------------
@@ -273,15 +273,14 @@ def _files(part: Copy, path: str) -> Iterator[tuple[str, bytes]]:
         yield from _files(part[name], f"{path}/{name}")
 
 
-def _replicas_with_something(machine: "Machine") -> list[str]:
+def _replicas_with_something(cluster: "SimulatedCluster", machine: "Machine") -> list[str]:
     """Folders of the replicas of shards that hold anything.
 
     A damaged replica counts again when it holds an entry that was committed in a term begun since. So one of an empty shard
     stays damaged until somebody writes, and nothing has to be got back before.
     """
-    watch = machine.cluster.watch
-    full = {shard_id for shard_id, truth in watch.truths.items() if truth.end > 0}
-    full |= {shard_id for shard_id, multi in watch.multi.truths.items() if multi.entries}
+    full = {shard_id for shard_id, truth in cluster.evidence.truths.items() if truth.end > 0}
+    full |= {shard_id for shard_id, multi in cluster.watch.multi.truths.items() if multi.entries}
     return [f"{SHARDS}/{name}" for name in _names(machine, SHARDS) if name.isdigit() and int(name) in full]
 
 
@@ -293,7 +292,7 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
         return
     faults.cluster.watch.note_held(machine)
     machine.kill()
-    lost = _some_loss(machine, draw)
+    lost = _some_loss(faults.cluster, machine, draw)
     if lost:
         _hurt(faults, machine, f"lost {' '.join(lost)}")
     for path in lost:
@@ -301,8 +300,8 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
     restart_later(faults, machine, fault.lasts_ms)
 
 
-def _some_loss(machine: "Machine", draw: Random) -> list[str]:
-    shards = _replicas_with_something(machine)
+def _some_loss(cluster: "SimulatedCluster", machine: "Machine", draw: Random) -> list[str]:
+    shards = _replicas_with_something(cluster, machine)
     tables = [f"{TABLES}/{name}" for name in _names(machine, TABLES)]
     segments = [
         f"{shard}/{name}" for shard in shards for name in _names(machine, shard) if name.endswith(DATA_SUFFIX)
@@ -335,7 +334,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
     machine.kill()
     by_kind: dict[str, list[tuple[str, int]]] = {}
     tables = [f"{TABLES}/{name}" for name in _names(machine, TABLES)]
-    for root in (*_replicas_with_something(machine), *tables):
+    for root in (*_replicas_with_something(faults.cluster, machine), *tables):
         for path, data in _files(machine.disk.copy(root), root):
             kind = _kind_of_file(path)
             if path.endswith(DATA_SUFFIX) and int(path.split("/")[3]) not in opened:
@@ -365,7 +364,7 @@ def _kind_of_file(path: str) -> str:
 def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
     """An operator stops the node, puts an old copy of a replica's folder in its place, and starts it."""
     machine = faults.machine(fault)
-    found = _replicas_with_something(machine)
+    found = _replicas_with_something(faults.cluster, machine)
     if not found:
         return
     path = draw.choice(found)

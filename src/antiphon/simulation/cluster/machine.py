@@ -2,34 +2,47 @@
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from antiphon.errors import AntiphonError
+from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.disk_view import DIRECTORY
+from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT, NATIVE_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
 from antiphon.simulation.runtime.process import EPOCH_NS, Process
 from antiphon.simulation.runtime.wal import SimulatedWal
+from antiphon.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_faults import Duration, Fault
     from antiphon.node.node import Node
-    from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.table.store import StoreEngine
 
-NATIVE_PORT, KAFKA_PORT, HTTP_PORT = 7400, 9092, 8080
 CARE_S: Final = 2.0  # between two looks of an operator
 RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
 
 
+class NodeWatcher(Protocol):
+    """Who is told of nodes that come and go."""
+
+    def node_made(self, machine: "Machine", node: "Node") -> None:
+        """A node is about to start on a machine."""
+
+    def node_gone(self, machine: "Machine") -> None:
+        """Its process ended."""
+
+
 class Machine:
     """See the module's text."""
 
-    def __init__(self, cluster: "SimulatedCluster", node_id: int, random: Random) -> None:
-        self.cluster = cluster
+    def __init__(self, world: World, watcher: NodeWatcher, node_id: int, random: Random) -> None:
+        self._world = world
+        self._watcher = watcher
         self.node_id = node_id
         self.host = f"node-{node_id}"
         self.random = random
@@ -49,7 +62,7 @@ class Machine:
         self.founding = True  # has the node never been started?
 
     def _now_s(self) -> float:
-        return EPOCH_NS / 1e9 + self.cluster.loop.now
+        return EPOCH_NS / 1e9 + self._world.loop.now
 
     # -- its disk -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +101,7 @@ class Machine:
 
     def config(self) -> NodeConfig:
         """What the node is told."""
-        options = self.cluster.options
+        options = self._world.options
         members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(options.nodes)]
         return NodeConfig(
             cluster_id="simulated",
@@ -104,11 +117,11 @@ class Machine:
 
     def start(self) -> None:
         """Start the node in a new process."""
-        cluster, draw = self.cluster, self.random
-        skew = cluster.options.clock_skew_ppm / 1e6
+        world, draw = self._world, self.random
+        skew = world.options.clock_skew_ppm / 1e6
         self.starts += 1
         process = self.process = Process(
-            cluster.loop,
+            world.loop,
             f"{self.host}#{self.starts}",
             self.host,
             draw.getrandbits(64),
@@ -116,8 +129,8 @@ class Machine:
             wall_skew_s=draw.uniform(-1.0, 1.0),
         )
         process.on_disk_crash = self.power_off
-        cluster.network.medium.down.discard(self.host)
-        cluster.tell("start", self.node_id)
+        world.network.medium.down.discard(self.host)
+        world.tell("start", self.node_id)
         process.run(self._serve(process))
 
     async def _serve(self, process: Process) -> None:
@@ -129,19 +142,27 @@ class Machine:
                 make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
                 finishes_epochs=False,  # it is a thread
             )
-            self.cluster.watch.node_made(self, server.node)
+            self._watcher.node_made(self, server.node)
             await server.start()
-        except Exception as error:  # noqa: BLE001 - a start that fails is the cluster's to judge
-            self.cluster.start_failed(self, error)
+        except Exception as error:  # noqa: BLE001 - whether it may fail is judged
+            self._start_failed(error)
             return
         self.founding = False
 
+    def _start_failed(self, error: Exception) -> None:
+        """The node did not start: a finding, unless its disk was made to refuse."""
+        self._world.tell("start-failed", self.node_id, repr(error))
+        expected = isinstance(error, AntiphonError | OSError) and not isinstance(error, InvariantError)
+        if not expected or not self.is_troubled:
+            raise ViolationError("no-crash", -1, f"node {self.node_id} did not start: {error!r}") from error
+        self._world.loop.call_later(0.0, self._end_failed_start, self.process)
+
     def _stores(self, process: Process) -> "StoreEngine":
-        options = self.cluster.options
+        options = self._world.options
         every = options.store_flush_every
         draw, flush_every = Random(process.random.getrandbits(64)), (max(1, every // 4), every)
-        if self.cluster.rocks_files is not None:
-            return RocksOnDiskEngine(self.disk, self.cluster.rocks_files, draw, flush_every)
+        if self._world.rocks_files is not None:
+            return RocksOnDiskEngine(self.disk, self._world.rocks_files, draw, flush_every)
         return MemoryEngine(self.disk, draw, flush_every, options.store_block_bytes)
 
     def _took_s(self) -> float:
@@ -150,7 +171,7 @@ class Machine:
     def kill(self) -> None:
         """End the process as kill -9 does: everything that was written is there for the next one."""
         if self.process is not None and self.process.alive:
-            self.cluster.tell("kill", self.node_id)
+            self._world.tell("kill", self.node_id)
             self.process.kill()
             self.disk = self.disk.kill()
             self._arm()
@@ -159,8 +180,8 @@ class Machine:
     def power_off(self) -> None:
         """The machine loses power: what was not synced is gone, or torn, and nobody is told."""
         if self.process is not None and self.process.alive:
-            self.cluster.tell("power-off", self.node_id)
-            self.cluster.network.medium.down.add(self.host)
+            self._world.tell("power-off", self.node_id)
+            self._world.network.medium.down.add(self.host)
             self.process.kill(silently=True)
             self.disk = self.disk.crash()
             self._arm()
@@ -171,18 +192,18 @@ class Machine:
         server, self.server = self.server, None
         self.slow_s = 0.0
         if server is not None:
-            self.cluster.watch.node_gone(self)
+            self._watcher.node_gone(self)
 
     def power_off_if(self, process: Process | None) -> None:
         """Power off, if that process still runs."""
         if self.process is process:
             self.power_off()
 
-    def end_failed_start(self, process: Process | None) -> None:
+    def _end_failed_start(self, process: Process | None) -> None:
         """The process that could not start ends; who keeps the node running tries again after a while."""
         if self.process is process and self.is_up:
             self.kill()
-            self.cluster.loop.call_later(START_AGAIN_S, self._start_again, process)
+            self._world.loop.call_later(START_AGAIN_S, self._start_again, process)
 
     def _start_again(self, process: Process | None) -> None:
         if self.process is process:
@@ -219,7 +240,7 @@ class Machine:
             restarts -= 1
         elif process is not None and not process.alive:
             self.start()
-        self.cluster.loop.call_later(CARE_S, self._care, restarts)
+        self._world.loop.call_later(CARE_S, self._care, restarts)
 
     def is_disk_known(self) -> bool:
         """Has the coordinator heard which disk this machine has?"""
@@ -231,7 +252,3 @@ class Machine:
         disk = self.disk
         if disk.crash_after is not None and disk.calls > disk.crash_after:
             self.power_off()
-
-    def facts(self) -> dict[str, Any]:
-        """For reports."""
-        return {"node": self.node_id, "up": self.is_up, "starts": self.starts}

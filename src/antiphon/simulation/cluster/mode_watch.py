@@ -21,6 +21,7 @@ from antiphon.replication.quorum import majority
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster.disk_view import shard_path
+from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
     from antiphon.node.node import Node
     from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.records.batch import Buffer
-    from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.cluster.truth import Batch
-    from antiphon.simulation.cluster.watch import Watch
 
 Record = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]
 
@@ -53,9 +52,9 @@ def _majorities_meet(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 class ModeWatch:
     """See the module's text. `Watch` asks it at the moments that it looks at itself."""
 
-    def __init__(self, cluster: "SimulatedCluster", watch: "Watch") -> None:
-        self._cluster = cluster
-        self._watch = watch
+    def __init__(self, evidence: Evidence, machines: "list[Machine]") -> None:
+        self._evidence = evidence
+        self._machines = machines
         self.version = -1  # of the newest metadata that any node had
         self._records: dict[int, Record] = {}  # by shard, as the coordinator has recorded them last
         self._markers: list[
@@ -86,7 +85,7 @@ class ModeWatch:
 
     def _check_record(self, shard: "ShardMeta") -> None:
         """Is what is committed where the elections of this record look for it?"""
-        truth = self._watch.truths.get(shard.shard_id)
+        truth = self._evidence.truths.get(shard.shard_id)
         if truth is None or not truth.batches:
             return
         last = truth.batches[-1]
@@ -111,10 +110,10 @@ class ModeWatch:
 
     def _has(self, node_id: int, shard_id: int, batch: "Batch") -> bool:
         """Does this node's disk hold the batch, or a snapshot in its place?"""
-        watch = self._watch
-        if node_id in watch.hurt or watch.holds(node_id, shard_id, batch.base_offset, batch.data):
+        machine, evidence = self._machines[node_id], self._evidence
+        if node_id in evidence.hurt or evidence.holds(machine, shard_id, batch.base_offset, batch.data):
             return True
-        names = self._cluster.machines[node_id].disk.durable_names(shard_path(shard_id))
+        names = machine.disk.durable_names(shard_path(shard_id))
         starts = [int(name[: -len(DATA_SUFFIX)]) for name in names if name.endswith(DATA_SUFFIX)]
         if not starts:
             return any(name.endswith(SNAPSHOT_SUFFIX) for name in names)
@@ -185,7 +184,7 @@ class ModeWatch:
         replica = host.replica
         if replica.role is not Role.LEADER or not isinstance(replica, RaftReplica):
             return
-        committed = self._watch.truth(host.shard_id).end
+        committed = self._evidence.truth(host.shard_id).end
         ends = [committed, *(end for end, _ in host.log.members.items() if end > committed)]
         known = [replica.members_at(end) for end in ends]
         found = [members for members in known if members is not None]
@@ -228,7 +227,7 @@ class ModeWatch:
             self._check_marker(*self._markers.pop())
 
     def _check_marker(self, node_id: int, shard_id: int, mark: int) -> None:
-        committed = self._watch.truth(shard_id).end
+        committed = self._evidence.truth(shard_id).end
         require(
             mark <= committed,
             "marker-after-commit",
@@ -258,7 +257,7 @@ class ModeWatch:
         """A replica has cut its log."""
         told = self._told.get((machine.node_id, host.shard_id), 0)
         require(
-            told <= to_offset or machine.node_id in self._watch.hurt,
+            told <= to_offset or machine.node_id in self._evidence.hurt,
             "loss-told",
             host.shard_id,
             f"node {machine.node_id} cuts its log to {to_offset} and says nothing; "

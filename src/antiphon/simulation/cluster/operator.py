@@ -6,17 +6,14 @@ metadata of the moment. That a command is refused, or that nobody answers it, is
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
-from antiphon.simulation.cluster.faults import Fault, Faults, register
-
-if TYPE_CHECKING:
-    from antiphon.simulation.cluster.cluster import SimulatedCluster
+from antiphon.simulation.cluster.world import World
 
 PATIENCE_S: Final = 10.0
 SHARDS_MAX: Final = 4  # of a table; it is not split further
@@ -27,15 +24,15 @@ Command = Callable[["Operator", ClusterMeta, Random], Awaitable[Any]]
 class Operator:
     """See the module's text."""
 
-    def __init__(self, cluster: "SimulatedCluster") -> None:
-        self.cluster = cluster
-        self.process = cluster.client_process("operator")
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.process = world.client_process("operator")
         self._client: AsyncClient | None = None
         self._made = 0
 
     def order(self, draw: Random) -> None:
         """Carry out a drawn command, in the background."""
-        name = draw.choice(self.cluster.options.commands.split() or sorted(COMMANDS))
+        name = draw.choice(self._world.options.commands.split() or sorted(COMMANDS))
         self.process.run(self._carry_out(name, draw))
 
     async def elect_internal(self, draw: Random) -> None:
@@ -45,15 +42,15 @@ class Operator:
     async def _carry_out(self, name: str, draw: Random) -> None:
         try:
             if self._client is None:
-                client = AsyncClient(self.cluster.servers, timeout_s=PATIENCE_S)
+                client = AsyncClient(self._world.servers, timeout_s=PATIENCE_S)
                 await client.connect()
                 self._client = client
             command = COMMANDS.get(name, _elect_internal)
             await command(self, await self.db.metadata(), draw)
         except AntiphonError as error:
-            self.cluster.tell("refused", name, error.code)
+            self._world.tell("refused", name, error.code)
         else:
-            self.cluster.tell("carried-out", name)
+            self._world.tell("carried-out", name)
 
     @property
     def db(self) -> AsyncClient:
@@ -152,10 +149,3 @@ COMMANDS: Final[dict[str, Command]] = {
     "replicas": _replicas,
     "rule": _rule,
 }
-
-
-@register("operator")
-def _operator(faults: Faults, _fault: Fault, draw: Random) -> None:
-    operator = faults.cluster.operator
-    if operator is not None:
-        operator.order(draw)

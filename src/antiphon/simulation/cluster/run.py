@@ -13,13 +13,14 @@ import antiphon.simulation.cluster.disk_faults
 import antiphon.simulation.cluster.shell_faults  # noqa: F401 - both register their kinds of faults
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
-from antiphon.simulation.cluster.cluster import Event, SimulatedCluster
+from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.drawn import workloads_of
 from antiphon.simulation.cluster.workloads.workload import Workload
+from antiphon.simulation.cluster.world import Event
 from antiphon.simulation.runtime.loop import StalledError, current_process
 from antiphon.simulation.violation import ViolationError
 
@@ -125,7 +126,7 @@ class _Run:
                 digest=cluster.digest(),
                 steps=cluster.loop.steps,
                 simulated_s=cluster.loop.now - self._started_s,
-                entries=sum(truth.end for truth in cluster.watch.truths.values()),
+                entries=sum(truth.end for truth in cluster.evidence.truths.values()),
                 operations=self._operations(),
                 events=dict(cluster.counts),
                 schedule=tuple(self.faults.happened),

@@ -25,8 +25,8 @@ def is_settled(cluster: "SimulatedCluster") -> bool:
 def what_is_open(cluster: "SimulatedCluster") -> str:
     """The first thing that keeps the cluster from being settled; empty where there is none."""
     replicas: dict[int, list[tuple[Machine, Partition]]] = {}
-    if cluster.watch.hurt:
-        return f"the replicas on nodes {sorted(cluster.watch.hurt)} have not got back all that their disks had lost"
+    if cluster.evidence.hurt:
+        return f"the replicas on nodes {sorted(cluster.evidence.hurt)} have not got back all that their disks had lost"
     for machine in cluster.machines:
         node = machine.node
         if node is None or not node.agent.registered.is_set():
@@ -94,7 +94,7 @@ def check_everything(cluster: "SimulatedCluster") -> None:
             elif host.single_writer is not None and host.failed is None:
                 _check_log(cluster, machine, host.single_writer)
                 _check_producers(cluster, machine, host)
-                if host.table is not None and shard_id in cluster.watch.truths:
+                if host.table is not None and shard_id in cluster.evidence.truths:
                     _check_table(cluster, machine, host)
     for shard_id, found in sorted(multi.items()):
         check_multi(cluster, shard_id, found)
@@ -102,10 +102,10 @@ def check_everything(cluster: "SimulatedCluster") -> None:
 
 def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "SingleWriterPartition") -> None:
     """What is on the disk is, byte for byte, what was committed."""
-    truth = cluster.watch.truth(host.shard_id)
+    truth = cluster.evidence.truth(host.shard_id)
     if truth.end == 0 and host.replica.settled == 0:
         return  # nothing was: see what is open in a shard
-    for batch in cluster.watch.durable_batches(machine, host):
+    for batch in cluster.evidence.durable_batches(machine, host):
         header = read_header(batch)
         truth.take(header, batch, f"the disk of node {machine.node_id}")
     require(
@@ -119,7 +119,7 @@ def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "SingleWri
 def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Partition") -> None:
     """The replica knows each producer's last batch in its log, so that a repeated one would be recognised."""
     last = {}
-    for batch in cluster.watch.truth(host.shard_id).batches:
+    for batch in cluster.evidence.truth(host.shard_id).batches:
         header = read_header(batch.data)
         if header.producer_id >= 0:
             last[header.producer_id] = (header.producer_epoch, header.base_sequence, header.base_offset)
@@ -138,7 +138,7 @@ def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Par
 def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[bytes, Any]]:
     """What a table's log comes to: value and packed version by key. Splits take keys away by range, not here."""
     rows: dict[bytes, tuple[bytes, Any]] = {}
-    for batch in cluster.watch.truth(shard_id).batches:
+    for batch in cluster.evidence.truth(shard_id).batches:
         for header, data in iter_batches(batch.data):
             if header.is_control:
                 continue

@@ -1,4 +1,4 @@
-"""Power failures while a snapshot takes the place of a replica, and elections in the cluster's own tables."""
+"""Power failures while a snapshot takes the place of a replica, elections in the cluster's own tables, other commands."""
 
 from dataclasses import dataclass
 from random import Random
@@ -61,3 +61,10 @@ def _internal_elect(faults: Faults, _fault: Fault, draw: Random) -> None:
     operator = faults.cluster.operator
     if operator is not None:
         operator.process.run(operator.elect_internal(draw))
+
+
+@register("operator")
+def _operator(faults: Faults, _fault: Fault, draw: Random) -> None:
+    operator = faults.cluster.operator
+    if operator is not None:
+        operator.order(draw)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from textwrap import shorten
 from typing import Any, Final
 
-from antiphon.simulation.cluster.cluster import Event
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.run import ClusterResult
 from antiphon.simulation.cluster.shrink import CLIENTS, SWITCHES
+from antiphon.simulation.cluster.world import Event
 
 CLIENT_FACTS: Final = 8  # of what clients were told, the last ones
 LOG_FACTS: Final = 4  # of what nodes and clients wrote to their logs

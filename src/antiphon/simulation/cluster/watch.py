@@ -35,12 +35,13 @@ from antiphon.records.batch import Buffer, read_header
 from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster import log_checks
-from antiphon.simulation.cluster.disk_view import DurableLog, promise_of, shard_path
+from antiphon.simulation.cluster.disk_view import promise_of, shard_path
+from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
 from antiphon.simulation.cluster.mode_watch import ModeWatch
 from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
-from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
+from antiphon.simulation.cluster.world import World
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from antiphon.node.node import Node
     from antiphon.partition.partition import Partition
     from antiphon.partition.single_writer import SingleWriterPartition
-    from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 
 READ_BYTES: Final = 1 << 24
@@ -73,11 +73,10 @@ class _Seen:
 class Watch:
     """See the module's text."""
 
-    def __init__(self, cluster: "SimulatedCluster") -> None:
-        self._cluster = cluster
-        self.truths: dict[int, ShardTruth] = {}
+    def __init__(self, world: World, evidence: Evidence, machines: "list[Machine]") -> None:
+        self._world = world
+        self._evidence = evidence
         self._seen: dict[tuple[int, int], _Seen] = {}
-        self._durable: dict[tuple[int, int], DurableLog] = {}
         self._leaders: dict[tuple[int, int], int] = {}  # (shard, term) -> node
         self._stopped: set[tuple[int, int]] = set()
         self._had: dict[tuple[int, int], int] = {}  # how far the log was durable when the process ended
@@ -85,11 +84,10 @@ class Watch:
             int, tuple[int, list[_Seen]]
         ] = {}  # by node: how many hosts, and what was seen of them
         self.held: dict[tuple[int, int], int] = {}  # (node, shard) -> committed end before a disk was hurt
-        self.hurt: set[int] = set()  # nodes whose disks lost what was durable: their copies prove nothing
-        self.word = KeptWord(may_move=cluster.options.operator_weight > 0)
+        self.word = KeptWord(may_move=world.options.operator_weight > 0)
         self._broken: ViolationError | None = None  # seen in the middle of a step
-        self.multi = MultiWatch(self.hurt, self._durable_log, self._judge, self._look_at_failed)
-        self.modes = ModeWatch(cluster, self)
+        self.multi = MultiWatch(evidence, world.options, self._judge, self._look_at_failed)
+        self.modes = ModeWatch(evidence, machines)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
 
@@ -121,17 +119,6 @@ class Watch:
                 self._had[key] = host.log.durable_end
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
 
-    def disk_changed(self, machine: "Machine") -> None:
-        """Files of this machine are others now: where batches lie in them is to be found anew."""
-        self._durable = {key: log for key, log in self._durable.items() if key[0] != machine.node_id}
-
-    def truth(self, shard_id: int) -> ShardTruth:
-        """What is committed in a shard."""
-        found = self.truths.get(shard_id)
-        if found is None:
-            found = self.truths[shard_id] = ShardTruth(shard_id)
-        return found
-
     def _judge(self, check: Callable[..., None], *facts: Any) -> None:
         """Check something in the middle of a step; what is found ends the run after it, whatever the node makes of it."""
         try:
@@ -141,11 +128,11 @@ class Watch:
 
     def _check_ack(self, machine: "Machine", node: "Node", message: Ack) -> None:
         host, (term, end) = node.hosts.get(message.shard), message.end
-        if host is None or machine.node_id in self.hurt or end <= host.log.log_start:
+        if host is None or machine.node_id in self._evidence.hurt or end <= host.log.log_start:
             return
         require(
             host.log.config.flush != "always"
-            or self._durable_log(machine.node_id, message.shard).has_end(machine.disk, end, term),
+            or self._evidence.durable_log(machine.node_id, message.shard).has_end(machine.disk, end, term),
             "durable-ack",
             message.shard,
             f"node {machine.node_id} says {message!r}, and its disk has no batch of term {term} that ends at {end}",
@@ -154,7 +141,7 @@ class Watch:
     def _check_promise(self, machine: "Machine", message: Any, to: int) -> None:
         if isinstance(message, VoteReply) and (message.pre_vote or not message.granted):
             return
-        if machine.node_id in self.hurt and not isinstance(message, Ack):
+        if machine.node_id in self._evidence.hurt and not isinstance(message, Ack):
             self._check_evidence(machine, message)
         term, vote = promise_of(machine.disk, shard_path(message.shard))
         require(
@@ -191,7 +178,9 @@ class Watch:
         """How much of what is committed the replicas of this machine hold on its disk, now."""
         hosts = {} if machine.node is None else machine.node.hosts
         for shard_id, host in hosts.items():
-            self.held[machine.node_id, shard_id] = min(self.truth(shard_id).end, host.log.durable_end)
+            self.held[machine.node_id, shard_id] = min(
+                self._evidence.truth(shard_id).end, host.log.durable_end
+            )
 
     def disk_is_new(self, machine: "Machine") -> None:
         """An empty disk is in the place of this machine's. That it lost what there was is for its identity to say."""
@@ -245,7 +234,7 @@ class Watch:
         """A replica was opened: was there cause to take its log for damaged? From now on, listen to what clients hear."""
         damaged = host.log.damaged
         require(
-            damaged is None or damaged.joins or machine.node_id in self.hurt,
+            damaged is None or damaged.joins or machine.node_id in self._evidence.hurt,
             "no-loss",
             host.shard_id,
             f"node {machine.node_id} takes its log for damaged, and its disk lost nothing: {damaged}",
@@ -254,7 +243,7 @@ class Watch:
         require(
             damaged is not None
             or host.log.recovery.log_end >= had  # its leader may have cut it since, in the same step
-            or self._cluster.options.operator_weight > 0,  # who may have moved it away, and back
+            or self._world.options.operator_weight > 0,  # who may have moved it away, and back
             "loss-noticed",
             host.shard_id,
             f"node {machine.node_id} had a durable log up to {had}, and goes on from "
@@ -262,7 +251,7 @@ class Watch:
         )
         if damaged is None:
             log_checks.check_opened(machine.disk, shard_path(host.shard_id), host, machine.node_id)
-        settled, committed = host.replica.settled, self.truth(host.shard_id).end
+        settled, committed = host.replica.settled, self._evidence.truth(host.shard_id).end
         require(
             settled <= committed or host.table is not None,  # a store is written in the step of the commit
             "watermark",
@@ -282,14 +271,14 @@ class Watch:
             tell(high_watermark)
 
         def was_cut(to_offset: int) -> "LogOp":
-            self._judge(log_checks.check_cut, self.truth(host.shard_id), host, to_offset, node_id)
+            self._judge(log_checks.check_cut, self._evidence.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
             self._judge(self._check_cut, machine, host)
             self._judge(self.modes.was_cut, machine, host, to_offset)
             return op
 
         def is_whole() -> "LogOp":
-            if node_id in self.hurt:
+            if node_id in self._evidence.hurt:
                 held = self.held.get((node_id, host.shard_id), 0)
                 self._judge(log_checks.check_repaired, host, held, node_id)
             return clear()
@@ -298,7 +287,7 @@ class Watch:
             host.clients.committed = told  # type: ignore[method-assign]
         host.log.truncate = was_cut  # type: ignore[method-assign]
         host.log.clear_damage = is_whole  # type: ignore[method-assign]
-        listen_to_host(self._judge, machine, host, self.truth(host.shard_id))
+        listen_to_host(self._judge, machine, host, self._evidence.truth(host.shard_id))
         self.modes.listen(machine, host)
 
     def _look_at_failed(self, machine: "Machine", host: "Partition") -> None:
@@ -307,7 +296,7 @@ class Watch:
             return
         self._stopped.add(key)
         error = host.failed
-        self._cluster.tell("replica-stopped", machine.node_id, host.shard_id, str(error))
+        self._world.tell("replica-stopped", machine.node_id, host.shard_id, str(error))
         own_fault = isinstance(error, InternalError) or not isinstance(error, AntiphonError)
         require(
             not own_fault,
@@ -318,7 +307,7 @@ class Watch:
 
     def _check_cut(self, machine: "Machine", host: "Partition") -> None:
         log_end = host.log.log_end
-        for producer_id in self.truth(host.shard_id).producers:
+        for producer_id in self._evidence.truth(host.shard_id).producers:
             last = host.log.producers.last_batch(producer_id)
             require(
                 last is None or last.next_offset <= log_end,
@@ -350,8 +339,8 @@ class Watch:
         start = max(seen.checked, log.log_start)
         if settled <= start or log.log_end < settled:
             return  # being reset to a snapshot
-        truth = self.truth(shard_id)
-        if machine.node_id in self.hurt:
+        truth = self._evidence.truth(shard_id)
+        if machine.node_id in self._evidence.hurt:
             start = max(
                 start, min(truth.end, settled)
             )  # what is on its disk of the time before proves nothing
@@ -379,7 +368,7 @@ class Watch:
             if log.is_in_memory(at):
                 found: Sequence[Buffer] = log.read(at, READ_BYTES, end)
             else:
-                one = self._durable_log(machine.node_id, host.shard_id).batch(machine.disk, at)
+                one = self._evidence.durable_log(machine.node_id, host.shard_id).batch(machine.disk, at)
                 found = [] if one is None else [one]
             require(
                 found,
@@ -390,45 +379,6 @@ class Watch:
             yield from found
             at = read_header(found[-1]).next_offset
 
-    def durable_batches(self, machine: "Machine", host: "Partition") -> Iterator[Buffer]:
-        """All batches of a replica from its log's start, as they are durable on its disk."""
-        at, log = host.log.log_start, self._durable_log(machine.node_id, host.shard_id)
-        first = self.truth(host.shard_id).first_within(at)
-        at = at if first is None else first
-        while at < host.log.durable_end:
-            batch = log.batch(machine.disk, at)
-            require(
-                batch is not None,
-                "durable-log",
-                host.shard_id,
-                f"the disk of node {machine.node_id} has no batch at {at}, though {host.log.durable_end} is called durable",
-            )
-            if batch is None:
-                return
-            yield batch
-            at = read_header(batch).next_offset
-
-    def holds(self, node_id: int, shard_id: int, base_offset: int, data: bytes) -> bool:
-        """Is this batch durable on the node's disk?"""
-        disk = self._cluster.machines[node_id].disk
-        return self._durable_log(node_id, shard_id).batch(disk, base_offset) == data
-
-    def holds_all(self, machine: "Machine", host: "Partition", end: int) -> bool:
-        """Is on this machine's disk, byte for byte, what was committed from its log's start up to `end`?"""
-        log, start = self._durable_log(machine.node_id, host.shard_id), host.log.log_start
-        return all(
-            log.batch(machine.disk, batch.base_offset) == batch.data
-            for batch in self.truth(host.shard_id).batches
-            if start <= batch.base_offset and batch.next_offset <= end
-        )
-
-    def _durable_log(self, node_id: int, shard_id: int) -> DurableLog:
-        key = (node_id, shard_id)
-        found = self._durable.get(key)
-        if found is None:
-            found = self._durable[key] = DurableLog(shard_path(shard_id))
-        return found
-
     def _look_at_leader(self, machine: "Machine", host: "SingleWriterPartition", seen: _Seen) -> None:
         other = self._leaders.setdefault((host.shard_id, host.term), machine.node_id)
         require(
@@ -437,7 +387,7 @@ class Watch:
             host.shard_id,
             f"nodes {other} and {machine.node_id} both lead term {host.term}",
         )
-        committed, log = self.truth(host.shard_id).before_term(host.term), host.log
+        committed, log = self._evidence.truth(host.shard_id).before_term(host.term), host.log
         end = committed.offset
         require(
             log.log_end >= end and (log.log_start >= end or log.terms.holds(committed)),
@@ -447,4 +397,4 @@ class Watch:
         )
         if host.is_serving:
             seen.ready_term = host.term
-            self._cluster.tell("leader", machine.node_id, host.shard_id, host.term, log.log_end)
+            self._world.tell("leader", machine.node_id, host.shard_id, host.term, log.log_end)

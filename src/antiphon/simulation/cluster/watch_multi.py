@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from antiphon.node.node import Node
     from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.replication.origin_history import Mark
-    from antiphon.simulation.cluster.disk_view import DurableLog
+    from antiphon.simulation.cluster.evidence import Evidence
     from antiphon.simulation.cluster.machine import Machine
+    from antiphon.simulation.cluster.options import ClusterOptions
 
 SAYS: Final = (Relay, RelayAck, OriginAnswer)
 
@@ -119,13 +120,13 @@ class MultiWatch:
 
     def __init__(
         self,
-        hurt: set[int],
-        durable_log: "Callable[[int, int], DurableLog]",
+        evidence: "Evidence",
+        options: "ClusterOptions",
         judge: Callable[..., None],
         look_at_failed: "Callable[[Machine, MultiWriterPartition], None]",
     ) -> None:
-        self._hurt = hurt
-        self._durable_log = durable_log
+        self._evidence = evidence
+        self._options = options
         self._judge = judge
         self._look_at_failed = look_at_failed
         self.truths: dict[int, MultiTruth] = {}
@@ -181,7 +182,7 @@ class MultiWatch:
                 self._look_at_failed(machine, seen.host)
                 continue
             multi = seen.multi
-            if multi.splits and not machine.cluster.options.old_disk_weight:
+            if multi.splits and not self._options.old_disk_weight:
                 require(
                     False,
                     "no-split-brain",
@@ -219,7 +220,7 @@ class MultiWatch:
         host, multi, damaged = seen.host, seen.multi, seen.host.log.damaged
         truth, node = self.truth(host.shard_id), machine.node_id
         require(
-            damaged is None or damaged.joins or node in self._hurt,
+            damaged is None or damaged.joins or node in self._evidence.hurt,
             "no-loss",
             host.shard_id,
             f"node {node} takes its log for damaged, and its disk lost nothing: {damaged}",
@@ -228,7 +229,7 @@ class MultiWatch:
         require(
             damaged is not None
             or covers(multi.vclock, had)
-            or machine.cluster.options.operator_weight > 0,  # who may have moved it away, and back
+            or self._options.operator_weight > 0,  # who may have moved it away, and back
             "loss-noticed",
             host.shard_id,
             f"the disk of node {node} held {had}, and it goes on from {multi.vclock} as if that was all",
@@ -250,7 +251,7 @@ class MultiWatch:
         multi, truth = seen.multi, self.truth(seen.multi.shard)
         if multi.base != seen.base:
             self._look_at_base(machine, seen, truth)
-        is_hurt = machine.node_id in self._hurt
+        is_hurt = machine.node_id in self._evidence.hurt
         try:
             self._read(machine, seen, truth, multi.durable_end)
         except (AntiphonError, LookupError, ValueError):  # what is on a hurt disk may be anything
@@ -267,14 +268,14 @@ class MultiWatch:
         )
 
     def _read(self, machine: "Machine", seen: _Seen, truth: MultiTruth, end: int) -> None:
-        hurt, node = machine.node_id in self._hurt, machine.node_id
+        hurt, node = machine.node_id in self._evidence.hurt, machine.node_id
         while True:
             jump = seen.jump
             if jump is not None and seen.at >= jump.offset and covers(seen.multi.vclock, jump.clock):
                 seen.clock, seen.jump = join(seen.clock, jump.clock), None
             if seen.at >= end:
                 return
-            batch = self._durable_log(node, truth.shard_id).batch(machine.disk, seen.at)
+            batch = self._evidence.durable_log(node, truth.shard_id).batch(machine.disk, seen.at)
             if batch is None and hurt:
                 raise LookupError
             require(
@@ -329,7 +330,7 @@ class MultiWatch:
         if state.applied_offset != seen.at or seen.at != seen.multi.durable_end:
             return
         keys, seen.changed = list(seen.changed), {}
-        if seen.base.offset > 0 or machine.node_id in self._hurt:
+        if seen.base.offset > 0 or machine.node_id in self._evidence.hurt:
             return  # what lies before is not known, and in the table
         for key, row in zip(keys, state.get_many(keys, include_value=True), strict=True):
             cell = seen.cells[key]
@@ -347,7 +348,7 @@ class MultiWatch:
         """What a replica says that it has, and what it passes on, is on its disk."""
         found = node.hosts.get(message.shard)
         host = None if found is None else found.multi_writer
-        if host is None or machine.node_id in self._hurt:
+        if host is None or machine.node_id in self._evidence.hurt:
             return
         seen = self._seen_of(machine, host)
         self._look_at_log(machine, seen)
@@ -366,7 +367,7 @@ class MultiWatch:
             )
 
     def _check_told(self, machine: "Machine", seen: _Seen, high_watermark: int) -> None:
-        if machine.node_id in self._hurt:
+        if machine.node_id in self._evidence.hurt:
             return
         self._look_at_log(machine, seen)
         require(
@@ -381,7 +382,7 @@ class MultiWatch:
 
     def batches(self, machine: "Machine", host: "MultiWriterPartition") -> Iterator[bytes]:
         """All batches of a replica from where its log begins for its peers, as they are durable on its disk."""
-        at, log = host.replica.log_start, self._durable_log(machine.node_id, host.shard_id)
+        at, log = host.replica.log_start, self._evidence.durable_log(machine.node_id, host.shard_id)
         while at < host.replica.durable_end:
             batch = log.batch(machine.disk, at)
             require(

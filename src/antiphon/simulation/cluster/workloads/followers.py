@@ -45,7 +45,7 @@ class _Committed:
     """The records of a shard's committed log, decoded as it grows."""
 
     def __init__(self, cluster: "SimulatedCluster", shard_id: int) -> None:
-        self._truth = cluster.watch.truth(shard_id)
+        self._truth = cluster.evidence.truth(shard_id)
         self._batches = 0
         self._following: dict[int, int] = {}  # by record: its place in `offsets`
         self.offsets: list[int] = []
@@ -163,7 +163,7 @@ class FollowerWorkload(FollowingWorkload):
 
     def _check_gone(self, reader: _Reader, log_start: int) -> None:
         """Where a committed read cannot go on, the log was trimmed."""
-        latest = self.cluster.watch.truth(reader.shard_id).latest_start
+        latest = self.cluster.evidence.truth(reader.shard_id).latest_start
         require(
             not reader.judged or reader.next < log_start <= latest,
             "read-goes-on",

@@ -24,8 +24,8 @@ from antiphon.model.requests import (
     TableWritten,
     Version,
 )
-from antiphon.simulation.cluster.machine import NATIVE_PORT
 from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.cluster.world import NATIVE_PORT
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
-from antiphon.simulation.cluster.machine import HTTP_PORT
 from antiphon.simulation.cluster.workloads.workload import Workload
+from antiphon.simulation.cluster.world import HTTP_PORT
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:

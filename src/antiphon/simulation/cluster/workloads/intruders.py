@@ -34,8 +34,8 @@ from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from antiphon.records.builder import build_batch, seal
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.machine import KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 
@@ -171,7 +171,7 @@ class IntruderWorkload(Workload):
         )
         for name, shard_ids in self.shard_ids.items():
             for shard_id in shard_ids:
-                for batch in self.cluster.watch.truth(shard_id).batches:
+                for batch in self.cluster.evidence.truth(shard_id).batches:
                     require(
                         MARK not in batch.data,
                         "internal-refused",

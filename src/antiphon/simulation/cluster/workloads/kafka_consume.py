@@ -65,7 +65,7 @@ class _Follower:
         self._client = client
         self._partition = partition
         self._shard_id = workload.shard_ids[partition]
-        self._truth = workload.cluster.watch.truth(self._shard_id)
+        self._truth = workload.cluster.evidence.truth(self._shard_id)
         self._version = client.random.choice(VERSIONS if client.knows_topic_ids else VERSIONS_BY_NAME)
         self._checks_epoch = client.random.random() < 0.5
         self._position = 0

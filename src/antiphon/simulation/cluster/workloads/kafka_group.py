@@ -74,7 +74,7 @@ class GroupWorkload(KafkaWorkload):
     def _places(self, shard_id: int) -> dict[str, int]:
         """Where in the log the group's commits are, by their texts."""
         places: dict[str, int] = {}
-        for batch in self.cluster.watch.truth(shard_id).batches:
+        for batch in self.cluster.evidence.truth(shard_id).batches:
             for header, data in iter_batches(batch.data):
                 if header.is_control:
                     continue

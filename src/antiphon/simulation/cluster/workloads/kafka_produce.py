@@ -80,7 +80,7 @@ class ProducerWorkload(KafkaWorkload):
         self.cluster.tell("produced", batch.values[0].decode(), len(batch.values), base_offset)
         for at, value in enumerate(batch.values):
             self.acknowledged[value] = (partition, base_offset + at)
-        end = self.cluster.watch.truth(shard_id).end
+        end = self.cluster.evidence.truth(shard_id).end
         require(
             base_offset + len(batch.values) <= end,
             "acknowledged-committed",
@@ -97,7 +97,7 @@ class ProducerWorkload(KafkaWorkload):
         shard_id = self.shard_ids[partition]
         found: dict[bytes, int] = {}
         next_of: dict[bytes, int] = {}  # producer, partition and producer id -> number of its next record
-        for batch in self.cluster.watch.truth(shard_id).batches:
+        for batch in self.cluster.evidence.truth(shard_id).batches:
             if read_header(batch.data).is_control:
                 continue
             for record in decode_records(batch.data):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import TopicExistsError
 from antiphon.simulation.cluster.kafka_client import KafkaClient
-from antiphon.simulation.cluster.machine import KAFKA_PORT
 from antiphon.simulation.cluster.workloads.workload import Workload, insist
+from antiphon.simulation.cluster.world import KAFKA_PORT
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -48,7 +48,7 @@ class KafkaWorkload(Workload):
 
     def end_of(self, partition: int) -> int:
         """Up to where a partition can be consumed now."""
-        return self.cluster.watch.truth(self.shard_ids[partition]).end
+        return self.cluster.evidence.truth(self.shard_ids[partition]).end
 
     async def sleep(self, process: "Process", longest_s: float) -> None:
         """Do nothing for a while."""

@@ -102,7 +102,7 @@ class LedgerWorkload(Workload):
         await db.close()
 
     def _committed(self) -> int:
-        return self.cluster.watch.truth(self.shard_id).end
+        return self.cluster.evidence.truth(self.shard_id).end
 
     async def _book(self, store: AsyncLogBackedStore[State], operation: bytes, *, reevaluate: bool) -> None:
         began, offset, state = self._committed(), -1, (0, 0)
@@ -139,7 +139,7 @@ class LedgerWorkload(Workload):
         """See `Workload`."""
         at: dict[bytes, int] = {}
         states: list[tuple[int, State]] = [(0, (0, 0))]  # from which offset on the log comes to this
-        for batch in self.cluster.watch.truth(self.shard_id).batches:
+        for batch in self.cluster.evidence.truth(self.shard_id).batches:
             if read_header(batch.data).is_control:
                 continue
             for record in decode_records(batch.data):

@@ -12,9 +12,9 @@ from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, Ta
 from antiphon.partition.multi_batches import identity
 from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
-from antiphon.simulation.cluster.machine import NATIVE_PORT
 from antiphon.simulation.cluster.settle_multi import Identity, entries_of
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.world import NATIVE_PORT
 from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell, unpack_id
 
@@ -95,7 +95,7 @@ class MultiTableWorkload(Workload):
 
     async def _one(self, connection: Connection, node: int, key: bytes, value: bytes, kind: float) -> None:
         if kind < 0.3:
-            began, hurt = self.now, self.cluster.watch.hurt
+            began, hurt = self.now, self.cluster.evidence.hurt
             if node in hurt:
                 return  # it is still getting back what its disk lost
             reply: Any = (await connection.request(TableGet(self.shard_id, (key,), "local")))[0]

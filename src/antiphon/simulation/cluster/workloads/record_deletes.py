@@ -86,7 +86,7 @@ class RecordDeletes(KafkaWorkload):
         client.close()
 
     def _end(self, partition: int) -> int:
-        return self.cluster.watch.truth(self.shard_ids[partition]).end
+        return self.cluster.evidence.truth(self.shard_ids[partition]).end
 
     def _highest(self, partition: int) -> int:
         """Nobody has asked for more to go."""
@@ -145,7 +145,7 @@ class RecordDeletes(KafkaWorkload):
     def _deleted(self, leader: "Machine", partition: int, asked: int, begins: int) -> None:
         """A deletion was acknowledged."""
         shard_id = self.shard_ids[partition]
-        truth = self.cluster.watch.truth(shard_id)
+        truth = self.cluster.evidence.truth(shard_id)
         require(
             0 <= begins <= self._highest(partition) and (begins == truth.end or truth.at(begins) is not None),
             "low-watermark",
@@ -213,7 +213,7 @@ class RecordDeletes(KafkaWorkload):
 
     def _check_records(self, partition: int, position: int, data: bytes) -> None:
         shard_id = self.shard_ids[partition]
-        truth = self.cluster.watch.truth(shard_id)
+        truth = self.cluster.evidence.truth(shard_id)
         for header, batch in iter_batches(data):
             known = truth.at(header.base_offset)
             require(

@@ -41,12 +41,12 @@ class Written(NamedTuple):
 
 def positions(cluster: "SimulatedCluster") -> Positions:
     """How far everything is committed now."""
-    return {shard_id: truth.end for shard_id, truth in cluster.watch.truths.items()}
+    return {shard_id: truth.end for shard_id, truth in cluster.evidence.truths.items()}
 
 
 def latest_starts(cluster: "SimulatedCluster") -> Positions:
     """Where the log of a replica has begun so far, at the latest: what is before may be gone."""
-    return {shard_id: truth.latest_start for shard_id, truth in cluster.watch.truths.items()}
+    return {shard_id: truth.latest_start for shard_id, truth in cluster.evidence.truths.items()}
 
 
 class TableHistory:
@@ -74,7 +74,7 @@ class TableHistory:
     def _read(self, cluster: "SimulatedCluster", shard_id: int) -> list[tuple[int, int]]:
         start, children = self.starts[shard_id], []
         found = self.by_shard[shard_id] = []
-        for committed in cluster.watch.truth(shard_id).batches:
+        for committed in cluster.evidence.truth(shard_id).batches:
             if committed.base_offset < start:
                 continue
             for header, data in iter_batches(committed.data):

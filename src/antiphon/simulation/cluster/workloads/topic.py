@@ -107,7 +107,7 @@ class TopicWorkload(Workload):
         self._sent.add(value)
         if expected is not None:
             self._expected[value] = expected
-        committed = self.cluster.watch.truth(self.shard_ids[shard]).end
+        committed = self.cluster.evidence.truth(self.shard_ids[shard]).end
         try:
             at = await topic.append(
                 value, key=self._key, shard=shard, expected_offset=expected, timeout_s=PATIENCE_S
@@ -154,7 +154,7 @@ class TopicWorkload(Workload):
         """The log ended at `actual` some time after the request was made, when `committed` was committed."""
         if self._is_judged:
             shard_id = self.shard_ids[shard]
-            end = self.cluster.watch.truth(shard_id).end
+            end = self.cluster.evidence.truth(shard_id).end
             require(
                 committed <= actual <= end,
                 "refusal",
@@ -167,7 +167,7 @@ class TopicWorkload(Workload):
         if not self._is_judged:
             return
         shard_id, offset = self.acknowledged[value]
-        truth = self.cluster.watch.truth(shard_id)
+        truth = self.cluster.evidence.truth(shard_id)
         require(
             offset < truth.end,
             "acknowledged-committed",
@@ -200,7 +200,7 @@ class TopicWorkload(Workload):
     def _check_shard(self, shard_id: int) -> None:
         found: dict[bytes, int] = {}
         last: dict[int, int] = {}
-        for batch in self.cluster.watch.truth(shard_id).batches:
+        for batch in self.cluster.evidence.truth(shard_id).batches:
             if read_header(batch.data).is_control:
                 continue
             for record in decode_records(batch.data):

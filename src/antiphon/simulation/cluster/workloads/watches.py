@@ -149,7 +149,7 @@ class WatchWorkload(FollowingWorkload):
 
     def _pass_over(self, watcher: Watcher, shard_id: int, gone: range) -> None:
         """A watch cannot go on, as these offsets are gone: so they should be."""
-        latest = self.cluster.watch.truth(shard_id).latest_start
+        latest = self.cluster.evidence.truth(shard_id).latest_start
         self.cluster.tell("watch-passes-over", shard_id, gone.start, gone.stop)
         require(
             gone.start < gone.stop <= latest,
@@ -166,10 +166,10 @@ class WatchWorkload(FollowingWorkload):
         self.outcomes["changes"] += 1
         self.cluster.tell("change", shard_id, change.offset, change.key, change.value)
         require(
-            change.offset < self.cluster.watch.truth(shard_id).end,
+            change.offset < self.cluster.evidence.truth(shard_id).end,
             "watch-committed",
             shard_id,
-            f"a watcher was given {change}, committed is {self.cluster.watch.truth(shard_id).end}",
+            f"a watcher was given {change}, committed is {self.cluster.evidence.truth(shard_id).end}",
         )
         require(
             change.offset >= watcher.next.get(shard_id, 0),
