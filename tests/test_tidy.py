@@ -25,13 +25,9 @@ LONG_SOURCES = {
 LONG_FUNCTIONS = {"decode_records", "draw", "node_start", "replay"}
 LONG_CONSTRUCTORS = {"stage.py"}
 LARGE_CLASSES = {
-    "MultiWriterPartition": 73,
     "MultiWriterReplica": 45,
-    "Node": 47,
-    "Partition": 45,
-    "PartitionBase": 58,
+    "Node": 45,
     "ScriptReplica": 51,
-    "SingleWriterPartition": 73,
 }
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|for now|simplified")

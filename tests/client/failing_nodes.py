@@ -130,7 +130,7 @@ class FailingNodes(FailingDoors):
         """The replica that serves a shard."""
         shard_id = self.topic(name).shards[index].shard_id
         hosts = [node.hosts.get(shard_id) for node in self.nodes.nodes.values()]
-        return next(host for host in hosts if host is not None and host.is_serving)
+        return next(host for host in hosts if host is not None and host.state.is_serving)
 
     def leader(self, name: str, index: int = 0) -> int:
         """The node that serves a shard."""
@@ -139,8 +139,8 @@ class FailingNodes(FailingDoors):
     def batches(self, name: str, index: int = 0) -> list[bytes]:
         """What is committed in a shard, without what a leader writes when it begins."""
         host, found, at = self.host(name, index), [], 0
-        while at < host.high_watermark:
-            for batch in host.log.read(at, 1 << 20, host.high_watermark):
+        while at < host.state.high_watermark:
+            for batch in host.log.read(at, 1 << 20, host.state.high_watermark):
                 header = read_header(batch)
                 at = header.next_offset
                 found += [] if header.is_control else [bytes(batch)]
@@ -148,7 +148,7 @@ class FailingNodes(FailingDoors):
 
     def end(self, name: str, index: int = 0) -> int:
         """The offset after the last that is committed."""
-        return self.host(name, index).high_watermark
+        return self.host(name, index).state.high_watermark
 
     async def move_leader(self, name: str, index: int, leader: int, *, announce: bool = True) -> None:
         """Another node leads from now on; without `announce` clients who ask for metadata are told what was before."""

@@ -418,7 +418,7 @@ def test_a_watch_behind_what_was_trimmed_says_where_it_goes_on(play: Play) -> No
         for value in (b"1", b"2", b"3"):
             await table.put("k", value)
         host = cluster.host("t", shard)
-        before = host.high_watermark - 1
+        before = host.state.high_watermark - 1
         await cluster.nodes.nodes[host.services.node_id].gateway.trim(host.shard_id, before, 10.0)
         async with table.watch(start=[0, 0, 0]) as changes:
             with pytest.raises(OffsetOutOfRangeError) as caught:

@@ -54,7 +54,7 @@ def test_append_and_read(play: Play) -> None:
     async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
         topic = await db.create_topic("t", shards=2)
         at = await topic.append(b"v", key="k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
-        assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.host("t", at.shard).term)
+        assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.host("t", at.shard).state.term)
         found = [record async for record in topic.read(at.shard)]
         assert [tuple(record) for record in found] == [(0, 1234, b"k", b"v", (("h", b"1"), ("n", None)))]
         spread = await asyncio.gather(*(topic.append("x") for _ in range(4)))

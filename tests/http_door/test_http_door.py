@@ -50,7 +50,7 @@ def test_health_follows_the_replicas() -> None:
             assert (status, json.loads(body)["healthy"]) == (200, True)
             shard_id = topic.shards[0].shard_id
             host = nodes.nodes[0].hosts[shard_id]
-            nodes.processes[0].call(host.fail, OSError("a disk that is broken"))
+            nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
             status, body = await get("/healthz")
             assert (status, json.loads(body)["failed_shards"]) == (503, [shard_id])
 

@@ -98,7 +98,7 @@ class Doors:
         """The replica that serves a shard."""
         shard_id = self.first.gateway.topic(name).shards[index].shard_id
         hosts = [node.hosts.get(shard_id) for node in self.nodes.nodes.values()]
-        return next(host for host in hosts if host is not None and host.is_serving)
+        return next(host for host in hosts if host is not None and host.state.is_serving)
 
     def leader(self, name: str, index: int = 0) -> int:
         """The node that serves a shard."""
@@ -106,13 +106,13 @@ class Doors:
 
     def end(self, name: str) -> int:
         """Where the committed part of a topic's first shard ends."""
-        return self.host(name).high_watermark
+        return self.host(name).state.high_watermark
 
     def batches(self, name: str) -> list[bytes]:
         """What is committed in a topic's first shard."""
         host, found, at = self.host(name), [], 0
-        while at < host.high_watermark:
-            for batch in host.log.read(at, 1 << 20, host.high_watermark):
+        while at < host.state.high_watermark:
+            for batch in host.log.read(at, 1 << 20, host.state.high_watermark):
                 found.append(bytes(batch))
                 at = read_header(batch).next_offset
         return found

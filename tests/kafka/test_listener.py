@@ -185,7 +185,7 @@ def test_hints_name_the_leader() -> None:
             await doors.create("t")
             leader = 2 if doors.leader("t") != 2 else 1
             await doors.lead("t", leader)
-            client, epoch = await connect(), doors.host("t").term
+            client, epoch = await connect(), doors.host("t").state.term
             assert epoch > 1
             done, answer = await produce(client, "t", batch(b"a"))
             assert int(done.error_code) == code.NOT_LEADER_OR_FOLLOWER
@@ -205,7 +205,7 @@ def test_leader_epochs_are_compared() -> None:
         async with door() as (doors, connect):
             await doors.create("t")
             await doors.append("t", batch(b"a"))
-            client, term = await connect(), doors.host("t").term
+            client, term = await connect(), doors.host("t").state.term
             for epoch, error in (
                 (-1, 0),
                 (term, 0),
@@ -241,7 +241,7 @@ def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int, int]
     async def scenario() -> None:
         async with door(nodes=3) as (doors, connect):
             await doors.create("t")
-            while doors.host("t").term < 3:
+            while doors.host("t").state.term < 3:
                 await doors.lead("t", (doors.leader("t") + 1) % 3)
             await doors.append("t", batch(b"a"))
             client = await connect(doors.leader("t"))

@@ -77,8 +77,6 @@ class StepWal(Wal):
 class StepServices:
     """What a host needs of its node, for one host."""
 
-    is_overloaded = False
-
     def __init__(self, node_id: int, shard: "Shard") -> None:
         self.node_id = node_id
         self.turn = StepTurn()
@@ -91,7 +89,7 @@ class StepServices:
         """No time passes."""
         return 0.0
 
-    def send(self, _host: SingleWriterPartition, to: int, message: AnyMessage) -> None:
+    def send_message(self, to: int, message: AnyMessage) -> None:
         """Into the network."""
         self._shard.network.append((self.node_id, to, message))
 
@@ -118,8 +116,8 @@ class Shard:
         nodes = tuple(range(1, count + 1))
         self.hosts = {node: self._host(node, nodes, config) for node in nodes}
         self.leader = self.hosts[1]
-        while not self.leader.is_serving:
-            self.leader.tick()
+        while not self.leader.state.is_serving:
+            self.leader.driver.tick()
             self.settle()
 
     def _host(self, node: int, nodes: tuple[int, ...], config: ReplicaConfig) -> SingleWriterPartition:

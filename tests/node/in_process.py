@@ -152,7 +152,7 @@ async def leader_of(nodes: SomeNodes, shard_id: int) -> Partition:
 
     def serves() -> bool:
         hosts = (node.hosts.get(shard_id) for node in nodes.nodes.values())
-        found[:] = [host for host in hosts if host is not None and host.is_serving]
+        found[:] = [host for host in hosts if host is not None and host.state.is_serving]
         return bool(found)
 
     await eventually(serves)

@@ -59,7 +59,7 @@ def _log_of(host: Partition) -> list[bytes]:
 
 
 def _rows_of(host: Partition) -> Any:
-    rows, more = host.require_table().state.scan(b"", b"", 100_000)
+    rows, more = host.state.require_table().state.scan(b"", b"", 100_000)
     assert not more
     return rows
 
@@ -89,7 +89,7 @@ def test_replicas_stay_the_same_while_they_move_under_bulk_writes() -> None:
             await writers.stop()
             assert [node.metrics.shard_failures for node in nodes.nodes.values()] == [0] * 4
             hosts = [node.hosts[shard_id] for node in nodes.nodes.values() if shard_id in node.hosts]
-            await eventually(lambda: len({(h.log.log_end, h.high_watermark) for h in hosts}) == 1)
+            await eventually(lambda: len({(h.log.log_end, h.state.high_watermark) for h in hosts}) == 1)
             logs = [_log_of(host) for host in hosts]
             assert logs[0] == logs[1] == logs[2]
             rows = [_rows_of(host) for host in hosts]

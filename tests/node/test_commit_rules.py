@@ -1,6 +1,7 @@
 """Commit rules on real nodes in this process: what waits for whom, what may be lost, and what is said of it."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -11,9 +12,11 @@ from antiphon.model.metadata import ABSENT_NODE, Kind, ShardMeta, ShardStatus
 from antiphon.model.requests import AlterTopic, CreateTopic, Put, TableWrite
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch, committed_of
 from antiphon.records.decode import decode_records
+from antiphon.replication.actions import Send
 from tests.log.helpers import Runner
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
@@ -85,12 +88,11 @@ def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches
             told = node.agent._live_changes
             monkeypatch.setattr(node.agent, "_live_changes", lambda: ())  # the coordinator hears of nothing
             waiting = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"two have it")))
-            leading = host.single_writer
-            assert leading is not None
-            await eventually(lambda: leading.proposed_live is not None)
+            assert isinstance(host, SingleWriterPartition)
+            await eventually(lambda: host.reports.proposed is not None)
             await asyncio.sleep(0.2)
             assert not waiting.done(), "removed in the leader's eyes only: an election could still choose it"
-            assert host.high_watermark == 1
+            assert host.state.high_watermark == 1
             monkeypatch.setattr(node.agent, "_live_changes", told)
             assert (await waiting).next_offset == 2
             left = meta(node, shard_id).live
@@ -99,7 +101,7 @@ def test_s3_28_s3_29_the_watermark_waits_for_the_recorded_shrink_and_who_catches
             assert silent.log.log_end == 1
             listen(silent)
             await eventually(lambda: len(meta(node, shard_id).live) == 3)
-            await eventually(lambda: silent.high_watermark == 2)
+            await eventually(lambda: silent.state.high_watermark == 2)
 
     run(test())
 
@@ -115,10 +117,10 @@ def test_min_live_blocks_writes_until_enough_are_live() -> None:
             await nodes.stop(away)
             with pytest.raises(TimedOutError, match="are enough replicas live"):
                 await node.gateway.append(shard_id, batch(b"with two"), timeout_s=0.5)
-            assert host.high_watermark == 1
+            assert host.state.high_watermark == 1
             assert host.log.log_end == 2, "it is in the log and not acknowledged"
             await nodes.start(away)
-            await eventually(lambda: host.high_watermark == 2)
+            await eventually(lambda: host.state.high_watermark == 2)
 
     run(test())
 
@@ -158,7 +160,7 @@ def test_s3_11_s3_18_without_a_live_member_only_an_unclean_election_goes_on(*, u
             back = await nodes.start(leader)
             await eventually(lambda: shard_id in back.hosts)
             await eventually(lambda: back.hosts[shard_id].log.terms.end == elected.log.terms.end)
-            assert back.hosts[shard_id].failed is None
+            assert back.hosts[shard_id].state.failed is None
             assert back.metrics.lost_tail_records == 1, "what nobody else had"
             await eventually(lambda: leader in meta(asked, shard_id).live)
 
@@ -178,10 +180,17 @@ async def _shard_led_elsewhere(nodes: Nodes, config: dict[str, str], kind: Kind 
 # -- local and at_least -------------------------------------------------------------------------------------------
 
 
-def cut_off(host: Partition) -> None:
-    """Nothing about the shard leaves its leader any more, and nothing reaches it."""
+def cut_off(host: Partition) -> Callable[[], None]:
+    """Nothing about the shard leaves its leader any more, and nothing reaches it; until the function is called."""
     deafen(host)
-    host.services.send = lambda *_: None  # type: ignore[method-assign]
+    send = host.driver.carry_out[Send]
+    host.driver.carry_out[Send] = lambda _: None
+
+    def join() -> None:
+        listen(host)
+        host.driver.carry_out[Send] = send
+
+    return join
 
 
 @pytest.mark.parametrize("rule", ["local", "at_least(1)"])
@@ -193,24 +202,23 @@ def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused_to_re
             node = node_of(nodes, host)
             for number in range(5):
                 await nodes.append(shard_id, b"everybody has %d" % number)
-            await eventually(lambda: host.settled == 5)
-            cut_off(host)
+            await eventually(lambda: host.mode.settled == 5)
+            join = cut_off(host)
             for number in range(3):  # S4.18: the leader's own disk is enough
                 await node.gateway.append(shard_id, batch(b"only here %d" % number), timeout_s=2)
-            assert (host.high_watermark, host.settled) == (8, 5)
+            assert (host.state.high_watermark, host.mode.settled) == (8, 5)
             assert len(await read_all(node, shard_id)) == 8
             await nodes.nodes[0].gateway.elect_leader(shard_id, followers(nodes, host)[0].services.node_id)
-            elected = next(one for one in followers(nodes, host) if one.is_serving)
+            elected = next(one for one in followers(nodes, host) if one.state.is_serving)
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 elected.reads.fetch(8, 1000, "", at_least_one=True)
             assert caught.value.details["asked"] == 8, (
                 "who had read on is told, not given other records in their place"
             )
-            listen(host)
-            del host.services.send
-            await eventually(lambda: not host.is_leader and host.log.log_end == elected.log.log_end)
+            join()
+            await eventually(lambda: not host.state.is_leader and host.log.log_end == elected.log.log_end)
             assert node.metrics.lost_tail_records == 3, "S4.28: the loss is measured"
-            assert host.high_watermark <= elected.high_watermark
+            assert host.state.high_watermark <= elected.state.high_watermark
             values = await read_all(node_of(nodes, elected), shard_id)
             assert values == [b"everybody has %d" % number for number in range(5)]
 
@@ -224,7 +232,7 @@ def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between() -> N
             host = await nodes.leader(shard_id)
             leader = host.services.node_id
             await nodes.append(shard_id, b"everybody has it")
-            await eventually(lambda: host.settled == 1)
+            await eventually(lambda: host.mode.settled == 1)
             cut_off(host)
             await nodes.nodes[leader].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
             await nodes.stop(leader)
@@ -243,7 +251,7 @@ def test_s4_28_the_loss_is_counted_also_when_the_power_failed_in_between(*, elec
             host = await nodes.leader(shard_id)
             leader = host.services.node_id
             await nodes.append(shard_id, b"everybody has it")
-            await eventually(lambda: host.settled == 1)
+            await eventually(lambda: host.mode.settled == 1)
             cut_off(host)
             await nodes.nodes[leader].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
             nodes.kill(leader)
@@ -251,7 +259,7 @@ def test_s4_28_the_loss_is_counted_also_when_the_power_failed_in_between(*, elec
             if elected_again:  # and the power failed again before it had written anything in that term
                 disk, path = nodes.shard_path(leader, shard_id)
                 state = HardState.load(disk, path, OpQueue(path))
-                Runner(disk).run(state.stage_led_term(host.term + 1))
+                Runner(disk).run(state.stage_led_term(host.state.term + 1))
             assert await nodes.append(shard_id, b"another leader's") >= 2
             back = await nodes.start(leader)
             await eventually(lambda: back.metrics.lost_tail_records == 1)
@@ -266,7 +274,7 @@ def test_a_leader_that_comes_to_acknowledge_early_notes_its_term() -> None:
             host = await nodes.leader(shard_id)
             assert host.log.hard_state.led_term == 0
             await nodes.nodes[0].gateway.alter_topic(AlterTopic("t", config={"commit": "local"}))
-            await eventually(lambda: host.log.hard_state.led_term == host.term)
+            await eventually(lambda: host.log.hard_state.led_term == host.state.term)
 
     run(test())
 
@@ -281,9 +289,11 @@ def test_s4_29_at_least_k_waits_for_k_replicas() -> None:
             deafen(followers(nodes, host)[0])
             with pytest.raises(TimedOutError):
                 await node.gateway.append(shard_id, batch(b"two have it"), timeout_s=0.4)
-            assert host.high_watermark == 1
+            assert host.state.high_watermark == 1
             await node.gateway.alter_topic(AlterTopic("t", {"commit": "at_least(2)"}))
-            await eventually(lambda: host.high_watermark == 2)  # the new rule counts for what waits, too
+            await eventually(
+                lambda: host.state.high_watermark == 2
+            )  # the new rule counts for what waits, too
             await nodes.append(shard_id, b"two have it")
 
     run(test())
@@ -320,12 +330,12 @@ def test_c1_a_living_topic_changes_its_commit_rule_under_load() -> None:
             host = await nodes.leader(shard_id)
             found: dict[int, bytes | None] = {}
             at = 0
-            while at < host.high_watermark:
-                for chunk in host.read(at, 1 << 20, host.high_watermark):
+            while at < host.state.high_watermark:
+                for chunk in host.reads.read(at, 1 << 20, host.state.high_watermark):
                     for record in decode_records(chunk):
                         found[record.offset] = record.value
                     at = host.log.log_end if not chunk else max(at, max(found, default=-1) + 1)
-                if at not in found and at < host.high_watermark:
+                if at not in found and at < host.state.high_watermark:
                     at += 1  # a record of the term's beginning
             lost = {offset for offset, value in acknowledged.items() if found.get(offset) != value}
             assert not lost
@@ -343,10 +353,10 @@ def test_c6_s4_07_a_commit_is_written_into_the_log_and_readers_skip_it() -> None
             host = await nodes.leader(shard_id)
             for number in range(10):
                 await nodes.append(shard_id, b"%d" % number)
-            await eventually(lambda: host.high_watermark == host.log.log_end)
+            await eventually(lambda: host.state.high_watermark == host.log.log_end)
             told = [
                 (header.base_offset, high_watermark)
-                for chunk in host.read(0, 1 << 20, host.high_watermark)
+                for chunk in host.reads.read(0, 1 << 20, host.state.high_watermark)
                 for header, data in iter_batches(chunk)
                 if (high_watermark := committed_of(data)) is not None
             ]
@@ -380,7 +390,7 @@ def test_min_live_and_the_patience_with_laggards_change_on_a_living_shard() -> N
             with pytest.raises(TimedOutError):
                 await node.gateway.append(shard_id, batch(b"with two"), timeout_s=0.3)
             await node.gateway.alter_topic(AlterTopic("t", {"min.live": "2"}))
-            await eventually(lambda: host.high_watermark == 3)
+            await eventually(lambda: host.state.high_watermark == 3)
 
     run(test())
 
@@ -399,7 +409,9 @@ def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew() ->
 
             await put(b"a", b"everybody has it")
             others = followers(nodes, host)
-            await eventually(lambda: all(one.high_watermark == host.high_watermark for one in others))
+            await eventually(
+                lambda: all(one.state.high_watermark == host.state.high_watermark for one in others)
+            )
             for follower in others:
                 deafen(follower)
             await put(b"a", b"the leader alone has it")
@@ -407,15 +419,15 @@ def test_s3_18_a_store_that_held_what_an_unclean_election_lost_is_told_anew() ->
             await nodes.stop(leader)
             for follower in others:
                 listen(follower)
-            await eventually(lambda: any(one.is_serving for one in others))
+            await eventually(lambda: any(one.state.is_serving for one in others))
             await put(b"b", b"new")
             elected = await nodes.leader(shard_id)
             back = await nodes.start(leader)
             await eventually(lambda: shard_id in back.hosts)
             returned = back.hosts[shard_id]
             await eventually(lambda: returned.log.terms.end == elected.log.terms.end)
-            await eventually(lambda: returned.high_watermark == elected.high_watermark)
-            assert returned.failed is None
+            await eventually(lambda: returned.state.high_watermark == elected.state.high_watermark)
+            assert returned.state.failed is None
             assert returned.table is not None
             rows = returned.table.state.get_many((b"a", b"b"), include_value=True)
             assert [row.value for row in rows if row is not None] == [b"everybody has it", b"new"]

@@ -126,14 +126,16 @@ def test_damage_that_a_read_of_a_table_finds_ends_the_replica_and_another_one_le
                     await READS[kind](node, shard_id)
 
             await asyncio.gather(read(), read(), read())
-            assert isinstance(host.failed, DamagedStoreError)
-            assert "tables" in host.failed.details["path"]
+            assert isinstance(host.state.failed, DamagedStoreError)
+            assert "tables" in host.state.failed.details["path"]
             assert state_of(node, shard_id) == "failed"
             assert health(node)[0] == 503
 
             def others_lead() -> bool:
                 return any(
-                    other.hosts[shard_id].is_serving for other in nodes.nodes.values() if other is not node
+                    other.hosts[shard_id].state.is_serving
+                    for other in nodes.nodes.values()
+                    if other is not node
                 )
 
             await eventually(others_lead)
@@ -151,7 +153,7 @@ def test_damage_that_a_read_of_a_table_finds_ends_the_replica_and_another_one_le
 
 async def restart_evaluator(host: Partition) -> None:
     """Let the leader forget which versions it knows without its store."""
-    shard = host.require_table()
+    shard = host.state.require_table()
     shard.stop_leading()
     shard.lead()
 
@@ -176,7 +178,7 @@ def test_a_store_that_cannot_be_used_is_made_from_the_log_or_shown_as_failed(
                 flip_bit(tmp_path, 0, shard_id, 0)  # the block that tells how far the store is
             node = await nodes.start(0)
             assert await node.joined(20)
-            await eventually(lambda: sound in node.hosts and node.hosts[sound].is_serving)
+            await eventually(lambda: sound in node.hosts and node.hosts[sound].state.is_serving)
             assert whole(await scan(node, sound))
             if is_log_whole:
                 assert whole(await scan(node, shard_id))

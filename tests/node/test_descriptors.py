@@ -95,7 +95,7 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
             disk.starved = True
             host.log.release_memory()
             with pytest.raises(OverloadedError):
-                host.read(host.log.log_start, 1000, host.log.log_end)
+                host.reads.read(host.log.log_start, 1000, host.log.log_end)
             with pytest.raises(OverloadedError):
                 host.reads.list_offset(1)
             with pytest.raises(OverloadedError):
@@ -107,7 +107,7 @@ def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
             assert not work.done()
             disk.starved = False
             assert (await work).base_offset >= 1
-            assert all(one.failed is None for one in nodes.nodes[0].hosts.values())
+            assert all(one.state.failed is None for one in nodes.nodes[0].hosts.values())
 
     run(test())
 
@@ -122,10 +122,10 @@ def test_the_coordinator_goes_on_where_it_could_not_read_what_was_committed() ->
             shell._metadata = MetadataFold(host.log.log_start, node.metrics)
             disk.starved = True
             host.log.release_memory()
-            shell.committed(host.high_watermark)
-            assert (shell._metadata.offset, host.failed) == (host.log.log_start, None)
+            shell.committed(host.state.high_watermark)
+            assert (shell._metadata.offset, host.state.failed) == (host.log.log_start, None)
             disk.starved = False
-            await eventually(lambda: shell._metadata.offset == host.high_watermark)
+            await eventually(lambda: shell._metadata.offset == host.state.high_watermark)
             await node.gateway.create_topic(CreateTopic("t", replicas=1))
 
     run(test())

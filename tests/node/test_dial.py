@@ -50,7 +50,7 @@ def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(monkeypatch: pytest.Mo
             for number in range(20):
                 await nodes.append(shard_id, b"%d" % number)
             await eventually(
-                lambda: all(node.hosts[shard_id].high_watermark == 20 for node in nodes.nodes.values())
+                lambda: all(node.hosts[shard_id].state.high_watermark == 20 for node in nodes.nodes.values())
             )
             for kind, own in HOW[dial].items():
                 other = "made" if own == "accepted" else "accepted"

@@ -48,7 +48,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
             node.spawn(waiting)
             await eventually(lambda: node.wal.disk_full)
             with pytest.raises(DiskFullError):
-                host.check_writable()
+                host.state.check_writable()
             assert host.status().state == "disk_full"
             assert (await node.gateway.fetch(shard_id, end - 1, 1000)).batches
             disk.capacity_bytes = None
@@ -67,10 +67,10 @@ def test_a_failed_sync_stops_the_replica_and_another_one_leads() -> None:
             victim = old.services.node_id
             break_syncs(nodes.disks[victim])
             end = await nodes.append(shard_id, b"the others have it")
-            await eventually(lambda: old.failed is not None)
-            assert isinstance(old.failed, StorageFailedError)
+            await eventually(lambda: old.state.failed is not None)
+            assert isinstance(old.state.failed, StorageFailedError)
             assert old.status().state == "failed"
-            await eventually(lambda: not old.is_serving)
+            await eventually(lambda: not old.state.is_serving)
             assert await nodes.append(shard_id, b"with another leader") > end
             assert (await nodes.leader(shard_id)).services.node_id != victim
             nodes.disks[victim].fail_after = None
@@ -90,7 +90,7 @@ def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(monkeypatch
             monkeypatch.setattr(host.replica, "persisted", broken)
             with pytest.raises(NotLeaderError, match="the impossible happened"):
                 await nodes.nodes[0].gateway.append(sick, build_batch([(None, b"never acknowledged", [], 1)]))
-            assert isinstance(host.failed, InternalError)
+            assert isinstance(host.state.failed, InternalError)
             assert host.status().state == "failed"
             await nodes.append(well, b"goes on")
 
@@ -106,7 +106,7 @@ def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
                 end = await nodes.append(shard_id, b"<%d>" % number)
             victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
             host = nodes.nodes[victim].hosts[shard_id]
-            await eventually(lambda: host.high_watermark == 20)
+            await eventually(lambda: host.state.high_watermark == 20)
             await nodes.stop(victim)
             disk, directory = nodes.shard_path(victim, shard_id)
             for path in (f"{directory}/{name}" for name in disk.listdir(directory)):
@@ -119,7 +119,7 @@ def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
             again = nodes.nodes[victim].hosts[shard_id]
             assert again.log.recovery is not None
             end = await nodes.append(shard_id, b"more")
-            await eventually(lambda: again.log.damaged is None and again.high_watermark >= end)
+            await eventually(lambda: again.log.damaged is None and again.state.high_watermark >= end)
             assert again.status().state == "ok"
 
     run(test())
@@ -137,7 +137,7 @@ def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads() -> No
             with pytest.raises(NotLeaderError, match="damaged"):
                 old.reads.fetch(0, 100_000, "committed", at_least_one=True)
             assert old.status().state == "failed"
-            await eventually(lambda: not old.is_serving)
+            await eventually(lambda: not old.state.is_serving)
             await nodes.append(shard_id, b"with another leader")
             again = await nodes.leader(shard_id)
             assert again is not old
@@ -176,7 +176,7 @@ def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
             await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
             await write(nodes, shard_id, kind, 40)
             host = node.hosts[shard_id]
-            await eventually(lambda: host.high_watermark == leader.high_watermark)
+            await eventually(lambda: host.state.high_watermark == leader.state.high_watermark)
             if host.table is not None:
                 keys = tuple(b"key%d" % number for number in range(41))
                 rows = await node.gateway.table_get(TableGet(shard_id, keys, consistency="local"))
@@ -214,7 +214,7 @@ def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> No
             await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
             await write(nodes, shard_id, kind, 40)
             host = node.hosts[shard_id]
-            await eventually(lambda: host.high_watermark >= leader.high_watermark)
+            await eventually(lambda: host.state.high_watermark >= leader.state.high_watermark)
             await nodes.stop(victim)  # what came with the snapshot is on the disk
             node = await nodes.start(victim)
             await eventually(lambda: shard_id in node.hosts)

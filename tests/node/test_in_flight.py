@@ -41,13 +41,13 @@ async def new_shard(nodes: Nodes, name: str, config: dict[str, str], kind: Kind 
 def watch_heads(host: Partition) -> list[int]:
     """How far beyond the commit the log's end stands whenever something is appended."""
     seen: list[int] = []
-    stage = host.stage
+    stage = host.driver.stage
 
     def watched(data: bytearray, records: int) -> None:
         stage(data, records)
-        seen.append(host.log.log_end - host.high_watermark)
+        seen.append(host.log.log_end - host.state.high_watermark)
 
-    host.stage = watched  # type: ignore[method-assign,assignment]  # to look at every append
+    host.driver.stage = watched  # type: ignore[method-assign,assignment]  # to look at every append
     return seen
 
 
@@ -98,9 +98,9 @@ def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over
             second = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"waits"), timeout_s=0.2))
             with pytest.raises(TimedOutError, match="nothing was appended"):
                 await second
-            assert host.log.log_end == host.high_watermark + 1
+            assert host.log.log_end == host.state.high_watermark + 1
             assert node._in_flight_bytes == len(batch(b"head"))
-            host.clients.fail_all(host.not_leader())
+            host.clients.fail_all(host.state.not_leader())
             with pytest.raises(NotLeaderError):
                 await first
             assert node._in_flight_bytes == 0

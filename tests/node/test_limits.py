@@ -58,13 +58,13 @@ def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answere
             for node_id in [n for n in nodes.nodes if n != left]:
                 await nodes.stop(node_id)
             node = nodes.nodes[left]
-            if leader.is_serving:
+            if leader.state.is_serving:
                 with pytest.raises((TimedOutError, NotLeaderError)):
                     await node.gateway.append(shard_id, one(), timeout_s=0.3)
                 with pytest.raises((TimedOutError, NotLeaderError)):
                     await node.gateway.append(shard_id, one(), expected_offset=99, timeout_s=0.3)
-                assert leader.high_watermark == end
-            if node.hosts[table_id].is_serving:
+                assert leader.state.high_watermark == end
+            if node.hosts[table_id].state.is_serving:
                 with pytest.raises((TimedOutError, NotLeaderError)):
                     await node.gateway.table_write(TableWrite(table_id, (Put(b"k", b"v"),), timeout_ms=300))
             local = TableGet(table_id, (b"k",), consistency="local")
@@ -96,7 +96,7 @@ def test_what_is_not_a_batch_to_be_appended_is_refused() -> None:
             ):
                 with pytest.raises(error):
                     await node.gateway.append(shard_id, bad)
-            assert node.hosts[shard_id].log.log_end == node.hosts[shard_id].high_watermark
+            assert node.hosts[shard_id].log.log_end == node.hosts[shard_id].state.high_watermark
 
     run(test())
 
@@ -136,7 +136,7 @@ def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_
                 await nodes.append(shard_id, b"<%d>" % number)
             leader = await nodes.leader(shard_id)
             victim = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
-            await eventually(lambda: victim.hosts[shard_id].high_watermark == 20)
+            await eventually(lambda: victim.hosts[shard_id].state.high_watermark == 20)
             log = victim.hosts[shard_id].log
             await eventually(lambda: log.durable_end == 20)
             whole = b"".join((await victim.gateway.fetch(shard_id, 0, 1 << 20, "replica")).batches)

@@ -71,7 +71,7 @@ def test_what_is_known_here_outlives_a_whole_copy_of_the_metadata() -> None:
 def test_a_leader_that_votes_reports_again_while_the_metadata_shows_an_older_term(votes: bool) -> None:
     """Its report may have come before the record that made it a member, and been passed over (S0.2)."""
     agent: Any = SimpleNamespace(view=LocalView("c"))
-    host: Any = SimpleNamespace(elects_itself=votes)
+    host: Any = SimpleNamespace(mode=SimpleNamespace(elects_itself=votes))
     live = LiveSet(7, 6, (0, 1, 2), ())
     is_news = ClusterAgent._is_news
     assert not is_news(agent, host, live), "nothing is known of the shard"

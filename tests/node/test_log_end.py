@@ -36,9 +36,9 @@ def test_an_append_out_of_an_answer_does_not_take_the_place_of_the_replicas_own_
             shard.append(b"again", again)
 
     shard.append(b"first", again)
-    shard.leader.call(_replica(shard).propose_members, (1, 2), ())
+    shard.leader.driver.call(_replica(shard).propose_members, (1, 2), ())
     shard.settle()
-    assert shard.leader.failed is None
+    assert shard.leader.state.failed is None
     assert [type(answer) for answer in answers] == [AppendResult] * 5
     assert _replica(shard).members.voters == (1, 2)
     assert not _replica(shard).members.is_joint
@@ -50,7 +50,7 @@ def test_readers_and_observers_may_append_when_they_hear_of_a_commit() -> None:
     host = shard.leader
     answers: list[Any] = []
     start = host.log.log_end
-    host.reads.follow(1, start, "committed", lambda: shard.append(b"reader", answers.append))
+    host.readers.follow(1, start, "committed", lambda: shard.append(b"reader", answers.append))
 
     class Observer:
         heard = 0
@@ -66,9 +66,9 @@ def test_readers_and_observers_may_append_when_they_hear_of_a_commit() -> None:
         def leader_ready(self, _term: int) -> None:
             pass
 
-    host.observer = Observer()
+    host.state.observer = Observer()
     shard.append(b"first", answers.append)
-    shard.leader.call(_replica(shard).propose_members, (1, 2), ())
+    shard.leader.driver.call(_replica(shard).propose_members, (1, 2), ())
     shard.settle()
     assert [type(answer) for answer in answers] == [AppendResult] * 3
     _assert_same(shard)
@@ -96,7 +96,7 @@ def test_other_operations_of_the_log_go_behind_what_was_appended_before_them() -
     shard = Shard()
     wal = shard.services(1).wal
     shard.append(b"first", lambda _result: None)
-    shard.leader.note_watermark()
+    shard.leader.upkeep.note_watermark()
     assert [op.kind == APPEND for op in wal.waiting] == [True, False]
     shard.append(b"second", lambda _result: None)
     shard.leader.close()
@@ -111,16 +111,18 @@ def test_an_append_in_the_middle_of_a_step_stops_the_replica_and_writes_nothing(
     class Table:
         def committed(self, _high_watermark: int) -> None:
             end = host.log.log_end
-            host.stage(build_batch([(None, b"x", [], 1)], base_offset=end, leader_epoch=host.term), 1)
+            host.driver.stage(
+                build_batch([(None, b"x", [], 1)], base_offset=end, leader_epoch=host.state.term), 1
+            )
 
         def stop_leading(self) -> None:
             pass
 
     shard.append(b"first", answers.append)
-    host.table = cast(Any, Table())
+    host.state.table = cast(Any, Table())
     shard.settle()
-    assert host.failed is not None
-    assert "being carried out" in host.failed.message
+    assert host.state.failed is not None
+    assert "being carried out" in host.state.failed.message
     assert [type(answer) for answer in answers] == [NotLeaderError]
     assert shard.logs()[1] == shard.logs()[2]
 
@@ -133,11 +135,11 @@ def test_a_batch_that_is_not_what_the_replica_said_stops_it(term: int, base: int
     host = shard.leader
     end = host.log.log_end
     batch = build_batch(
-        [(None, b"x", [], 1)] * records, base_offset=end + base, leader_epoch=host.term + term
+        [(None, b"x", [], 1)] * records, base_offset=end + base, leader_epoch=host.state.term + term
     )
     with pytest.raises(NotLeaderError, match="the replica appends"):
-        host.stage(batch, 1)
-    assert host.failed is not None
+        host.driver.stage(batch, 1)
+    assert host.state.failed is not None
     assert host.log.log_end == end
     shard.settle()
     assert shard.logs()[1] == shard.logs()[2]
@@ -147,9 +149,9 @@ def test_a_replica_whose_log_ends_elsewhere_stops() -> None:
     shard = Shard()
     host = shard.leader
     host.log.stage_append([build_batch([(None, b"x", [], 1)], base_offset=host.log.log_end, leader_epoch=1)])
-    host.tick()
-    assert host.failed is not None
-    assert "the replica's" in host.failed.message
+    host.driver.tick()
+    assert host.state.failed is not None
+    assert "the replica's" in host.state.failed.message
 
 
 def test_an_answer_that_ends_the_replica_leaves_nobody_answered_twice() -> None:
@@ -159,7 +161,7 @@ def test_an_answer_that_ends_the_replica_leaves_nobody_answered_twice() -> None:
 
     def end(result: Any) -> None:
         first.append(result)
-        host.fail(RuntimeError("its store is gone"))
+        host.driver.fail(RuntimeError("its store is gone"))
 
     shard.append(b"first", end)
     shard.append(b"second", second.append)
@@ -178,4 +180,4 @@ def test_a_client_that_cannot_take_its_answer_is_no_trouble_to_the_others() -> N
     shard.append(b"second", answers.append)
     shard.settle()
     assert [type(answer) for answer in answers] == [AppendResult]
-    assert shard.leader.failed is None
+    assert shard.leader.state.failed is None

@@ -60,12 +60,12 @@ async def nobody_serves(nodes: Nodes, shard_id: int) -> None:
         await asyncio.sleep(0.05)
         for node in nodes.nodes.values():
             host = node.hosts.get(shard_id)
-            assert host is None or not host.is_serving
+            assert host is None or not host.state.is_serving
 
 
 async def values_of(nodes: Nodes, shard_id: int) -> list[bytes]:
     host = await nodes.leader(shard_id)
-    await eventually(lambda: host.high_watermark == host.log.log_end)
+    await eventually(lambda: host.state.high_watermark == host.log.log_end)
     found: list[bytes] = []
     at = host.log.log_start
     while at < host.log.log_end:
@@ -125,7 +125,7 @@ def test_a_replica_that_has_more_than_its_leader_says_so() -> None:
             await nodes.start(EMPTIED)
             for i in range(10, 40):
                 await nodes.append(shard_id, b"%d" % i)
-            await eventually(lambda: nodes.nodes[FULL].hosts[shard_id].high_watermark >= 40)
+            await eventually(lambda: nodes.nodes[FULL].hosts[shard_id].state.high_watermark >= 40)
             await nodes.stop(EMPTIED)
             await nodes.stop(FULL)
             nodes.disks[EMPTIED].restore(DIRECTORY, earlier)
@@ -193,7 +193,7 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
             await eventually(lambda: shard_id in host)
             await asyncio.sleep(1)
             with pytest.raises(AntiphonError):
-                host[shard_id].check_writable()
+                host[shard_id].state.check_writable()
             assert host[shard_id].status().state == "damaged"
             await nodes.start(FULL)
             writer = await _writable(nodes, EMPTIED, shard_id)
@@ -205,7 +205,7 @@ def test_a_replica_that_everybody_writes_regains_what_it_wrote(
 async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:
     def writable() -> bool:
         try:
-            nodes.nodes[node_id].replicas.host(shard_id).check_writable()
+            nodes.nodes[node_id].replicas.host(shard_id).state.check_writable()
         except AntiphonError:
             return False
         return True

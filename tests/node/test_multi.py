@@ -55,7 +55,7 @@ async def new_shard(
     def writable() -> bool:
         try:
             for node in nodes.nodes.values():
-                node.replicas.host(shard_id).check_writable()
+                node.replicas.host(shard_id).state.check_writable()
         except AntiphonError:
             return False
         return True
@@ -153,7 +153,7 @@ def test_c11_three_writers_of_a_table_end_with_the_same_rows() -> None:
                 store = host(nodes, node_id, shard_id).table
                 assert store is not None
                 assert store.merged.tombstones() == 1
-                host(nodes, node_id, shard_id).apply_retention(0)  # everybody has the removal
+                host(nodes, node_id, shard_id).upkeep.apply_retention(0)  # everybody has the removal
                 assert store.merged.tombstones() == 0
 
     run(test())
@@ -168,7 +168,7 @@ def test_s4_23_duplicates_of_redundant_links_are_filtered() -> None:
                 one._intake._config = MultiWriterConfig(first_hand=False)
                 for subscription in one._intake.subscriptions.values():
                     subscription.due = True
-                host(nodes, node_id, shard_id).call(lambda one=one: one.tick())
+                host(nodes, node_id, shard_id).driver.call(lambda one=one: one.tick())
             await asyncio.gather(*[append(nodes, n % 3, shard_id, b"%d" % n) for n in range(90)])
             await converged(nodes, shard_id)
             every = [sorted(values(nodes, node_id, shard_id), key=str) for node_id in range(3)]
@@ -283,7 +283,7 @@ def test_logs_are_trimmed_when_everybody_has_them_and_the_clocks_stay() -> None:
 
 def is_trimmed(nodes: Nodes, node_id: int, shard_id: int) -> bool:
     """Is it, after a look at what everybody is known to have?"""
-    host(nodes, node_id, shard_id).apply_retention(0)
+    host(nodes, node_id, shard_id).upkeep.apply_retention(0)
     return status_of(nodes, node_id, shard_id).log_start > 0
 
 
@@ -318,7 +318,7 @@ def test_a_replica_that_stopped_sends_its_clients_to_another_one() -> None:
             shard_id = await new_shard(nodes, "log")
             await append(nodes, 0, shard_id, b"a")
             await converged(nodes, shard_id)
-            host(nodes, 0, shard_id).fail(StorageFailedError("a broken disk"))
+            host(nodes, 0, shard_id).driver.fail(StorageFailedError("a broken disk"))
             with pytest.raises(NotLeaderError) as caught:
                 await append(nodes, 0, shard_id, b"b")
             await append(nodes, caught.value.details["leader"], shard_id, b"b")

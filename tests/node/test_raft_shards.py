@@ -40,13 +40,13 @@ async def agree(nodes: Nodes, shard_id: int, *node_ids: int) -> None:
     def same() -> bool:
         hosts = [nodes.nodes[node_id].hosts.get(shard_id) for node_id in node_ids]
         ends = {
-            (host.log.end, host.high_watermark, host.log.durable_end) if host is not None else None
+            (host.log.end, host.state.high_watermark, host.log.durable_end) if host is not None else None
             for host in hosts
         }
         return (
             len(ends) == 1
             and None not in ends
-            and all(h and h.high_watermark == h.log.log_end for h in hosts)
+            and all(h and h.state.high_watermark == h.log.log_end for h in hosts)
         )
 
     await eventually(same)
@@ -56,7 +56,7 @@ async def lead_with(nodes: Nodes, shard_id: int, wanted: int) -> None:
     """Have a node lead, by way of the coordinator."""
     some = next(iter(nodes.nodes.values()))
     await some.gateway.administer(ElectLeader(shard_id, wanted))
-    await eventually(lambda: nodes.nodes[wanted].hosts[shard_id].is_serving)
+    await eventually(lambda: nodes.nodes[wanted].hosts[shard_id].state.is_serving)
 
 
 def test_writes_go_on_when_the_leader_dies() -> None:
@@ -86,7 +86,7 @@ def test_s4_07_a_further_record_marks_what_is_committed() -> None:
             for value in (b"one", b"two"):
                 await nodes.append(shard_id, value)
             host = await nodes.leader(shard_id)
-            await eventually(lambda: host.high_watermark == host.log.log_end > 3)
+            await eventually(lambda: host.state.high_watermark == host.log.log_end > 3)
             batches = [
                 host.log.read(header.base_offset, 1, host.log.log_end)[0]
                 for header in host.log.reader.headers_from(0)
@@ -110,9 +110,9 @@ def test_the_operator_moves_the_leader() -> None:
             shard_id = await raft_shard(nodes)
             await nodes.append(shard_id, b"one")
             leader = await leader_of(nodes, shard_id)
-            term = nodes.nodes[leader].hosts[shard_id].term
+            term = nodes.nodes[leader].hosts[shard_id].state.term
             await lead_with(nodes, shard_id, (leader + 1) % 3)
-            assert nodes.nodes[leader].hosts[shard_id].term == term + 1, "one election, by appointment"
+            assert nodes.nodes[leader].hosts[shard_id].state.term == term + 1, "one election, by appointment"
             await nodes.append(shard_id, b"two")
 
     run(test())
@@ -135,10 +135,12 @@ def test_a_node_that_is_stopped_hands_over_first() -> None:
             await nodes.append(shard_id, b"one")
             leader = await leader_of(nodes, shard_id)
             others = [node for n, node in nodes.nodes.items() if n != leader]
-            term = others[0].hosts[shard_id].term
+            term = others[0].hosts[shard_id].state.term
             await nodes.stop(leader)
-            assert any(node.hosts[shard_id].is_leader for node in others), "nobody's patience had to end"
-            assert {node.hosts[shard_id].term for node in others} == {term + 1}
+            assert any(node.hosts[shard_id].state.is_leader for node in others), (
+                "nobody's patience had to end"
+            )
+            assert {node.hosts[shard_id].state.term for node in others} == {term + 1}
             await nodes.append(shard_id, b"two")
         finally:
             await nodes.close()
@@ -158,7 +160,7 @@ def test_it_elects_and_takes_writes_with_no_coordinator_in_reach() -> None:
             await topic.append(b"one")
             for victim in (0, 1):
                 await nodes.stop(victim)
-            await eventually(lambda: not nodes.nodes[2].hosts[CLUSTER_SHARD_ID].is_serving)
+            await eventually(lambda: not nodes.nodes[2].hosts[CLUSTER_SHARD_ID].state.is_serving)
             await topic.append(b"two")
             await nodes.stop(3)
             await nodes.start(3)  # and takes part again: it is needed
@@ -231,7 +233,7 @@ def test_a_replica_that_lost_its_disk_forgot_and_is_repaired() -> None:
             await eventually(lambda: shard_id in node.hosts)
             host = node.hosts[shard_id]
             await eventually(lambda: host.log.damaged is None)
-            assert host.term > 1, "only a new term proves that it has everything"
+            assert host.state.term > 1, "only a new term proves that it has everything"
             await agree(nodes, shard_id, 0, 1, 2)
             await eventually(lambda: nodes.disks[victim].exists(f"{DIRECTORY}/joined"))
             await nodes.stop(({0, 1, 2} - {victim, await leader_of(nodes, shard_id)}).pop())

@@ -80,8 +80,8 @@ def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
             node = nodes.nodes[host.services.node_id]
             rot(nodes, host)
             with pytest.raises(NotLeaderError):
-                host.read(host.log.log_start, 1 << 20, host.log.log_end)
-            assert host.failed is not None
+                host.reads.read(host.log.log_start, 1 << 20, host.log.log_end)
+            assert host.state.failed is not None
 
             def mended() -> bool:
                 found = node.hosts.get(shard_id)
@@ -117,7 +117,7 @@ def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPa
                 host = node.hosts[shard_id]
                 rot(nodes, host)
                 with pytest.raises(NotLeaderError):
-                    host.read(host.log.log_start, 1 << 20, host.log.log_end)
+                    host.reads.read(host.log.log_start, 1 << 20, host.log.log_end)
                 return host
 
             first = await break_it(lambda: True)
@@ -144,28 +144,32 @@ def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what
             node = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
             host, disk = node.hosts[shard_id], nodes.disks[node.node_id]
             await put(nodes, shard_id, b"before")
-            table = host.require_table()
+            table = host.state.require_table()
             await eventually(lambda: table.state.applied_offset > 0)
             if what == "room":
                 disk.faults.append(Fault(("write", "create"), errno.ENOSPC, table.path))
                 with pytest.raises(NotLeaderError):
-                    await trim_replica(node.replicas, shard_id, host.settled)
+                    await trim_replica(node.replicas, shard_id, host.mode.settled)
             else:
                 disk.faults.append(descriptors_used_up(host.log.path))
                 host.log.release_memory()
                 with pytest.raises(OSError, match="Too many open files"):
                     host.log.read(0, 1000, host.log.log_end)
-                host.call(partial(read_first, host))
-            assert isinstance(host.failed, ResourceExhaustedError)
+                host.driver.call(partial(read_first, host))
+            assert isinstance(host.state.failed, ResourceExhaustedError)
             await put(nodes, shard_id, b"meanwhile")
             disk.faults.clear()
 
             def is_back() -> bool:
                 found = node.hosts.get(shard_id)
-                return found is not None and found.failed is None and found.settled > host.settled
+                return (
+                    found is not None
+                    and found.state.failed is None
+                    and found.mode.settled > host.mode.settled
+                )
 
             await eventually(is_back)
-            assert node.hosts[shard_id].require_table().state.applied_offset > host.settled
+            assert node.hosts[shard_id].state.require_table().state.applied_offset > host.mode.settled
             assert not node.shards.broken
 
     run(test())

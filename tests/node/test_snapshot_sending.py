@@ -18,7 +18,7 @@ from antiphon.model.requests import Done
 from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgress
 from antiphon.node.snapshots import Snapshots
-from antiphon.partition.single_writer import SingleWriterPartition
+from antiphon.partition.services import SnapshotSource
 from antiphon.records.entry_id import EntryId, TermIndex
 from tests.node.in_process import eventually
 from tests.node.in_process import run as run_in_virtual_time
@@ -27,7 +27,7 @@ SHARD, FOLLOWER = 7, 2
 
 
 class Leader:
-    """A host that leads a table's shard whose log reaches from 10 to 100; and what its replica is told."""
+    """The leader of a table's shard whose log reaches from 10 to 100; and what its replica is told."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -35,7 +35,6 @@ class Leader:
         self.terms = TermIndex(10, 1)
         self.terms.append(3, 100)
         self.log = SimpleNamespace(producers=ProducerState(), terms=self.terms)
-        self.replica = self
         self.table = SimpleNamespace(state=self)
         self.applied: list[int] = []  # of the checkpoints to come; the last one stays
         self.during_checkpoint: Callable[[], None] = lambda: None
@@ -54,13 +53,10 @@ class Leader:
     def members_at(self, _offset: int) -> None:
         return None
 
-    def call(self, event: Callable[..., Any], *arguments: Any) -> None:
-        event(*arguments)
-
-    def snapshot_failed(self, to: int) -> None:
+    def failed(self, to: int) -> None:
         self.told.append(("failed", to))
 
-    def snapshot_sent(self, to: int, at: EntryId) -> None:
+    def sent(self, to: int, at: EntryId) -> None:
         self.told.append(("sent", to, at))
 
 
@@ -94,7 +90,7 @@ async def send(leader: Leader, around: Around) -> None:
     snapshots = Snapshots(cast(Node, around), "/node/snapshots")
     for _ in range(2):  # the second one shows that nothing of the first stands in its way
         leader.told.clear()
-        snapshots.send(cast(SingleWriterPartition, leader), FOLLOWER)
+        snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
         await eventually(lambda: bool(leader.told))
 
 
@@ -146,7 +142,7 @@ def test_a_leader_that_is_deposed_during_the_checkpoint_offers_nothing_in_the_ne
 
         leader.during_checkpoint = depose
         snapshots = Snapshots(cast(Node, around), "/node/snapshots")
-        snapshots.send(cast(SingleWriterPartition, leader), FOLLOWER)
+        snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
         await eventually(lambda: bool(leader.told))
         assert leader.told == [("failed", FOLLOWER)]
         assert around.begun == []
@@ -233,7 +229,7 @@ def test_a_copy_that_cannot_be_sent_is_made_anew(error: Exception) -> None:
         snapshots = Snapshots(cast(Node, around), "/node/snapshots")
         for wanted in (("failed", FOLLOWER), ("sent", FOLLOWER, EntryId(3, 40))):
             leader.told.clear()
-            snapshots.send(cast(SingleWriterPartition, leader), FOLLOWER)
+            snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
             await eventually(lambda: bool(leader.told))
             assert leader.told == [wanted]
         assert len(set(asked)) == 2

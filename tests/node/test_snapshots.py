@@ -50,7 +50,7 @@ async def wait_until_whole(nodes: Nodes, shard_id: int, victim: int) -> None:
 
     def has_all() -> bool:
         host = node.hosts.get(shard_id)
-        return host is not None and host.high_watermark >= leader.high_watermark
+        return host is not None and host.state.high_watermark >= leader.state.high_watermark
 
     await eventually(has_all)
     keys = tuple(b"key%03d" % number for number in range(ROWS))

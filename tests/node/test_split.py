@@ -121,8 +121,8 @@ def whole_log(host: Partition) -> list[memoryview]:
     """All committed batches."""
     batches: list[memoryview] = []
     at = host.log.log_start
-    while at < host.high_watermark:
-        batches += host.log.read(at, 1 << 30, host.high_watermark)
+    while at < host.state.high_watermark:
+        batches += host.log.read(at, 1 << 30, host.state.high_watermark)
         at = read_header(batches[-1]).next_offset
     return batches
 
@@ -160,10 +160,12 @@ def test_split_with_readers_and_writers_at_work() -> None:
             await check_logs(nodes, "t", load)
             parent = shards[0].shard_id
             hosts = [node.hosts[parent] for node in nodes.nodes.values()]
-            await eventually(lambda: not any(host.require_table().state.owned.purging for host in hosts))
+            await eventually(
+                lambda: not any(host.state.require_table().state.owned.purging for host in hosts)
+            )
             # The keys that moved are gone from every replica of the parent, without a trace in its log.
             for host in hosts:
-                rows, _ = host.require_table().state.stored_rows(
+                rows, _ = host.state.require_table().state.stored_rows(
                     b"", None, (HALF, 2 * HALF - 1), examined_max=100_000, size_bytes_max=1 << 30
                 )
                 assert not rows
@@ -175,9 +177,11 @@ async def caught_up(nodes: Nodes, node_id: int, shard_id: int) -> None:
     """Wait until the node's replica has what the leader has, and compare them."""
     leader = await nodes.leader(shard_id)
     hosts = nodes.nodes[node_id].hosts
-    await eventually(lambda: shard_id in hosts and hosts[shard_id].high_watermark == leader.high_watermark)
+    await eventually(
+        lambda: shard_id in hosts and hosts[shard_id].state.high_watermark == leader.state.high_watermark
+    )
     mine, theirs = (
-        host.require_table().state.scan(b"", b"", 10_000)[0] for host in (hosts[shard_id], leader)
+        host.state.require_table().state.scan(b"", b"", 10_000)[0] for host in (hosts[shard_id], leader)
     )
     assert mine == theirs
 

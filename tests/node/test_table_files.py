@@ -31,7 +31,7 @@ from antiphon.replication.actions import LostTail, ResetLog
 from tests.log.helpers import Runner, batch_at
 
 if TYPE_CHECKING:
-    from antiphon.partition.partition import InstallingSnapshot
+    from antiphon.partition.snapshots import InstallingSnapshot
 
 TABLES, LOG, COPY = "/node/tables", "/node/shards/7", "/node/snapshots/receive-7"
 STORE = store_path(TABLES, 7)
@@ -46,6 +46,7 @@ class Follower:
         self.disk, self.shard_id = disk, 7
         self.takes_it = True
         self.installing: InstallingSnapshot | None = None
+        self.driver = self.snapshots = self  # each with its own events
         make_directory(disk, "/node/shards")
         self.log = ShardLog.open(disk, LOG)
         self.runner = Runner(disk)
@@ -64,7 +65,7 @@ class Follower:
         state = SimpleNamespace(close=lambda: None)
         self.table = SimpleNamespace(path=STORE, state=state, stores=None)
 
-    def snapshot_installed(self, at: EntryId, _members: None) -> Sequence[Any]:
+    def installed(self, at: EntryId, _members: None) -> Sequence[Any]:
         return [LostTail(30, 60), ResetLog(1, at)] if self.takes_it else []
 
     def call(self, event: Callable[[], Sequence[Any]]) -> None:

@@ -37,7 +37,7 @@ async def append(nodes: Nodes, shard_id: int, number: int) -> int:
 async def settled(nodes: Nodes, shard_id: int) -> int:
     """Wait until everybody knows that all is committed; returns the end."""
     end = (await nodes.leader(shard_id)).log.log_end
-    await eventually(lambda: all(node.hosts[shard_id].settled == end for node in nodes.nodes.values()))
+    await eventually(lambda: all(node.hosts[shard_id].mode.settled == end for node in nodes.nodes.values()))
     return end
 
 
@@ -123,7 +123,7 @@ def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk() -> None:
             for number in range(10):
                 await node.gateway.table_write(TableWrite(shard_id, (Put(b"k%d" % number, b"v"),)))
             end = await settled(nodes, shard_id)
-            state = (await nodes.leader(shard_id)).require_table().state
+            state = (await nodes.leader(shard_id)).state.require_table().state
             assert state.durable_offset < end
             assert await trim_replica(node.replicas, shard_id, end) == end
             assert state.durable_offset == end
@@ -196,9 +196,9 @@ def test_over_the_wire_and_from_the_leader_to_all() -> None:
             for other in nodes.nodes.values():
                 assert other.hosts[shard_id].log.log_start == begins[4]
             with pytest.raises(OffsetOutOfRangeError):
-                await node.gateway.trim(shard_id, leader.high_watermark + 1, 10.0)
+                await node.gateway.trim(shard_id, leader.state.high_watermark + 1, 10.0)
             await nodes.stop((node.node_id + 1) % 3)  # who is away does not keep the others from it
-            assert await node.gateway.trim(shard_id, -1, 10.0) == leader.high_watermark
+            assert await node.gateway.trim(shard_id, -1, 10.0) == leader.state.high_watermark
 
     run(test())
 

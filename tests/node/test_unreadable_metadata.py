@@ -65,10 +65,12 @@ async def append(nodes: Nodes, batch: bytearray) -> int:
     """Put a batch into the cluster's log as if a client of old had; returns where it ends."""
     host = await nodes.leader(CLUSTER_SHARD_ID)
     header = read_header(batch)
-    HEADER_STRUCT.pack_into(batch, 0, *header._replace(base_offset=host.log.log_end, leader_epoch=host.term))
+    HEADER_STRUCT.pack_into(
+        batch, 0, *header._replace(base_offset=host.log.log_end, leader_epoch=host.state.term)
+    )
     end = host.log.log_end + header.record_count
-    host.stage(batch, header.record_count)
-    await eventually(lambda: host.high_watermark >= end)
+    host.driver.stage(batch, header.record_count)
+    await eventually(lambda: host.state.high_watermark >= end)
     return end
 
 
@@ -79,7 +81,7 @@ def folded(node: Node) -> int:
 
 async def all_go_on(nodes: Nodes, end: int, name: str) -> None:
     await eventually(lambda: all(folded(node) >= end for node in nodes.nodes.values()))
-    assert all(node.hosts[CLUSTER_SHARD_ID].failed is None for node in nodes.nodes.values())
+    assert all(node.hosts[CLUSTER_SHARD_ID].state.failed is None for node in nodes.nodes.values())
     made = await nodes.nodes[0].gateway.create_topic(CreateTopic(name))
     assert made.name == name
 
@@ -162,17 +164,17 @@ def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
             host = await nodes.leader(CLUSTER_SHARD_ID)
             base = host.log.log_end
             HEADER_STRUCT.pack_into(
-                batch, 0, *read_header(batch)._replace(base_offset=base, leader_epoch=host.term)
+                batch, 0, *read_header(batch)._replace(base_offset=base, leader_epoch=host.state.term)
             )
-            host.stage(batch, 1)
-            await eventually(lambda: host.failed is not None)
-            assert isinstance(host.failed, NewerFormatError)
-            assert f"offset {base}" in host.failed.message
+            host.driver.stage(batch, 1)
+            await eventually(lambda: host.state.failed is not None)
+            assert isinstance(host.state.failed, NewerFormatError)
+            assert f"offset {base}" in host.state.failed.message
             assert nodes.nodes[0].coordinator is not None
             assert not nodes.nodes[0].coordinator.is_active
             await nodes.stop(0)
             node = await nodes.start(0)
-            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].failed, NewerFormatError))
+            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].state.failed, NewerFormatError))
             assert [
                 one.state for one in node.gateway.replica_statuses() if one.shard_id == CLUSTER_SHARD_ID
             ] == ["failed"]
@@ -194,7 +196,7 @@ def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start(
                 await all_go_on(nodes, end, "t")
                 await nodes.stop(0)
             node = await nodes.start(0)
-            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].failed, NewerFormatError))
+            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].state.failed, NewerFormatError))
             assert node.coordinator is not None
             assert "new" not in node.coordinator.state.counters
 

@@ -49,7 +49,7 @@ def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost() -> None:
         async with cluster_of(3) as nodes:
             leader, victim, _ = await followers(nodes)
             await nodes.nodes[leader].gateway.create_topic(CreateTopic("t"))
-            term = voter(nodes.nodes[leader]).term
+            term = voter(nodes.nodes[leader]).state.term
             await wipe(nodes, victim)
             host = voter(await nodes.start(victim))
             assert host.status().state == "damaged"
@@ -58,7 +58,7 @@ def test_a_wiped_voter_is_repaired_and_then_another_may_be_lost() -> None:
             await eventually(lambda: host.log.damaged is None)
             await eventually(lambda: not disk.exists(marker))
             assert host.status().state == "ok"
-            assert host.term > term, "only a term begun since proves that nothing is missing"
+            assert host.state.term > term, "only a term begun since proves that nothing is missing"
             assert await nodes.nodes[victim].joined(20)
             leader, *_ = await followers(nodes)
             await nodes.stop(leader if leader != victim else (victim + 1) % 3)
@@ -78,7 +78,7 @@ def test_a_wiped_voter_elects_nobody_not_even_after_a_restart() -> None:
             await nodes.stop(leader)
             for _ in range(2):
                 await is_asked_in_vain(await nodes.start(victim))
-                assert not voter(nodes.nodes[other]).is_leader
+                assert not voter(nodes.nodes[other]).state.is_leader
                 await nodes.stop(victim)
             await nodes.start(victim)
             await nodes.start(leader)

@@ -74,7 +74,7 @@ def test_s0_32_watchers_hear_of_a_put_after_its_commit_never_before() -> None:
                     await nodes.stop(node_id)
                 waiting = asyncio.ensure_future(table.put("later", b"2"))
                 hearing = asyncio.ensure_future(anext(changes))
-                await eventually(lambda: leader.log.log_end > leader.high_watermark)
+                await eventually(lambda: leader.log.log_end > leader.state.high_watermark)
                 assert not hearing.done()
                 assert not waiting.done()
                 for node_id in others:
@@ -99,7 +99,7 @@ async def slow_table() -> AsyncIterator[tuple[Nodes, Partition]]:
 
 def stored(host: Partition, key: bytes = b"k") -> bytes | None:
     """What the table's store has by now."""
-    row = host.require_table().state.get(key)
+    row = host.state.require_table().state.get(key)
     return None if row is None else row.value
 
 
@@ -134,8 +134,8 @@ def test_s0_20_s0_32_a_commit_is_applied_then_answered_then_notified() -> None:
         async with slow_table() as (_, host):
             told: list[tuple[str, bytes | None]] = []
             end = host.log.log_end
-            assert host.reads.follow(1, end, "committed", lambda: told.append(("notified", stored(host))))
-            host.table_write(
+            assert host.readers.follow(1, end, "committed", lambda: told.append(("notified", stored(host))))
+            host.table_writes.write(
                 TableWrite(host.shard_id, (Put(b"k", b"new"),)),
                 lambda result: told.append((f"answered {getattr(result, 'offset', result)}", stored(host))),
             )
@@ -157,7 +157,7 @@ def test_s1_20_what_is_committed_is_applied_in_order_then_requests_are_completed
             end = host.log.log_end
 
             def put(number: int) -> None:
-                host.table_write(
+                host.table_writes.write(
                     TableWrite(host.shard_id, (Put(b"k", b"%d" % number),)),
                     lambda result: answers.append((number, result, stored(host))),
                 )

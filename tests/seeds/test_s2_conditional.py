@@ -66,7 +66,7 @@ class Shard:
         host = await self.nodes.leader(self.shard_id)
         found: list[bytes | None] = []
         at = host.log.log_start
-        while at < host.high_watermark:
+        while at < host.state.high_watermark:
             fetched = await self.nodes.nodes[host.services.node_id].gateway.fetch(self.shard_id, at, 1 << 20)
             for batch in fetched.batches:
                 found += [record.value for record in decode_records(batch)]
@@ -313,7 +313,7 @@ def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed() -> Non
 
         asked = await ask()
         assert not any(one.done() for one in asked)
-        assert host.high_watermark == 1
+        assert host.state.high_watermark == 1
         await nodes.start((leader + 1) % 3)
         found = await asyncio.gather(*asked, return_exceptions=True)
         if not isinstance(
@@ -325,7 +325,7 @@ def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed() -> Non
             assert (first[:2], again[:2], again.duplicate) == ((1, 2), (1, 2), True)
             assert isinstance(refusal, OffsetMismatchError)
             assert refusal.actual == 2
-            assert host.high_watermark >= 2
+            assert host.state.high_watermark >= 2
 
     async def deposed(shard: Shard) -> None:
         nodes, shard_id = shard.nodes, shard.shard_id
@@ -337,7 +337,7 @@ def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed() -> Non
             asyncio.create_task(shard.append_on(leader, b"C", at=1)),
         ]
         await eventually(lambda: host.log.durable_end == 2)
-        host.receive(COORDINATOR, NewTerm(shard_id, host.term + 1))
+        host.receive(COORDINATOR, NewTerm(shard_id, host.state.term + 1))
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(one) for one in found] == [NotLeaderError, NotLeaderError]
 
@@ -382,7 +382,7 @@ def test_s2_16_a_chain_that_a_fail_over_cut_is_refused_where_it_was_cut() -> Non
         await nodes.start(leader)
         hosts = nodes.nodes[leader].hosts
         await eventually(
-            lambda: shard.shard_id in hosts and hosts[shard.shard_id].high_watermark >= actual + 2
+            lambda: shard.shard_id in hosts and hosts[shard.shard_id].state.high_watermark >= actual + 2
         )
         assert hosts[shard.shard_id].log.log_end == actual + 2
         assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]

@@ -124,7 +124,7 @@ def test_s3_17_s3_29_who_is_away_is_not_live_and_is_again_when_it_has_caught_up(
             await eventually(lambda: is_online(nodes, shard_id, 3))
             await nodes.append(shard_id, b"after")
             host = nodes.nodes[away].hosts[shard_id]
-            await eventually(lambda: host.high_watermark == 2)
+            await eventually(lambda: host.state.high_watermark == 2)
 
     run(test())
 
@@ -147,7 +147,7 @@ def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it() -> No
             await eventually(lambda: is_online(nodes, shard_id, 3))
             again = meta_of(nodes, shard_id)
             assert (again.leader, again.term) == (new.leader, new.term)
-            assert not nodes.nodes[old.leader].hosts[shard_id].is_leader
+            assert not nodes.nodes[old.leader].hosts[shard_id].state.is_leader
 
     run(test())
 
@@ -218,8 +218,10 @@ def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_
             await nodes.start(last)
             await eventually(lambda: is_online(nodes, shard_id, 3), 30)
             leads = nodes.nodes[away[1]].hosts[shard_id]
-            assert leads.is_leader
-            await eventually(lambda: nodes.nodes[last].hosts[shard_id].high_watermark == leads.high_watermark)
+            assert leads.state.is_leader
+            await eventually(
+                lambda: nodes.nodes[last].hosts[shard_id].state.high_watermark == leads.state.high_watermark
+            )
             assert log_of(nodes.nodes[last].hosts[shard_id]) == log_of(leads), "what only it had is cut"
 
     run(test())
@@ -455,7 +457,7 @@ def test_s3_04_a_follower_dials_its_leader_notices_a_broken_connection_and_dials
             assert await nodes.append(shard_id, b"b") == 2
             host = away.hosts[shard_id]
             assert host.log.durable_end == 2, "it receives and stores"
-            await soon(lambda: host.high_watermark == 2)
+            await soon(lambda: host.state.high_watermark == 2)
             assert meta_of(nodes, shard_id).leader == leader.node_id
 
     run(test())

@@ -107,13 +107,13 @@ def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_s
                 await eventually(lambda: host.log.log_end == 101)
                 await asyncio.sleep(0.02)
                 # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
-                assert host.high_watermark == 1
+                assert host.state.high_watermark == 1
                 assert not (await node.gateway.fetch(shard_id, 1, 1000)).batches
                 assert not any(one.done() for one in waiting)
             finally:
                 disk.may_sync.set()
             await asyncio.gather(*waiting)
-            assert host.high_watermark == 101
+            assert host.state.high_watermark == 101
             # S4.17: a hundred appends, a handful of writes and syncs.
             assert 1 <= len(disk.of_log("sync", shard_id)) <= 4
             assert len(disk.of_log("write", shard_id)) <= 4
@@ -161,7 +161,7 @@ def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows() ->
             back = await nodes.start(away)
             await eventually(lambda: shard_id in back.hosts and back.hosts[shard_id].log.log_end == 60)
             await nodes.append(shard_id, b"and what is written from now on")
-            await eventually(lambda: back.hosts[shard_id].high_watermark == 61)
+            await eventually(lambda: back.hosts[shard_id].state.high_watermark == 61)
             assert back.hosts[shard_id].log.terms.end == host.log.terms.end
 
     run(test())
@@ -191,7 +191,7 @@ def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_oth
             for node in nodes.nodes.values():
                 monkeypatch.setattr(node, "send_message", watched(node))
             await nodes.append(shard_id, b"x")
-            await eventually(lambda: follower.hosts[shard_id].high_watermark == 1)
+            await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 1)
             assert sent == {leader.node_id: {Append}, follower.node_id: {Ack}}
             session = leader.network.accepted.newest[
                 follower.node_id
@@ -201,7 +201,7 @@ def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_oth
                 lambda: leader.network.accepted.newest.get(follower.node_id) not in {None, session}
             )
             await nodes.append(shard_id, b"y")
-            await eventually(lambda: follower.hosts[shard_id].high_watermark == 2)
+            await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 2)
 
     run(test())
 
@@ -246,7 +246,7 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -
             end = host.log.log_end
             wanted = next(node for node in nodes.nodes.values() if node is not leader)
             follower = wanted.hosts[shard_id]
-            await eventually(lambda: follower.high_watermark == end)
+            await eventually(lambda: follower.state.high_watermark == end)
             assert follower.table is not None
             assert follower.table.state.applied_offset == end, "everything committed is applied already"
             read_from: list[int] = []
@@ -260,7 +260,7 @@ def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -
             began = leader.loop.time()
             await nodes.nodes[0].gateway.elect_leader(shard_id, wanted.node_id)
             took_s = leader.loop.time() - began
-            assert follower.is_serving
+            assert follower.state.is_serving
             assert took_s < 1.0, "usually some ten milliseconds"
             assert min(read_from, default=end) >= end, (
                 "nothing before the end of what was applied is read again"

@@ -13,7 +13,7 @@ from antiphon.errors import InvalidRequestError, KeyNotFoundError, VersionMismat
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
-from antiphon.replication.messages import Append
+from antiphon.replication.messages import AnyMessage, Append
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 pytestmark = pytest.mark.cluster
@@ -40,14 +40,14 @@ def test_s4_6_one_call_carries_a_bundle_of_transactions(monkeypatch: pytest.Monk
             host = await topic_of(nodes, db)
             await db.topic("t").append("first")
             carried: list[int] = []
-            send = host.services.send
+            send = host.services.send_message
 
-            def spy(shard_host: Partition, to: int, message: object) -> None:
+            def spy(to: int, message: AnyMessage) -> None:
                 if isinstance(message, Append) and message.entries:
                     carried.append(len(message.entries))
-                send(shard_host, to, message)  # type: ignore[arg-type]
+                send(to, message)
 
-            monkeypatch.setattr(host.services, "send", spy)
+            monkeypatch.setattr(host.services, "send_message", spy)
             node = nodes.nodes[host.services.node_id]
             await asyncio.gather(
                 *(node.gateway.append(host.shard_id, batch_of(b"a", b"b", b"c")) for _ in range(20))
@@ -73,7 +73,7 @@ def test_s4_7_at_quorum_transactions_commit_together_and_the_rest_get_them_later
             await nodes.start(laggard)
             hosts = nodes.nodes[laggard].hosts
             await eventually(
-                lambda: host.shard_id in hosts and hosts[host.shard_id].high_watermark >= end
+                lambda: host.shard_id in hosts and hosts[host.shard_id].state.high_watermark >= end
             )  # with the commit mark, without a message of its own
 
     run(test())
@@ -85,17 +85,17 @@ def test_s4_8_a_transaction_is_logged_while_earlier_ones_are_not_committed() -> 
             host = await topic_of(nodes, db)
             leader = host.services.node_id
             others = [number for number in range(3) if number != leader]
-            mark = host.high_watermark
+            mark = host.state.high_watermark
             for number in others:
                 for peer in list(nodes.nodes[number].hosts.values()):
-                    peer.fail(RuntimeError("a test"))  # no acknowledgements come any more
+                    peer.driver.fail(RuntimeError("a test"))  # no acknowledgements come any more
             node = nodes.nodes[leader]
             pending = [
                 node.spawn(node.gateway.append(host.shard_id, batch_of(b"one", b"two"), timeout_s=20))
                 for _ in range(3)
             ]
             await eventually(lambda: host.log.log_end >= mark + 6)  # all three, none waits for the one before
-            assert host.high_watermark == mark  # two cursors: the end of the log, the last committed
+            assert host.state.high_watermark == mark  # two cursors: the end of the log, the last committed
             assert not any(task.done() for task in pending)
             for task in pending:
                 task.cancel()

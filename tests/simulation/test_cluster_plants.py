@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.invariants import InvariantError
-from antiphon.partition.base import PartitionBase
+from antiphon.partition.common_actions import CommonActions
 from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, ClusterPlant, Edit, planted, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 
@@ -75,7 +75,7 @@ def test_the_worlds_of_plants_are_sound_without_them() -> None:
 
 
 def test_an_edit_of_code_that_has_moved_on_is_an_error() -> None:
-    gone = ClusterPlant("gone", "", (Edit(PartitionBase, "_commit", "what is not there", ""),))
+    gone = ClusterPlant("gone", "", (Edit(CommonActions, "_commit", "what is not there", ""),))
     with pytest.raises(InvariantError, match="0 times"), planted(gone):
         pass
 

@@ -58,7 +58,7 @@ class LiveNodes:
 
         def same() -> bool:
             hosts = [node.hosts.get(shard_id) for node in self.nodes.nodes.values()]
-            ends = {(host.settled, host.log.log_end) for host in hosts if host is not None}
+            ends = {(host.mode.settled, host.log.log_end) for host in hosts if host is not None}
             return len(ends) == 1 and all(settled == end for settled, end in ends)
 
         self.until(same)

@@ -41,7 +41,7 @@ class Running(NamedTuple):
         )
 
     def store(self, node_id: int, shard_id: int) -> TableShard:
-        return self.nodes.nodes[node_id].hosts[shard_id].require_table()
+        return self.nodes.nodes[node_id].hosts[shard_id].state.require_table()
 
     async def follower(self, shard_id: int) -> int:
         leader = (await self.nodes.leader(shard_id)).services.node_id
@@ -141,7 +141,7 @@ def test_split_tables_and_trimmed_logs(tmp_path: Path) -> None:
             (meta,) = [topic for topic in (await cluster.db.metadata()).topics if topic.name == "state"]
             parent = meta.shards[0].shard_id
             key = cluster.store(0, parent).state.scan(b"", b"", 1)[0][0].key
-            cut = (await cluster.nodes.leader(parent)).high_watermark
+            cut = (await cluster.nodes.leader(parent)).state.high_watermark
 
             def trim() -> None:
                 with Cluster(parse_servers(cluster.servers), 5_000) as native:
@@ -170,10 +170,10 @@ def test_replicas_that_are_away_or_lag_are_told_of(tmp_path: Path) -> None:
             (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
             follower = await cluster.follower(shard)
             host = cluster.nodes.nodes[follower].hosts[shard]
-            await eventually(lambda: host.high_watermark == 50)
-            host.high_watermark = 20  # it has not heard of the rest
+            await eventually(lambda: host.state.high_watermark == 50)
+            host.state.high_watermark = 20  # it has not heard of the rest
             report = await cluster.audit(Scope(topics=["log"]), timeout_ms=300)
-            host.high_watermark = 50
+            host.state.high_watermark = 50
             assert report.verdict == "incomplete"
             assert said(report) == {("lagging", "log", 0, follower, None)}
             await cluster.nodes.stop(follower)
@@ -186,7 +186,7 @@ def test_replicas_that_are_away_or_lag_are_told_of(tmp_path: Path) -> None:
             assert log.offsets >= 100, "the others are compared all the same"
             await cluster.nodes.start(follower)
             hosts = cluster.nodes.nodes[follower].hosts
-            await eventually(lambda: shard in hosts and hosts[shard].high_watermark >= 100)
+            await eventually(lambda: shard in hosts and hosts[shard].state.high_watermark >= 100)
             assert (await cluster.audit(Scope(["log"], ["state"]))).verdict == "agree"
 
     run(test())
@@ -260,7 +260,7 @@ def test_a_node_whose_replica_is_wrong_is_named_over_the_wire(
             (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
             victim = await cluster.follower(shard)
             host = cluster.nodes.nodes[victim].hosts[shard]
-            memory, disk = host.read, host.read_in_thread
+            memory, disk = host.reads.read, host.reads.read_in_thread
 
             def from_memory(*args: Any, **named: Any) -> Served:
                 return fault(memory(*args, **named))

@@ -84,7 +84,7 @@ def test_markers_outlive_trims_wiped_followers_and_restarts(
     def end() -> int:
         def is_led() -> bool:
             hosts = [node.hosts.get(shard_id) for node in nodes.nodes.nodes.values()]
-            return None not in hosts and any(host.is_serving for host in hosts if host is not None)
+            return None not in hosts and any(host.state.is_serving for host in hosts if host is not None)
 
         nodes.until(is_led)
         nodes.all_settled(shard_id)
@@ -117,7 +117,7 @@ def test_markers_outlive_trims_wiped_followers_and_restarts(
     write_rows(Task(options, other, 1_800_000_000_000), iter([rows(90, 1)]))
     end()  # it was fed by a snapshot, for the log is gone
     cluster.ask(victim, ElectLeader(shard_id, victim))
-    nodes.until(lambda: nodes.nodes.nodes[victim].hosts[shard_id].is_serving)
+    nodes.until(lambda: nodes.nodes.nodes[victim].hosts[shard_id].state.is_serving)
     comes_again()
 
     for node_id in range(3):

@@ -262,4 +262,4 @@ def _starts(live: LiveNodes, shard: Any) -> Iterator[int]:
 
 
 async def _end(live: LiveNodes, node: int, shard_id: int) -> int:
-    return live.nodes.nodes[node].hosts[shard_id].high_watermark
+    return live.nodes.nodes[node].hosts[shard_id].state.high_watermark

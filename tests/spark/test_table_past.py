@@ -56,7 +56,7 @@ class Story:
         await asyncio.sleep(0.003)  # so that what comes next is later by the clock that counts in ms
         time_ms = time.time_ns() // 1_000_000
         ends = {
-            shard.index: self.nodes.nodes[0].hosts[shard.shard_id].high_watermark
+            shard.index: self.nodes.nodes[0].hosts[shard.shard_id].state.high_watermark
             for shard in self.nodes.nodes[0].gateway.topic("t").shards
         }
         self.moments.append(Moment(time_ms, ends, dict(self.state)))

@@ -91,7 +91,7 @@ class ClusterAgent:
         """The node that most probably coordinates."""
         node = self._node
         host = node.hosts.get(CLUSTER_SHARD_ID)
-        if host is not None and host.failed is None and host.replica.leader is not None:
+        if host is not None and host.state.failed is None and host.replica.leader is not None:
             return host.replica.leader
         if self._hint is not None:
             return self._hint
@@ -181,10 +181,10 @@ class ClusterAgent:
             if host.shard_id == CLUSTER_SHARD_ID:
                 continue
             told = self._live_told.get(host.shard_id)
-            live = host.live_set(told)
+            live = host.reports.due(told)
             if live is not None and (told != live or self._is_news(host, live)):
                 changes.append(live)
-                host.live_set_told()
+                host.reports.was_told()
         return tuple(changes[:LIVE_SETS_MAX])
 
     def _is_news(self, host: "Partition", live: LiveSet) -> bool:
@@ -196,7 +196,7 @@ class ClusterAgent:
         if found is None:
             return False
         if found.term < live.term:
-            return host.elects_itself
+            return host.mode.elects_itself
         return found.term == live.term and set(found.live) != set(live.live)
 
     # -- metadata -----------------------------------------------------------------------------------------------

@@ -259,7 +259,7 @@ def gate_of(
     """The gate of a node."""
 
     def write(request: TableWrite, done: Done) -> None:
-        replicas.host(request.shard_id).table_write(request, done)
+        replicas.host(request.shard_id).table_writes.write(request, done)
 
     def limit_of(shard_id: int) -> int | None:
         found = replicas.view.shard(shard_id)

@@ -121,8 +121,8 @@ class CoordinatorShell:
         self._timer: asyncio.TimerHandle | None = None
         self._behind: asyncio.TimerHandle | None = None  # reads again what could not be read
         self._stopped = False
-        host.observer = self
-        self._fold(host.high_watermark)
+        host.state.observer = self
+        self._fold(host.state.high_watermark)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -182,32 +182,32 @@ class CoordinatorShell:
             if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
                 self._behind = self._behind or self._node.loop.call_later(RESTART_PAUSE_S, self._fold_again)
             else:
-                self._host.fail(error)
-                self._drop(self._host.failed or self._not_here())
+                self._host.driver.fail(error)
+                self._drop(self._host.state.failed or self._not_here())
             return False
         return True
 
     def _fold_again(self) -> None:
         """What is committed could not be read for want of file descriptors: it is told again."""
         self._behind = None
-        if not self._stopped and self._host.failed is None:
-            self.committed(self._host.high_watermark)
+        if not self._stopped and self._host.state.failed is None:
+            self.committed(self._host.state.high_watermark)
             if self._timer is None:
                 self._start()
 
     # -- life of a coordinator ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._stopped or self._coordinator is not None or not self._host.is_serving:
+        if self._stopped or self._coordinator is not None or not self._host.state.is_serving:
             return
-        if not self._fold(self._host.high_watermark):
+        if not self._fold(self._host.state.high_watermark):
             return
         # Whoever does not have all of this yet asks for it when it is sent what comes after.
         self._pushed = dict.fromkeys(self.state.nodes, self.state.version)
         self._pushed_at_beat = dict(self._pushed)
         self._proposed.clear()
         self._coordinator = Coordinator(self._config, self.state)
-        self._log.info("coordinator_started", term=self._host.term, version=self.state.version)
+        self._log.info("coordinator_started", term=self._host.state.term, version=self.state.version)
         self._announce()
         refused = tuple(sorted(self._refused))
         self._drive(self._coordinator.start, self._now_ms(), refused)
@@ -215,7 +215,7 @@ class CoordinatorShell:
 
     def _drop(self, error: AntiphonError) -> None:
         if self._coordinator is not None:
-            self._log.info("coordinator_stopped", term=self._host.term, reason=error.message)
+            self._log.info("coordinator_stopped", term=self._host.state.term, reason=error.message)
         self._coordinator = None
         self._proposed.clear()
         self._actions.clear()
@@ -237,7 +237,7 @@ class CoordinatorShell:
         self._timer = None
         if self._metadata.offset >= self._abandoned_end:
             self._start()
-        elif not self._stopped and self._host.is_serving:
+        elif not self._stopped and self._host.state.is_serving:
             self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
 
     def _arm(self) -> None:
@@ -249,7 +249,7 @@ class CoordinatorShell:
         coordinator = self._coordinator
         if coordinator is None:
             return
-        if not self._host.is_serving:
+        if not self._host.state.is_serving:
             self._drop(self._not_here())
             return
         now_ms = self._now_ms()
@@ -285,7 +285,7 @@ class CoordinatorShell:
     def request(self, sender: int, body: Any, answered: Answered) -> None:
         """A node's request; answered with a body or an AntiphonError."""
         coordinator = self._coordinator
-        if coordinator is None or not self._host.is_serving:
+        if coordinator is None or not self._host.state.is_serving:
             answered(self._not_here())
             return
         now_ms = self._now_ms()
@@ -335,7 +335,7 @@ class CoordinatorShell:
         if self._coordinator is None or not registered:
             answered(self._not_here())
         elif not registered[0]:
-            term = self._host.term
+            term = self._host.state.term
             answered(HeartbeatReply(self._node.node_id, term, registered=False))
         else:
             answered(self._reply_to_beat(body))
@@ -348,12 +348,12 @@ class CoordinatorShell:
         self._pushed_at_beat[node_id] = self._pushed.get(node_id, -1)
         if missed or (unpushed and body.known_version < self.state.version):
             return self._reply(node_id, body.known_version)
-        return HeartbeatReply(self._node.node_id, self._host.term, registered=True)
+        return HeartbeatReply(self._node.node_id, self._host.state.term, registered=True)
 
     def _reply(self, node_id: int, known_version: int) -> HeartbeatReply:
         self._pushed[node_id] = max(self.state.version, self._pushed.get(node_id, -1))
         delta = self._delta(known_version)
-        return HeartbeatReply(self._node.node_id, self._host.term, registered=True, delta=delta)
+        return HeartbeatReply(self._node.node_id, self._host.state.term, registered=True, delta=delta)
 
     def _wait_for(
         self,
@@ -373,9 +373,9 @@ class CoordinatorShell:
     def _not_here(self) -> AntiphonError:
         """Who to ask instead."""
         host = self._host
-        if host.failed is None and host.is_leader:
+        if host.state.failed is None and host.state.is_leader:
             return NotReadyError(f"node {self._node.node_id} is about to coordinate; retry")
-        leader = host.replica.leader if host.failed is None else None
+        leader = host.replica.leader if host.state.failed is None else None
         if leader == self._node.node_id:
             leader = None
         return NotLeaderError(f"node {self._node.node_id} does not coordinate", leader=leader)
@@ -418,16 +418,16 @@ class CoordinatorShell:
 
     def _propose(self, token: int, records: Sequence[Record]) -> None:
         host = self._host
-        if not host.is_serving:
+        if not host.state.is_serving:
             return  # it has just been deposed, and is about to be told
         now_ms = system.wall_ms()
         batch = build_batch(
             [(key, value, headers_of(key), now_ms) for key, value in records],
             base_offset=host.log.log_end,
-            leader_epoch=host.term,
+            leader_epoch=host.state.term,
         )
         try:
-            host.stage(batch, len(records))
+            host.driver.stage(batch, len(records))
         except (NotLeaderError, NotReadyError):
             return  # the same
         self._proposed.append((host.log.log_end, token))
@@ -439,7 +439,7 @@ class CoordinatorShell:
             base_version,
             cluster_id=self._node.cluster_id,
             controller=self._node.node_id,
-            coordinator_term=self._host.term,
+            coordinator_term=self._host.state.term,
         )
 
     def _announce(self) -> None:

@@ -17,13 +17,13 @@ def add_gauges(
     """Add them to what the node counts. `in_flight_bytes`: appended by clients, and not committed."""
 
     def live_sets() -> list[tuple[int, ...]]:
-        return [host.live for host in hosts.values()]
+        return [host.mode.live for host in hosts.values()]
 
     gauges = metrics.gauges
     gauges["antiphon_replicas"] = ("Replicas on this node", lambda: len(hosts))
     gauges["antiphon_leaders"] = (
         "Shards that this node leads",
-        lambda: sum(host.is_serving for host in hosts.values()),
+        lambda: sum(host.state.is_serving for host in hosts.values()),
     )
     gauges["antiphon_live_shards"] = (
         "Shards led here whose commits go by the live replica set",

@@ -44,7 +44,7 @@ from antiphon.node.splits import Splits
 from antiphon.node.trimming import Trimming
 from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
-from antiphon.partition.single_writer import SingleWriterPartition
+from antiphon.partition.services import SnapshotSource, Ticking, Waiting
 from antiphon.replication.messages import (
     AnyMessage,
     Append,
@@ -246,18 +246,18 @@ class Node:
         """See PartitionServices."""
         return self.loop.time()
 
-    def needs_ticks(self, host: Partition) -> None:
+    def needs_ticks(self, driver: Ticking) -> None:
         """See PartitionServices."""
-        self.shards.needs_ticks(host)
+        self.shards.needs_ticks(driver)
         self._arm_tick()
 
     def _arm_tick(self) -> None:
         if self.shards.ticking and self._tick_timer is None and not self.stopping:
             self._tick_timer = self.loop.call_later(self.config.timings.tick / 1000, self._tick)
 
-    def someone_waits(self, host: Partition) -> None:
+    def someone_waits(self, clients: Waiting) -> None:
         """See PartitionServices."""
-        self.shards.someone_waits(host)
+        self.shards.someone_waits(clients)
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -309,7 +309,7 @@ class Node:
         """See PeerEvents."""
         self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
-            host.call(host.replica.peer_connected, node_id)
+            host.driver.call(host.replica.peer_connected, node_id)
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
@@ -320,7 +320,7 @@ class Node:
         if node_id not in self.network.lost:
             self.network.lost.add(node_id)
             for host in list(self.hosts.values()):
-                host.call(host.replica.peer_lost, node_id)
+                host.driver.call(host.replica.peer_lost, node_id)
         self.agent.peer_gone(node_id)
         if refused and self.coordinator is not None:
             self.coordinator.node_lost(node_id)
@@ -330,12 +330,8 @@ class Node:
         for host in self.hosts.values():
             host.peer_drained(node_id)
 
-    def send(self, _host: Partition, to: int, message: AnyMessage) -> None:
-        """See PartitionServices."""
-        self.send_message(to, message)
-
     def send_message(self, to: int, message: AnyMessage) -> None:
-        """Send a replica message to a node, this one included; lost when there is no connection."""
+        """See PartitionServices."""
         self.metrics.messages_out += 1
         if to == self.node_id:
             self.turn.for_shard(partial(self.deliver, to, message))
@@ -374,9 +370,9 @@ class Node:
         """See PeerFrames."""
         self.snapshots.receive(sender, body, payload, answered)
 
-    def send_snapshot(self, host: SingleWriterPartition, to: int) -> None:
+    def send_snapshot(self, source: SnapshotSource, to: int) -> None:
         """See PartitionServices."""
-        self.snapshots.send(host, to)
+        self.snapshots.send(source, to)
 
     # -- coordinator --------------------------------------------------------------------------------------------
 
@@ -425,8 +421,8 @@ class Node:
         self._alive = alive
         for node_id in returned:
             for host in list(self.hosts.values()):
-                if host.is_leader:
-                    host.call(host.replica.peer_connected, node_id)
+                if host.state.is_leader:
+                    host.driver.call(host.replica.peer_connected, node_id)
 
     # -- budgets and failures -----------------------------------------------------------------------------------
 
@@ -451,20 +447,16 @@ class Node:
                 intake.release_disk()
             self.network.release_disk()
 
-    @property
-    def is_overloaded(self) -> bool:
-        """See PartitionServices. Doors stop reading long before this."""
-        return self._in_flight_bytes > 2 * self.limits.append_in_flight
-
-    def host_changed(self, host: Partition) -> None:
+    def replica_changed(self, shard_id: int) -> None:
         """See PartitionServices."""
-        if host.shard_id == CLUSTER_SHARD_ID:
+        host = self.hosts.get(shard_id)
+        if shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.beat)
-        elif host.live:
+        elif host is not None and host.mode.live:
             self.turn.for_shard(partial(self._tell_record, host))
-        elif host.elects_itself and (leader := host.replica.leader) is not None:
-            self.view.led_by(host.shard_id, host.term, leader)
-            if leader == self.node_id and host.is_serving:
+        elif host is not None and host.mode.elects_itself and (leader := host.replica.leader) is not None:
+            self.view.led_by(shard_id, host.state.term, leader)
+            if leader == self.node_id and host.state.is_serving:
                 self.live_changed()
         elif self.view.joining:
             self.turn.for_shard(self.splits.look)
@@ -483,10 +475,10 @@ class Node:
         """See PartitionServices."""
         return shard_id in self.view.joining
 
-    def host_failed(self, host: Partition, *, needs_leader: bool) -> None:
+    def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""
         if needs_leader and not self.stopping:
-            self.spawn(self._give_up_leadership(host.shard_id))
+            self.spawn(self._give_up_leadership(shard_id))
 
     async def _give_up_leadership(self, shard_id: int) -> None:
         try:

@@ -140,7 +140,7 @@ class NodeGateway:
     def term_led(self, shard_id: int) -> int | None:
         """See Gateway."""
         host = self.replicas.hosts.get(shard_id)
-        return host.term if host is not None and host.is_serving else None
+        return host.state.term if host is not None and host.state.is_serving else None
 
     def lost_peers(self) -> Sequence[int]:
         """See Gateway."""
@@ -211,7 +211,7 @@ class NodeGateway:
 
     def check_may_write(self, shard_id: int, *, internal: bool) -> None:
         """See Gateway."""
-        settings = self.replicas.host(shard_id).settings
+        settings = self.replicas.host(shard_id).state.settings
         if settings is not None and settings.internal:
             problem = write_problem(settings.internal, internal=internal)
             if problem is not None:
@@ -253,7 +253,7 @@ class NodeGateway:
             for shard_id, offset in positions:
                 key = self.next_follow_key()
                 host = self.replicas.hosts.get(shard_id)
-                if host is None or not host.reads.follow(key, offset, isolation, arrived.set):
+                if host is None or not host.readers.follow(key, offset, isolation, arrived.set):
                     return
                 waiting.append((shard_id, key))
             await asyncio.wait_for(arrived.wait(), timeout_s)
@@ -271,13 +271,13 @@ class NodeGateway:
         self, key: int, shard_id: int, offset: int, isolation: str, arrived: Callable[[], None]
     ) -> bool:
         """See Gateway."""
-        return self.replicas.host(shard_id).reads.follow(key, offset, isolation, arrived)
+        return self.replicas.host(shard_id).readers.follow(key, offset, isolation, arrived)
 
     def unfollow(self, shard_id: int, key: int) -> None:
         """See Gateway."""
         host = self.replicas.hosts.get(shard_id)
         if host is not None:
-            host.reads.unfollow(key)
+            host.readers.unfollow(key)
 
     def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
         """See Gateway."""
@@ -294,7 +294,7 @@ class NodeGateway:
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
         """See Gateway."""
         host = self.replicas.host(shard_id)
-        host.check_serving()
+        host.state.check_serving()
         found = host.log.terms.end_of_term(term)
         return found.term, found.offset
 
@@ -325,18 +325,18 @@ class NodeGateway:
         """See Gateway."""
         host = self.replicas.host(request.shard_id)
         if request.bulk:
-            host.check_writable()
+            host.state.check_writable()
             self._bulk.take(request, done)
         else:
-            host.table_write(request, done)
+            host.table_writes.write(request, done)
 
     def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
         """See Gateway."""
-        self.replicas.host(request.shard_id).table_get(request, done, admit)
+        self.replicas.host(request.shard_id).table_reads.get(request, done, admit)
 
     def submit_table_scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
         """See Gateway."""
-        self.replicas.host(request.shard_id).table_scan(request, done, admit)
+        self.replicas.host(request.shard_id).table_reads.scan(request, done, admit)
 
     # -- the node -----------------------------------------------------------------------------------------------
 

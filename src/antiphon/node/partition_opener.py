@@ -125,8 +125,7 @@ class PartitionOpener:
         host = SingleWriterPartition(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
         host.configure(settings)
         if replica.needs_tick:  # it votes, and has patience of its own
-            host.ticking = True
-            node.needs_ticks(host)
+            host.driver.start_ticking()
         return host
 
     def _recover_install(self, shard_id: int, store: str) -> None:
@@ -202,8 +201,7 @@ class PartitionOpener:
             election=election_config(timings),
         )
         host = SingleWriterPartition(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
-        host.ticking = True
-        node.needs_ticks(host)
+        host.driver.start_ticking()
         return host
 
     def _open_log(self, shard_id: int, config: LogConfig, *, promises: bool) -> ShardLog:

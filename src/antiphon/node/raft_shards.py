@@ -128,7 +128,7 @@ async def hand_over(node: "NodeContext") -> None:
     handed = [host for host in list(node.hosts.values()) if host.hand_over()]
     patience_s = node.config.timings.election_min / 1000  # after which a replica gives it up itself
     for _ in range(int(patience_s / HAND_OVER_LOOK_S)):
-        if not any(host.is_leader for host in handed):
+        if not any(host.state.is_leader for host in handed):
             return
         await asyncio.sleep(HAND_OVER_LOOK_S)
 

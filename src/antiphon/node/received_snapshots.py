@@ -20,7 +20,8 @@ from antiphon.log.disk import Disk, discard_tree, read_whole, write_whole
 from antiphon.log.operations import LogOp
 from antiphon.log.producer_state import ProducerState
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotEnd
-from antiphon.partition.partition import InstallingSnapshot, Partition
+from antiphon.partition.partition import Partition
+from antiphon.partition.snapshots import InstallingSnapshot
 from antiphon.partition.table_files import (
     Installation,
     begin_install,
@@ -77,7 +78,7 @@ class ReceivedSnapshots:
         """Bytes that are there of each file, all 0 for another snapshot than the last; raises what is wrong with it."""
         if host is None:
             raise UnknownShardError(f"this node has no replica of shard {request.shard}")
-        host.check_alive()
+        host.state.check_alive()
         if request.shard in self._installing:
             raise InvalidRequestError(f"a snapshot of shard {request.shard} is being put in place")
         _check_names(request)
@@ -130,10 +131,10 @@ class ReceivedSnapshots:
         self._installing.add(request.shard)
         try:
             await asyncio.to_thread(_check_files, self._disk, path, begun)
-            host.check_alive()
+            host.state.check_alive()
             _check_term(host, request.shard, request.term)
             await _promises_kept(host)
-            host.check_alive()
+            host.state.check_alive()
             _check_term(host, request.shard, request.term)
             install_snapshot(host, begun.at, path, begun.members)
             self._parts.pop(request.shard, None)
@@ -162,9 +163,9 @@ def install_snapshot(host: Partition, at: EntryId, copy: str, members: Members |
         then = functools.partial(end_install, disk, table.path)
 
     def event() -> Any:
-        actions = host.snapshot_installed(at, members)
+        actions = host.snapshots.installed(at, members)
         if any(type(action) is ResetLog for action in actions):
-            host.installing = InstallingSnapshot(producers, then)
+            host.snapshots.installing = InstallingSnapshot(producers, then)
             if table is not None:
                 table.state.close()
                 for name in (PRODUCERS_FILE, MANIFEST_FILE):
@@ -173,8 +174,8 @@ def install_snapshot(host: Partition, at: EntryId, copy: str, members: Members |
                 table.state = open_state(table.path, table.stores)
         return actions
 
-    host.call(event)
-    host.installing = None
+    host.driver.call(event)
+    host.snapshots.installing = None
     if table is not None:
         drop_install(disk, table.path)
     discard_tree(disk, copy)
@@ -188,7 +189,7 @@ async def _promises_kept(host: Partition) -> None:
         if not written.done():
             written.set_result(error)
 
-    host.submit(LogOp(host.log.queue, []), finished)
+    host.driver.submit(LogOp(host.log.queue, []), finished)
     error = await written
     if error is not None:
         raise error
@@ -206,8 +207,8 @@ def _check_names(request: SnapshotBegin) -> None:
 
 
 def _check_term(host: Partition, shard: int, term: int) -> None:
-    if host.term != term:
-        raise InvalidRequestError(f"the snapshot is of term {term}, shard {shard} is in {host.term}")
+    if host.state.term != term:
+        raise InvalidRequestError(f"the snapshot is of term {term}, shard {shard} is in {host.state.term}")
 
 
 def _have(disk: Disk, path: str, size_bytes: int) -> int:

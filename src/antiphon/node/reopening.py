@@ -57,8 +57,8 @@ class Reopening:
         """Open replicas anew, now and then; returns a shard that needs a new term, for what it lost or to be led again."""
         shards = self._shards
         for shard_id, host in list(self._node.hosts.items()):
-            if shard_id != CLUSTER_SHARD_ID and self._is_time(shard_id, host.failed):
-                self._log.warning("reopening_replica", shard=shard_id, reason=str(host.failed))
+            if shard_id != CLUSTER_SHARD_ID and self._is_time(shard_id, host.state.failed):
+                self._log.warning("reopening_replica", shard=shard_id, reason=str(host.state.failed))
                 shards.reopen(shard_id, host)
         for shard_id, error in list(shards.broken.items()):
             if isinstance(error, ResourceExhaustedError) and self._is_time(shard_id, error):
@@ -82,4 +82,4 @@ class Reopening:
         if host is None:
             return False  # not open yet
         self._to_mend.discard(shard_id)
-        return host.failed is None and host.is_appointed
+        return host.state.failed is None and host.mode.is_appointed

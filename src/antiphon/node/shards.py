@@ -32,6 +32,7 @@ from antiphon.node.reopening import Reopening
 from antiphon.node.topic_settings import SettingsBook
 from antiphon.partition.failures import as_failure
 from antiphon.partition.partition import Partition
+from antiphon.partition.services import Ticking, Waiting
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     destroy_state,
@@ -80,9 +81,9 @@ class Shards:
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
-        self._ticking: dict[int, Partition] = {}
+        self._ticking: dict[int, Ticking] = {}
         self._mending: asyncio.Task[None] | None = None
-        self._waited_for: dict[int, Partition] = {}
+        self._waited_for: dict[int, Waiting] = {}
 
     # -- following the metadata ---------------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class Shards:
         return shard_id in self._remembered and not self._node.agent.registered.is_set()
 
     def _note_placement(self, host: Partition, topic: TopicMeta, shard: ShardMeta) -> None:
-        if host.elects_itself:
+        if host.mode.elects_itself:
             placement = placement_of(topic, shard)
             if self._placements.get(shard.shard_id) != placement:
                 try:
@@ -146,7 +147,7 @@ class Shards:
         except InvalidRequestError as error:
             self._log.error("settings_not_taken", topic=topic.name, error=error.message)
             return
-        if host.settings is not settings:
+        if host.state.settings is not settings:
             host.configure(settings)
 
     def _remove_orphans(self, known: list[int], wanted: Container[int]) -> None:
@@ -232,13 +233,13 @@ class Shards:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def needs_ticks(self, host: Partition) -> None:
+    def needs_ticks(self, driver: Ticking) -> None:
         """See PartitionServices."""
-        self._ticking[host.shard_id] = host
+        self._ticking[driver.shard_id] = driver
 
-    def someone_waits(self, host: Partition) -> None:
+    def someone_waits(self, clients: Waiting) -> None:
         """See PartitionServices."""
-        self._waited_for[host.shard_id] = host
+        self._waited_for[clients.shard_id] = clients
 
     @property
     def ticking(self) -> bool:
@@ -247,24 +248,24 @@ class Shards:
 
     def tick(self) -> None:
         """One tick for every replica that wants it."""
-        for host in list(self._ticking.values()):
-            if not host.tick():
-                self._ticking.pop(host.shard_id, None)
+        for driver in list(self._ticking.values()):
+            if not driver.tick():
+                self._ticking.pop(driver.shard_id, None)
 
     def expire(self, now_s: float) -> None:
         """Answer what waits for too long."""
-        for host in list(self._waited_for.values()):
-            host.clients.expire(now_s)
-            if not host.clients.waiting:
-                self._waited_for.pop(host.shard_id, None)
+        for clients in list(self._waited_for.values()):
+            clients.expire(now_s)
+            if not clients.waiting:
+                self._waited_for.pop(clients.shard_id, None)
 
     def note_watermarks(self) -> None:
         """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
         self._note_joined()
         for host in self._node.hosts.values():
-            if host.failed is not None or host.closed:
+            if host.state.failed is not None or host.state.closed:
                 continue
-            host.checkpoint()
+            host.upkeep.checkpoint()
         if self._directory.inventory.has_news:
             self._node.wal.submit(self._directory.inventory.stage_save())
 
@@ -288,7 +289,7 @@ class Shards:
             self._mending = self._node.spawn(self._mend(opened))
             return
         for host in self._node.hosts.values():
-            if host.needs_new_term:
+            if host.mode.needs_new_term:
                 self._mending = self._node.spawn(self._mend(host.shard_id))
                 return
 
@@ -303,9 +304,9 @@ class Shards:
         """Trim what the topics' settings no longer keep."""
         now_ms = system.wall_ms()
         for host in self._node.hosts.values():
-            if host.failed is not None or host.closed or host.shard_id == CLUSTER_SHARD_ID:
+            if host.state.failed is not None or host.state.closed or host.shard_id == CLUSTER_SHARD_ID:
                 continue
-            host.apply_retention(now_ms)
+            host.upkeep.apply_retention(now_ms)
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -328,15 +329,16 @@ class Shards:
         self._end(shard_id, host, self._removed)
 
     def _end(self, shard_id: int, host: Partition, then: Callable[[int], None]) -> None:
-        for hosts in (self._node.hosts, self._ticking, self._waited_for):
-            hosts.pop(shard_id, None)
+        self._node.hosts.pop(shard_id, None)
+        self._ticking.pop(shard_id, None)
+        self._waited_for.pop(shard_id, None)
         host.close()
         if host.table is not None:
-            host.table.let_go(host.failed)
+            host.table.let_go(host.state.failed)
         self._removing.add(shard_id)
         # What is queued for the files is carried out first; nothing is submitted for this log any more.
         barrier = LogOp(host.log.queue, [])
-        host.submit(barrier, lambda _error: then(shard_id))
+        host.driver.submit(barrier, lambda _error: then(shard_id))
 
     def _remove_files(self, shard_id: int) -> None:
         self._removing.add(shard_id)
@@ -361,12 +363,12 @@ class Shards:
         """Stop serving, and note what makes the next start quick; the WAL thread is stopped afterwards."""
         for host in self._node.hosts.values():
             host.close()
-            if host.failed is None:
-                host.note_watermark()
-                host.submit(host.log.checkpoint())
+            if host.state.failed is None:
+                host.upkeep.note_watermark()
+                host.driver.submit(host.log.checkpoint())
 
     def close_tables(self) -> None:
         """Close the tables' stores; the last thing of a stop."""
         for host in self._node.hosts.values():
             if host.table is not None:
-                host.table.let_go(host.failed)
+                host.table.let_go(host.state.failed)

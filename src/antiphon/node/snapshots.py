@@ -33,11 +33,11 @@ from antiphon.node.peer_wire import (
     SnapshotRequest,
 )
 from antiphon.node.received_snapshots import PRODUCERS_FILE, ReceivedSnapshots, crc_of_file
-from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.entry_id import EntryId
 
 if TYPE_CHECKING:
     from antiphon.node.context import NodeContext
+    from antiphon.partition.services import SnapshotSource
 
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_IN_FLIGHT = 4
@@ -85,58 +85,58 @@ class Snapshots:
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    def send(self, host: SingleWriterPartition, to: int) -> None:
+    def send(self, source: "SnapshotSource", to: int) -> None:
         """Begin to send a snapshot to a follower, or go on with one; tells the replica how it ended."""
-        key = (host.shard_id, to)
+        key = (source.shard_id, to)
         if key not in self._sending:
-            self._sending[key] = self._node.spawn(self._send(host, to, host.term))
+            self._sending[key] = self._node.spawn(self._send(source, to, source.term))
 
-    async def _send(self, host: SingleWriterPartition, to: int, term: int) -> None:
+    async def _send(self, source: "SnapshotSource", to: int, term: int) -> None:
         try:
-            at = await self._stream(host, to, term)
+            at = await self._stream(source, to, term)
         except Exception as error:  # noqa: BLE001 - whatever it is, the replica must hear of it, or it would wait for ever
             bug = None if isinstance(error, (AntiphonError, OSError)) else error
-            self._log.warning("snapshot_failed", shard=host.shard_id, to=to, error=str(error), exc_info=bug)
+            self._log.warning("snapshot_failed", shard=source.shard_id, to=to, error=str(error), exc_info=bug)
             if _is_of_the_copy(error):
-                self._drop_copy(host.shard_id, to)
+                self._drop_copy(source.shard_id, to)
             await asyncio.sleep(self._node.config.timings.reconnect_max / 1000)
-            del self._sending[host.shard_id, to]
-            host.call(host.replica.snapshot_failed, to)
+            del self._sending[source.shard_id, to]
+            source.failed(to)
         else:
-            self._log.info("snapshot_sent", shard=host.shard_id, to=to, at=at)
-            del self._sending[host.shard_id, to]
-            self._drop_copy(host.shard_id, to)
-            host.call(host.replica.snapshot_sent, to, at)
+            self._log.info("snapshot_sent", shard=source.shard_id, to=to, at=at)
+            del self._sending[source.shard_id, to]
+            self._drop_copy(source.shard_id, to)
+            source.sent(to, at)
 
-    async def _stream(self, host: SingleWriterPartition, to: int, term: int) -> EntryId:
+    async def _stream(self, source: "SnapshotSource", to: int, term: int) -> EntryId:
         """Send it as the leader of `term`: of a later one, which may have begun meanwhile, another node may be."""
-        copy = await self._copy_for(host, to)
-        if host.term != term:
+        copy = await self._copy_for(source, to)
+        if source.term != term:
             raise UnavailableError(
-                f"shard {host.shard_id} is in term {host.term}; its snapshot was for {term}"
+                f"shard {source.shard_id} is in term {source.term}; its snapshot was for {term}"
             )
         link = self._node.link(to)
-        members = host.members_at(copy.at.offset)
-        begin = SnapshotBegin(host.shard_id, term, copy.at, copy.snapshot_id, copy.files, members)
+        members = source.members_at(copy.at.offset)
+        begin = SnapshotBegin(source.shard_id, term, copy.at, copy.snapshot_id, copy.files, members)
         progress = await link.ask(begin, CHUNK_TIMEOUT_S)
         if not isinstance(progress, SnapshotProgress) or len(progress.have) != len(copy.files):
             raise UnavailableError(f"node {to} did not say what it has of the snapshot")
         if any(progress.have):
             self.resumed_bytes += sum(progress.have)
-            self._log.info("snapshot_resumed", shard=host.shard_id, to=to, have_bytes=sum(progress.have))
-        await self._send_chunks(host, to, copy, progress.have)
-        await link.ask(SnapshotEnd(host.shard_id, term, copy.snapshot_id), CHUNK_TIMEOUT_S)
+            self._log.info("snapshot_resumed", shard=source.shard_id, to=to, have_bytes=sum(progress.have))
+        await self._send_chunks(source, to, copy, progress.have)
+        await link.ask(SnapshotEnd(source.shard_id, term, copy.snapshot_id), CHUNK_TIMEOUT_S)
         return copy.at
 
     async def _send_chunks(
-        self, host: SingleWriterPartition, to: int, copy: Copy, have: tuple[int, ...]
+        self, source: "SnapshotSource", to: int, copy: Copy, have: tuple[int, ...]
     ) -> None:
         """A few chunks are underway at any time; the first that fails ends it."""
         link = self._node.link(to)
         underway: list[asyncio.Task[Any]] = []
         try:
             for number, position, data in copy.chunks(self._disk, have):
-                chunk = SnapshotChunk(host.shard_id, copy.snapshot_id, number, position, crc32c(data))
+                chunk = SnapshotChunk(source.shard_id, copy.snapshot_id, number, position, crc32c(data))
                 underway.append(self._node.spawn(link.ask(chunk, CHUNK_TIMEOUT_S, [data])))
                 self.sent_bytes += len(data)
                 copy.used_s = self._node.now_s()
@@ -149,49 +149,55 @@ class Snapshots:
                 task.cancel()
             await asyncio.gather(*underway, return_exceptions=True)
 
-    async def _copy_for(self, host: SingleWriterPartition, to: int) -> Copy:
+    async def _copy_for(self, source: "SnapshotSource", to: int) -> Copy:
         """The copy that was being sent, where it still joins the log, or a new one."""
         self._drop_old()
-        key = (host.shard_id, to)
+        key = (source.shard_id, to)
         kept = self._copies.get(key)
         if kept is not None:
-            if kept.at.offset >= host.replica.log.terms.log_start and host.replica.log.terms.holds(kept.at):
+            if kept.at.offset >= source.terms.log_start and source.terms.holds(kept.at):
                 kept.used_s = self._node.now_s()
                 return kept
             self._drop_copy(*key)
-        name = f"{_PREFIX}{host.shard_id}-{to}-{next(self._numbers)}"
+        name = f"{_PREFIX}{source.shard_id}-{to}-{next(self._numbers)}"
         make_directory(self._disk, self._directory)
-        copy = self._copies[key] = await self._made_copy(host, os.path.join(self._directory, name))
+        copy = self._copies[key] = await self._made_copy(source, os.path.join(self._directory, name))
         return copy
 
-    async def _made_copy(self, host: SingleWriterPartition, path: str) -> Copy:
+    async def _made_copy(self, source: "SnapshotSource", path: str) -> Copy:
         disk = self._disk
         try:
-            at = await self._take_state(host, path)
-            write_whole(disk, os.path.join(path, PRODUCERS_FILE), host.log.producers.encode(before=at.offset))
+            at = await self._take_state(source, path)
+            write_whole(
+                disk, os.path.join(path, PRODUCERS_FILE), source.log.producers.encode(before=at.offset)
+            )
             files = await asyncio.to_thread(_describe, disk, path)
         except Exception:
             self._drop(path)
             raise
         return Copy(path, system.new_uuid().hex, at, files, self._node.now_s())
 
-    async def _take_state(self, host: SingleWriterPartition, path: str) -> EntryId:
+    async def _take_state(self, source: "SnapshotSource", path: str) -> EntryId:
         """Copy the state into the new directory `path`; returns of which prefix of the log it is."""
         for _ in range(CHECKPOINT_TRIES):
             self._disk.remove_tree(path)
-            if host.table is None:
+            if source.table is None:
                 self._disk.makedirs(path)
-                return host.replica.log.terms.start
+                return source.terms.start
             try:
-                offset = await asyncio.to_thread(host.table.state.checkpoint, path)
+                offset = await asyncio.to_thread(source.table.state.checkpoint, path)
             except DamagedStoreError as error:
-                raise host.stopped_by(error) from error
-            terms = host.replica.log.terms
+                raise source.stopped_by(error) from error
+            terms = source.terms
             if offset > terms.log_end:
-                raise UnavailableError(f"the log of shard {host.shard_id} was cut while its table was copied")
+                raise UnavailableError(
+                    f"the log of shard {source.shard_id} was cut while its table was copied"
+                )
             if offset >= terms.log_start:
                 return EntryId(terms.term_before(offset), offset)
-        raise UnavailableError(f"the log of shard {host.shard_id} is trimmed faster than its table is copied")
+        raise UnavailableError(
+            f"the log of shard {source.shard_id} is trimmed faster than its table is copied"
+        )
 
     def _drop_old(self) -> None:
         now_s = self._node.now_s()

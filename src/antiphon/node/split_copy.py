@@ -27,7 +27,8 @@ from antiphon import system
 from antiphon.errors import AntiphonError, NotReadyError, StorageFailedError, UnavailableError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
-from antiphon.partition.table_shard import TableShard, tell_judge
+from antiphon.partition.table_shard import TableShard
+from antiphon.partition.table_writes import tell_judge
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER
@@ -60,7 +61,7 @@ class SplitCopy:
     def __init__(self, node: "NodeContext", host: "Partition", report: Report) -> None:
         self._node = node
         self._host = host
-        self._term = host.term
+        self._term = host.state.term
         self._report = report
         self._log = structlog.get_logger().bind(shard=host.shard_id, part="split")
         self._position = -1  # in the parent's log, up to which it is followed; -1: scan first
@@ -93,7 +94,7 @@ class SplitCopy:
         """The child's metadata, while this leadership and the split go on."""
         host = self._host
         change = self._node.view.joining.get(host.shard_id)
-        if change is None or not host.is_serving or host.term != self._term or host.closed:
+        if change is None or not host.state.is_serving or host.state.term != self._term or host.state.closed:
             return None
         return change.shard
 
@@ -120,7 +121,7 @@ class SplitCopy:
 
     def _parent(self, split: Split) -> "tuple[Partition, TableShard]":
         parent = self._node.hosts.get(split.parent)
-        if parent is None or parent.failed is not None or parent.closed or parent.table is None:
+        if parent is None or parent.state.failed is not None or parent.state.closed or parent.table is None:
             raise NotReadyError(f"node {self._node.node_id} has no working replica of shard {split.parent}")
         return parent, parent.table
 
@@ -133,7 +134,7 @@ class SplitCopy:
         waiting: deque[asyncio.Future[Any]] = deque()
         start: bytes | None = b""
         while start is not None:
-            if parent.closed or table.state is not state or state.owned.last < low:
+            if parent.state.closed or table.state is not state or state.owned.last < low:
                 raise NotReadyError(f"the replica of shard {parent.shard_id} was replaced")
             with _reading(parent):
                 stored, following = state.stored_rows(
@@ -166,7 +167,7 @@ class SplitCopy:
 
     async def _follow(self, meta: ShardMeta, parent: "Partition", end: int) -> None:
         """Take over what the parent's log says from the position on, a piece of it."""
-        batches = await parent.read_in_thread(self._position, PAGE_BYTES, end, at_least_one=True)
+        batches = await parent.reads.read_in_thread(self._position, PAGE_BYTES, end, at_least_one=True)
         low, high = meta.hashes
         changes: list[CopiedRow] = []
         position = self._position
@@ -204,7 +205,7 @@ class SplitCopy:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _table(self) -> TableShard:
-        return self._host.require_table()
+        return self._host.state.require_table()
 
     def _stage(self, rows: list[CopiedRow]) -> "asyncio.Future[Any]":
         """Append to the child's log; see `committed`."""
@@ -212,7 +213,7 @@ class SplitCopy:
 
         def build(evaluator: TableEvaluator) -> tuple[bytearray, int, Callable[[], None]]:
             base, records = host.log.log_end, records_of(rows)
-            batch = build_batch(records, base_offset=base, leader_epoch=host.term)
+            batch = build_batch(records, base_offset=base, leader_epoch=host.state.term)
             return batch, len(records), partial(evaluator.imported, records, base)
 
         self._copied += len(rows)
@@ -236,7 +237,7 @@ def _reading(host: "Partition") -> Iterator[None]:
     try:
         yield
     except StorageFailedError as error:
-        raise host.stopped_by(error) from error
+        raise host.driver.stopped_by(error) from error
 
 
 async def append_entry(host: "Partition", entry: SplitEntry) -> int:
@@ -246,7 +247,7 @@ async def append_entry(host: "Partition", entry: SplitEntry) -> int:
     def build(evaluator: TableEvaluator) -> tuple[bytearray, int, Callable[[], None]]:
         nonlocal base
         base = host.log.log_end
-        batch = build_split_entry(entry, host.term, base, system.wall_ms())
+        batch = build_split_entry(entry, host.state.term, base, system.wall_ms())
         return batch, 1, partial(evaluator.appended_entry, entry, base)
 
     await committed(host, stage(host, build))
@@ -262,13 +263,13 @@ def stage(host: "Partition", build: Build) -> "asyncio.Future[Any]":
             future.set_result(result)
 
     def append() -> None:
-        host.check_writable()
-        evaluator = host.require_table().evaluator
+        host.state.check_writable()
+        evaluator = host.state.require_table().evaluator
         if evaluator is None:
             raise NotReadyError(f"shard {host.shard_id} has just been elected")
         batch, records, appended = build(evaluator)
         host.clients.stage(batch, records, host.log.log_end + records, None, WRITE_TIMEOUT_S, done)
-        tell_judge(host, appended)
+        tell_judge(host.driver, appended)
 
     host.clients.in_turn(append, WRITE_TIMEOUT_S, done)
     return future
@@ -279,5 +280,5 @@ async def committed(host: "Partition", staged: "asyncio.Future[Any]") -> None:
     result = await staged
     if isinstance(result, AntiphonError):
         raise result
-    if host.closed:
+    if host.state.closed:
         raise UnavailableError(f"shard {host.shard_id} was closed")

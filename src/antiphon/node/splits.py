@@ -73,7 +73,7 @@ class Splits:
         for change in list(self._node.view.joining.values()):
             child = change.shard
             host = self._node.hosts.get(child.shard_id)
-            if host is not None and host.is_serving and child.shard_id not in self._copies:
+            if host is not None and host.state.is_serving and child.shard_id not in self._copies:
                 self._copies[child.shard_id] = self._node.spawn(self._copy(host))
             parent = None if child.split is None else self._node.hosts.get(child.split.parent)
             if parent is not None:
@@ -85,7 +85,7 @@ class Splits:
         joining = self._node.view.joining
         for host in list(self._node.hosts.values()):
             table = host.table
-            if table is None or host.failed is not None or host.closed:
+            if table is None or host.state.failed is not None or host.state.closed:
                 continue
             owned = table.state.owned
             if owned.is_frozen and owned.child not in joining:
@@ -98,7 +98,7 @@ class Splits:
     def _as_parent(self, host: "Partition", child: ShardMeta | None) -> None:
         table = host.table
         if (
-            not host.is_serving
+            not host.state.is_serving
             or table is None
             or table.evaluator is None
             or host.shard_id in self._appending
@@ -110,7 +110,7 @@ class Splits:
         step = next_entry(owned, child)
         if isinstance(step, SplitStep):
             if child is not None and child.split is not None:
-                self.report(SplitReport(child.shard_id, host.term, step, child.split.frozen_at))
+                self.report(SplitReport(child.shard_id, host.state.term, step, child.split.frozen_at))
         elif step is not None:
             self._appending.add(host.shard_id)
             self._node.spawn(self._append(host, step))
@@ -156,13 +156,13 @@ class Splits:
         try:
             while more:
                 table = host.table
-                if table is None or host.closed or host.failed is not None or self._node.stopping:
+                if table is None or host.state.closed or host.state.failed is not None or self._node.stopping:
                     return
                 more = table.state.purge(PURGE_ROWS)
                 await asyncio.sleep(PURGE_PAUSE_S)
             self._log.info("split_purged", shard=host.shard_id)
         except AntiphonError as error:
-            host.fail(error)
+            host.driver.fail(error)
         finally:
             self._purges.pop(host.shard_id, None)
 

@@ -42,16 +42,16 @@ async def trim_replica(replicas: "LocalReplicas", shard_id: int, before: int) ->
     """
     host = replicas.host(shard_id)
     _check(host, before)
-    host.check_alive()
-    fed = await _fed(host, min(before, host.settled))
-    host.check_alive()
-    limit = min(fed, host.settled, host.log.durable_end)
+    host.state.check_alive()
+    fed = await _fed(host, min(before, host.mode.settled))
+    host.state.check_alive()
+    limit = min(fed, host.mode.settled, host.log.durable_end)
     if host.table is not None:
         if host.table.state.durable_offset < limit:
             try:
                 host.table.state.flush()  # here and now, as for a snapshot: a store must not be closed in the middle of it
             except StorageFailedError as error:
-                raise host.stopped_by(error) from error
+                raise host.driver.stopped_by(error) from error
         limit = min(limit, host.table.state.durable_offset)
     if limit > host.log.log_start:
         limit = _batch_start(host, limit)
@@ -63,7 +63,7 @@ def _batch_start(host: Partition, offset: int) -> int:
     try:
         return host.log.batch_start(offset)
     except (DamagedLogError, OSError) as error:
-        raise host.stopped_by(error) from error
+        raise host.driver.stopped_by(error) from error
 
 
 async def _fed(host: Partition, wanted: int) -> int:
@@ -81,7 +81,7 @@ async def _fed(host: Partition, wanted: int) -> int:
 def _check(host: Partition, before: int) -> None:
     if host.shard_id == CLUSTER_SHARD_ID:
         raise InvalidRequestError("the cluster's own log is not trimmed on request")
-    host.check_trimmable()
+    host.upkeep.check_trimmable()
     if before < 0:
         raise InvalidRequestError(f"a log begins at an offset, not at {before}")
 
@@ -94,7 +94,7 @@ async def _trim(host: Partition, log_start: int) -> None:
         if not trimmed.done():
             trimmed.set_result(error)
 
-    host.trim(log_start, finished)
+    host.upkeep.trim(log_start, finished)
     error = await trimmed
     if error is not None:
         raise error
@@ -115,14 +115,14 @@ class Trimming:
         """
         replicas = self._replicas
         host = replicas.host(shard_id)
-        host.check_serving()
-        wanted = host.high_watermark if before == END else before
-        if wanted > host.high_watermark:
+        host.state.check_serving()
+        wanted = host.state.high_watermark if before == END else before
+        if wanted > host.state.high_watermark:
             raise OffsetOutOfRangeError(
-                f"records before {wanted} were to go, committed are those before {host.high_watermark}",
+                f"records before {wanted} were to go, committed are those before {host.state.high_watermark}",
                 asked=wanted,
                 start=host.log.log_start,
-                end=host.high_watermark,
+                end=host.state.high_watermark,
             )
         log_start = await trim_replica(replicas, shard_id, wanted)
         _, shard = replicas.shard(shard_id)

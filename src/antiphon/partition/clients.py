@@ -29,14 +29,16 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.results import AppendResult
-from antiphon.partition.append_queue import AppendQueue, Waiting
+from antiphon.partition.append_queue import AppendQueue, Done, Waiting
+from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.expired_records import ExpiredRecords
+from antiphon.partition.failures import report_request
+from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.partition.write_order import RefusedAppends
-from antiphon.records.batch import BatchHeader, Buffer, stamp, validate_batch
+from antiphon.records.batch import Buffer, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
-    from antiphon.partition.partition import Done, Partition
     from antiphon.partition.settings import PartitionSettings
 
 WAITERS_MAX: Final = 100_000
@@ -46,7 +48,7 @@ class Pending(NamedTuple):
     """An append that waits for its commit. Times are of the event loop's clock, in seconds."""
 
     next_offset: int
-    done: "Done"
+    done: Done
     result: Any
     size_bytes: int
     since_s: float
@@ -60,17 +62,28 @@ class Waiter(NamedTuple):
     order: int
     deadline_s: float
     ready: Callable[[], None]
-    failed: "Done"
+    failed: Done
 
 
 class PartitionClients:
     """Requests of clients to one shard, on this node."""
 
-    def __init__(self, host: "Partition", max_message_bytes: int) -> None:
-        self._host = host
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        readers: WaitingReaders,
+        waits_for: Callable[[], str],
+        max_message_bytes: int,
+    ) -> None:
+        """`waits_for`: what may be missing when nothing is committed, as a question to an operator."""
+        self._state = driver.state
+        self._driver = driver
+        self._readers = readers
+        self._waits_for = waits_for
+        self.shard_id = driver.shard_id
         self.max_message_bytes = max_message_bytes
         self._pending: deque[Pending] = deque()
-        self.queue = AppendQueue(host.shard_id)
+        self.queue = AppendQueue(self.shard_id)
         self._queue_asked = False
         self._waiters: list[Waiter] = []
         self._order = count()
@@ -79,12 +92,11 @@ class PartitionClients:
         self._read_token = 0
         self._read_asked = False
         self._refused = RefusedAppends()
-        self._expired = ExpiredRecords(host)
+        self._expired = ExpiredRecords(driver.state)
 
     def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic."""
         self.max_message_bytes = settings.max_message_bytes
-        self._host.reads.default_isolation = settings.isolation
         self.queue.set_limit(settings.max_in_flight, [item.next_offset for item in self._pending])
         self._queue_moved()
 
@@ -95,20 +107,20 @@ class PartitionClients:
 
     # -- appends ------------------------------------------------------------------------------------------------
 
-    def append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: "Done") -> None:
+    def append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
         """Append one batch; `done` gets an AppendResult or an error. Raises what is known at once.
 
         The order of the checks is the one that makes retries of successful conditional appends succeed: leadership, producer
         and duplicate, expected offset, append (S2.12, S2.14).
         """
-        host = self._host
-        if host.shard_id == CLUSTER_SHARD_ID:
+        state = self._state
+        if state.shard_id == CLUSTER_SHARD_ID:
             raise InvalidRequestError(
                 "`__cluster` is the cluster's own log: only its coordinator writes there"
             )
-        host.check_writable()
-        if host.table is not None:
-            raise WrongKindError(f"shard {host.shard_id} belongs to a table: use puts and deletes")
+        state.check_writable()
+        if state.table is not None:
+            raise WrongKindError(f"shard {state.shard_id} belongs to a table: use puts and deletes")
         if self.queue.limit and self.queue.is_busy:
             kept = bytes(batch)
 
@@ -119,56 +131,56 @@ class PartitionClients:
             return
         self._append(batch, expected_offset, timeout_s, done)
 
-    def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: "Done") -> None:
-        host = self._host
+    def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+        state = self._state
         header = validate_batch(batch)
         if header.is_control or header.is_transactional:
             raise InvalidRequestError("clients append neither control batches nor parts of transactions")
         if header.size_bytes > self.max_message_bytes:
             raise self.too_large(header.size_bytes)
-        duplicate = host.log.producers.check(header)
-        log_start = host.log.log_start
+        duplicate = state.log.producers.check(header)
+        log_start = state.log.log_start
         if duplicate is not None:
-            host.services.metrics.duplicates += 1
+            state.services.metrics.duplicates += 1
             result = AppendResult(
-                duplicate.base_offset, duplicate.next_offset, host.replica.term, log_start, True
+                duplicate.base_offset, duplicate.next_offset, state.replica.term, log_start, True
             )
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
         self._refused.check(header)
-        base = host.log.log_end
+        base = state.log.log_end
         if expected_offset is not None and expected_offset != base:
-            self._refused.note(header, host.log.producers)
+            self._refused.note(header, state.log.producers)
             self._mismatch(expected_offset, base, timeout_s, done)
             return
         self._refused.landed(header)
         self._expired.look(header)
         owned = bytearray(batch)
-        stamp(owned, base, host.replica.term)
+        stamp(owned, base, state.replica.term)
         next_offset = base + header.last_offset_delta + 1
-        result = AppendResult(base, next_offset, host.replica.term, log_start, False)
+        result = AppendResult(base, next_offset, state.replica.term, log_start, False)
         self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
 
     def stage(
-        self, owned: bytearray, records: int, next_offset: int, result: Any, timeout_s: float, done: "Done"
+        self, owned: bytearray, records: int, next_offset: int, result: Any, timeout_s: float, done: Done
     ) -> None:
         """Append a stamped batch that ends at `next_offset`; `done(result)` when it is committed."""
-        host = self._host
-        now = host.services.now_s()
+        state = self._state
+        now = state.services.now_s()
         size = len(owned)
-        host.stage(owned, records)
+        self._driver.stage(owned, records)
         if not self._pending:
-            host.services.someone_waits(host)
+            state.services.someone_waits(self)
         self._pending.append(Pending(next_offset, done, result, size, now, now + timeout_s))
         if self.queue.limit:
             self.queue.staged(next_offset)
-        host.services.in_flight(size)
-        metrics = host.services.metrics
+        state.services.in_flight(size)
+        metrics = state.services.metrics
         metrics.appends += 1
         metrics.append_bytes += size
         metrics.append_records += records
 
-    def in_turn(self, run: Callable[[], None], timeout_s: float, done: "Done", size_bytes: int = 0) -> None:
+    def in_turn(self, run: Callable[[], None], timeout_s: float, done: Done, size_bytes: int = 0) -> None:
         """Call `run`, which appends, as soon as the topic allows one more append in flight; or `done` with an error.
 
         `size_bytes`: about what is kept while it waits.
@@ -179,31 +191,31 @@ class PartitionClients:
             run()
 
     def _wait_for_turn(
-        self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: "Done"
+        self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: Done
     ) -> None:
         """Too many appends are in flight for this topic: come back when some are committed (C8)."""
-        services = self._host.services
+        services = self._state.services
         self.queue.wait(Waiting(run, done, size_bytes, services.now_s() + timeout_s))
         services.in_flight(size_bytes)
-        services.someone_waits(self._host)
+        services.someone_waits(self)
 
     def _queue_moved(self) -> None:
         """Go on with who waits, when all that this event brings about is done: the replica may add entries of its own."""
         if self.queue.may_go_on and not self._queue_asked:
             self._queue_asked = True
-            self._host.services.turn.for_shard(self._go_on)
+            self._state.services.turn.for_shard(self._go_on)
 
     def _go_on(self) -> None:
         self._queue_asked = False
-        services = self._host.services
+        services = self._state.services
         while self.queue.may_go_on:
             one = self.queue.waiting.popleft()
             services.in_flight(-one.size_bytes)
             try:
-                self._host.check_writable()
+                self._state.check_writable()
                 one.run(one.deadline_s - services.now_s())
             except StorageFailedError as error:
-                one.done(self._host.stopped_by(error))
+                one.done(self._driver.stopped_by(error))
             except AntiphonError as error:
                 one.done(error)
 
@@ -215,9 +227,9 @@ class PartitionClients:
             limit_bytes=self.max_message_bytes,
         )
 
-    def _mismatch(self, expected: int, actual: int, timeout_s: float, done: "Done") -> None:
+    def _mismatch(self, expected: int, actual: int, timeout_s: float, done: Done) -> None:
         """Refuse, once everything that the refusal was judged against is committed (S2.12, S2.15)."""
-        self._host.services.metrics.refusals += 1
+        self._state.services.metrics.refusals += 1
         error = OffsetMismatchError(
             f"the append expected to land at offset {expected}, the shard's next offset is {actual}: nothing was appended",
             expected=expected,
@@ -227,35 +239,31 @@ class PartitionClients:
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def when_committed(
-        self, offset: int, timeout_s: float, ready: Callable[[], None], failed: "Done"
-    ) -> None:
+    def when_committed(self, offset: int, timeout_s: float, ready: Callable[[], None], failed: Done) -> None:
         """Call `ready` when the log is committed (and applied) up to `offset`, at once if it is."""
-        host = self._host
-        if host.high_watermark >= offset:
+        state = self._state
+        if state.high_watermark >= offset:
             ready()
             return
         if len(self._waiters) >= WAITERS_MAX:
-            raise OverloadedError(f"{WAITERS_MAX} requests wait for commits of shard {host.shard_id}")
-        deadline = host.services.now_s() + timeout_s
+            raise OverloadedError(f"{WAITERS_MAX} requests wait for commits of shard {state.shard_id}")
+        deadline = state.services.now_s() + timeout_s
         heapq.heappush(self._waiters, Waiter(offset, next(self._order), deadline, ready, failed))
-        host.services.someone_waits(host)
+        state.services.someone_waits(self)
 
-    def when_confirmed(
-        self, offset: int, timeout_s: float, ready: Callable[[], None], failed: "Done"
-    ) -> None:
+    def when_confirmed(self, offset: int, timeout_s: float, ready: Callable[[], None], failed: Done) -> None:
         """Call `ready` when leadership was confirmed after now, and everything up to `offset` and up to the high watermark
         of now is applied: the moment at which a linearizable answer may be given.
         """
-        host = self._host
+        state = self._state
         if len(self._reads_next) >= WAITERS_MAX:
-            raise OverloadedError(f"{WAITERS_MAX} reads wait for the confirmation of shard {host.shard_id}")
-        deadline = host.services.now_s() + timeout_s
+            raise OverloadedError(f"{WAITERS_MAX} reads wait for the confirmation of shard {state.shard_id}")
+        deadline = state.services.now_s() + timeout_s
         self._reads_next.append(Waiter(offset, next(self._order), deadline, ready, failed))
         if not self._read_asked:
             self._read_asked = True
-            host.services.turn.for_shard(self._ask_confirmation)
-            host.services.someone_waits(host)
+            state.services.turn.for_shard(self._ask_confirmation)
+            state.services.someone_waits(self)
 
     def _ask_confirmation(self) -> None:
         """One question to the followers for all reads of this turn."""
@@ -267,14 +275,14 @@ class PartitionClients:
         token = self._read_token
         self._reads[token] = reads
         try:
-            self._host.call(self._host.replica.request_read, token)
+            self._driver.call(self._state.replica.request_read, token)
         except AntiphonError as error:
             for read in self._reads.pop(token, []):
                 read.failed(error)
 
     def read_ready(self, action: ReadReady) -> None:
         """Leadership was confirmed for the reads of a turn."""
-        applied = self._host.high_watermark
+        applied = self._state.high_watermark
         for read in self._reads.pop(action.token, []):
             offset = max(read.offset, action.offset)
             if applied >= offset:
@@ -284,19 +292,19 @@ class PartitionClients:
 
     def read_failed(self, action: ReadFailed) -> None:
         """Leadership ended first."""
-        error = self._host.not_leader()
+        error = self._state.not_leader()
         for read in self._reads.pop(action.token, []):
             read.failed(error)
 
     def _settle(self, waiter: Waiter) -> None:
         """Do it. What goes wrong with one client's answer is that client's; only a store that fails ends the replica."""
-        host = self._host
+        state = self._state
         try:
-            if host.failed is not None:  # an answer before this one stopped the replica
-                raise host.not_leader()
+            if state.failed is not None:  # an answer before this one stopped the replica
+                raise state.not_leader()
             waiter.ready()
         except StorageFailedError as error:
-            waiter.failed(host.stopped_by(error))
+            waiter.failed(self._driver.stopped_by(error))
         except AntiphonError as error:
             waiter.failed(error)
         except Exception as error:  # noqa: BLE001 - the same, for a bug in reading
@@ -311,7 +319,7 @@ class PartitionClients:
         """
         pending = self._pending
         if pending and pending[0].next_offset <= high_watermark:
-            services, ready, freed = self._host.services, [], 0
+            services, ready, freed = self._state.services, [], 0
             now, observe = services.now_s(), services.metrics.commit_latency.observe
             while pending and pending[0].next_offset <= high_watermark:
                 item = pending.popleft()
@@ -322,15 +330,15 @@ class PartitionClients:
                 try:
                     item.done(item.result)
                 except Exception as error:  # noqa: BLE001 - a bug in whoever asked: it is not the others' trouble
-                    self._host.report(error)
+                    report_request(self.shard_id, error)
             services.in_flight(-freed)
         if self.queue.limit:
             self.queue.committed(high_watermark)
             self._queue_moved()
         while self._waiters and self._waiters[0].offset <= high_watermark:
             self._settle(heapq.heappop(self._waiters))
-        if self._host.reads.followers:
-            self._host.reads.wake(committed=True)
+        if self._readers.followers:
+            self._readers.wake(committed=True)
 
     def fail_all(self, error: AntiphonError) -> None:
         """The replica leads no more, or stopped: nobody may be told of success."""
@@ -342,7 +350,7 @@ class PartitionClients:
         self._refused.clear()
         queued = self.queue.clear()
         freed = sum(item.size_bytes for item in pending) + sum(one.size_bytes for one in queued)
-        self._host.services.in_flight(-freed)
+        self._state.services.in_flight(-freed)
         for done in (
             *(item.done for item in pending),
             *(one.done for one in queued),
@@ -351,19 +359,19 @@ class PartitionClients:
             try:
                 done(error)
             except Exception as problem:  # noqa: BLE001 - the same
-                self._host.report(problem)
-        self._host.reads.wake_all()
+                report_request(self.shard_id, problem)
+        self._readers.wake_all()
 
     def expire(self, now_s: float) -> None:
         """Answer what waited too long; whether an append was made is not known then."""
         if self._pending and any(item.deadline_s <= now_s for item in self._pending):
             late = [item for item in self._pending if item.deadline_s <= now_s]
             self._pending = deque(item for item in self._pending if item.deadline_s > now_s)
-            self._host.services.in_flight(-sum(item.size_bytes for item in late))
+            self._state.services.in_flight(-sum(item.size_bytes for item in late))
             for item in late:
                 item.done(self._timed_out())
         for one, error in self.queue.overdue(now_s):
-            self._host.services.in_flight(-one.size_bytes)
+            self._state.services.in_flight(-one.size_bytes)
             one.done(error)
         overdue = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]
         if overdue:
@@ -377,28 +385,7 @@ class PartitionClients:
 
     def _timed_out(self) -> TimedOutError:
         return TimedOutError(
-            f"shard {self._host.shard_id} could not commit in time: {self._host.waits_for}? "
+            f"shard {self._state.shard_id} could not commit in time: {self._waits_for()}? "
             "The outcome of a write is unknown unless it is retried with the same producer and sequence",
-            shard_id=self._host.shard_id,
+            shard_id=self._state.shard_id,
         )
-
-
-def producer_header(
-    producer_id: int, epoch: int, sequence: int, records: int, timestamp_ms: int
-) -> BatchHeader:
-    """A header that carries only what the duplicate check looks at, for a batch that is not built yet."""
-    return BatchHeader(
-        base_offset=0,
-        batch_length=0,
-        leader_epoch=-1,
-        magic=2,
-        crc=0,
-        attributes=0,
-        last_offset_delta=max(0, records - 1),
-        base_timestamp=timestamp_ms,
-        max_timestamp=timestamp_ms,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        record_count=records,
-    )

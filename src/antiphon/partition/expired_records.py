@@ -4,15 +4,13 @@ Retention goes by the records' own timestamps, so a producer of old events to a 
 retention looks next, although each append was acknowledged.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from antiphon import system
+from antiphon.partition.state import PartitionState
 from antiphon.records.batch import BatchHeader
-
-if TYPE_CHECKING:
-    from antiphon.partition.partition import Partition
 
 QUIET_S: Final = 60.0  # between two warnings of one shard
 
@@ -20,30 +18,30 @@ QUIET_S: Final = 60.0  # between two warnings of one shard
 class ExpiredRecords:
     """Counts such appends of one shard, and warns of them once a minute."""
 
-    __slots__ = ("_host", "_quiet_until_s", "_unsaid")
+    __slots__ = ("_quiet_until_s", "_state", "_unsaid")
 
-    def __init__(self, host: "Partition") -> None:
-        self._host = host
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
         self._quiet_until_s = 0.0
         self._unsaid = 0  # such batches since the last warning
 
     def look(self, header: BatchHeader) -> None:
         """Look at a batch that is being appended."""
-        host = self._host
-        retention_ms = host.log.config.retention_ms
+        state = self._state
+        retention_ms = state.log.config.retention_ms
         if retention_ms < 0:
             return
         age_ms = system.wall_ms() - header.max_timestamp
         if age_ms <= retention_ms:
             return
-        host.services.metrics.expired_appends += 1
+        state.services.metrics.expired_appends += 1
         self._unsaid += 1
-        now_s = host.services.now_s()
+        now_s = state.services.now_s()
         if now_s < self._quiet_until_s:
             return
         structlog.get_logger().warning(
             "expired_records_appended",
-            shard=host.shard_id,
+            shard=state.shard_id,
             batches=self._unsaid,
             age_ms=age_ms,
             retention_ms=retention_ms,

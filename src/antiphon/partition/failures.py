@@ -1,4 +1,6 @@
-"""What stops a replica, as an error that says so."""
+"""What stops a replica, as an error that says so; and what goes wrong with one request, which stops nothing."""
+
+import structlog
 
 from antiphon.errors import AntiphonError, InternalError, ResourceExhaustedError, StorageFailedError
 from antiphon.log.disk import BROKEN_DISK, PASSING
@@ -13,3 +15,8 @@ def as_failure(error: Exception, what: str) -> AntiphonError:
     if isinstance(error, OSError) and error.errno in BROKEN_DISK:
         return StorageFailedError(f"{what}: {error}")
     return InternalError(f"{what}: {error}")
+
+
+def report_request(shard_id: int, error: Exception) -> None:
+    """Log what went wrong with one client's request."""
+    structlog.get_logger().error("request_failed", shard=shard_id, error=str(error), exc_info=error)

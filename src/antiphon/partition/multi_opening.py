@@ -10,8 +10,9 @@ from antiphon.log.disk import make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
 from antiphon.partition.multi_files import recover_origins, save_marks
+from antiphon.partition.multi_members import member_origins
 from antiphon.partition.multi_table import MergedShard
-from antiphon.partition.multi_writer import MultiWriterPartition, member_origins
+from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_config import MultiWriterConfig

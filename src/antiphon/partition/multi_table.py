@@ -4,14 +4,19 @@ Every read is of this replica's own rows, whatever consistency was asked for: th
 that a read could be linearizable with. A write is answered when it is durable here and merged.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from antiphon import system
-from antiphon.errors import InvalidRequestError
+from antiphon.errors import InvalidRequestError, StorageFailedError
 from antiphon.model.requests import TableWrite, TableWritten
-from antiphon.partition.clients import producer_header
-from antiphon.partition.table_shard import TableShard, append_effects
+from antiphon.partition.append_queue import Done
+from antiphon.partition.clients import PartitionClients
+from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.reads import PartitionReads
+from antiphon.partition.state import not_a_table
+from antiphon.partition.table_shard import TableShard
+from antiphon.partition.table_writes import append_effects, producer_header
+from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
@@ -19,7 +24,6 @@ from antiphon.table.merge_state import MergedState
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.table.store import StoreEngine
 
 FORGET_AT_ONCE = 10_000  # tombstones looked at in one go
@@ -52,39 +56,66 @@ class MergedShard(TableShard):
         self._forget_from = following or b""
 
 
-def write_merged(host: "MultiWriterPartition", request: TableWrite, done: Callable[[Any], None]) -> None:
-    """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
-    table, clients = host.merged, host.clients
-    timeout_s = request.timeout_ms / 1000
-    now_ms = system.wall_ms()
-    host.services.metrics.table_ops += len(request.ops)
-    if request.producer_id >= 0:
-        if request.producer_epoch < 0 or request.sequence < 0:
-            raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
-        header = producer_header(
-            request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
-        )
-        duplicate = host.log.producers.check(header, table=True)
-        if duplicate is not None:
-            host.services.metrics.duplicates += 1
-            base, end = duplicate.base_offset, duplicate.next_offset
+class MergedWrites:
+    """Writes to such a table, each judged against this replica's own rows."""
 
-            def answer_again() -> None:
-                (batch,) = host.read(base, 1, end)
-                done(results_from_batch(batch))
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        clients: PartitionClients,
+        reads: PartitionReads,
+        replica: MultiWriterReplica,
+        table: MergedShard | None,
+    ) -> None:
+        self._driver = driver
+        self._state = driver.state
+        self._clients = clients
+        self._reads = reads
+        self._replica = replica
+        self._table = table
 
-            clients.when_committed(end, timeout_s, answer_again, done)
+    def write(self, request: TableWrite, done: Done) -> None:
+        """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
+        self._state.check_writable()
+        if self._table is None:
+            raise not_a_table(self._state.shard_id)
+        try:
+            self._write(self._table, request, done)
+        except StorageFailedError as error:
+            raise self._driver.stopped_by(error) from error
+
+    def _write(self, table: MergedShard, request: TableWrite, done: Done) -> None:
+        state, clients = self._state, self._clients
+        timeout_s = request.timeout_ms / 1000
+        now_ms = system.wall_ms()
+        state.services.metrics.table_ops += len(request.ops)
+        if request.producer_id >= 0:
+            if request.producer_epoch < 0 or request.sequence < 0:
+                raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
+            header = producer_header(
+                request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
+            )
+            duplicate = state.log.producers.check(header, table=True)
+            if duplicate is not None:
+                state.services.metrics.duplicates += 1
+                base, end = duplicate.base_offset, duplicate.next_offset
+
+                def answer_again() -> None:
+                    (batch,) = self._reads.read(base, 1, end)
+                    done(results_from_batch(batch))
+
+                clients.when_committed(end, timeout_s, answer_again, done)
+                return
+            table.order.check(request, state.log.producers)
+        origin, lsn = self._replica.origin, self._replica.next_lsn
+        table.begin(origin)
+        judge = table.judge
+        if judge is None:
+            raise InvalidRequestError(f"shard {state.shard_id} takes no writes")
+        evaluation = judge.judge(request.ops, now_ms, lsn, origin, atomic=request.atomic)
+        if not evaluation.records:
+            table.order.left_no_trace(request)
+            written = TableWritten(tuple(evaluation.results), -1)
+            clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
             return
-        table.order.check(request, host.log.producers)
-    origin, lsn = host.next_identity()
-    table.begin(origin)
-    judge = table.judge
-    if judge is None:
-        raise InvalidRequestError(f"shard {host.shard_id} takes no writes")
-    evaluation = judge.judge(request.ops, now_ms, lsn, origin, atomic=request.atomic)
-    if not evaluation.records:
-        table.order.left_no_trace(request)
-        written = TableWritten(tuple(evaluation.results), -1)
-        clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
-        return
-    append_effects(host, request, evaluation, judge.appended, timeout_s, done)
+        append_effects(self._driver, clients, request, evaluation, judge.appended, timeout_s, done)

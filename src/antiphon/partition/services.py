@@ -7,9 +7,12 @@ from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
+    from antiphon.errors import AntiphonError, DamagedStoreError
+    from antiphon.log.shard_log import ShardLog
     from antiphon.log.wal import Wal
-    from antiphon.partition.partition import Partition
-    from antiphon.partition.single_writer import SingleWriterPartition
+    from antiphon.partition.table_shard import TableShard
+    from antiphon.records.entry_id import EntryId, TermIndex
+    from antiphon.replication.members import Members
 
 
 class EndOfTurn(Protocol):
@@ -59,6 +62,70 @@ class PartitionMetrics(Protocol):
         ...
 
 
+class Ticking(Protocol):
+    """Whoever wants to hear of time."""
+
+    shard_id: int
+
+    def tick(self) -> bool:
+        """One tick of time; False when no more are needed."""
+        ...
+
+
+class Waiting(Protocol):
+    """Where clients wait for answers that a time-out may have to give."""
+
+    shard_id: int
+
+    @property
+    def waiting(self) -> bool:
+        """Does anybody wait?"""
+        ...
+
+    def expire(self, now_s: float) -> None:
+        """Answer what waited too long."""
+        ...
+
+
+class SnapshotSource(Protocol):
+    """The leader whose committed state is sent to a follower.
+
+    Attributes:
+        log: on the disk.
+        table: the store; None for a plain topic.
+    """
+
+    shard_id: int
+    log: "ShardLog"
+    table: "TableShard | None"
+
+    @property
+    def term(self) -> int:
+        """The term that the replica is in."""
+        ...
+
+    @property
+    def terms(self) -> "TermIndex":
+        """Which terms the replica's log holds, and where."""
+        ...
+
+    def members_at(self, offset: int) -> "Members | None":
+        """Who the members were at `offset`, where the replicas vote; None elsewhere."""
+        ...
+
+    def sent(self, to: int, at: "EntryId") -> None:
+        """The follower has the state up to `at`."""
+        ...
+
+    def failed(self, to: int) -> None:
+        """The follower has not got it."""
+        ...
+
+    def stopped_by(self, error: "DamagedStoreError") -> "AntiphonError":
+        """The store cannot be read: this ends the replica. What to raise."""
+        ...
+
+
 class PartitionServices(Protocol):
     """What a partition needs of its node. All of it is called on the event loop."""
 
@@ -83,17 +150,12 @@ class PartitionServices(Protocol):
         """The event loop's clock."""
         ...
 
-    def send(self, shard_host: "Partition", to: int, message: AnyMessage) -> None:
-        """Send to a node, this one included."""
+    def send_message(self, to: int, message: AnyMessage) -> None:
+        """Send to a node, this one included; lost when there is no connection."""
         ...
 
     def is_congested(self, to: int) -> bool:
         """Does more wait to be sent to that node than is good?"""
-        ...
-
-    @property
-    def is_overloaded(self) -> bool:
-        """Are more client bytes underway than the node may have?"""
         ...
 
     def in_flight(self, change_bytes: int) -> None:
@@ -104,15 +166,15 @@ class PartitionServices(Protocol):
         """Some writes are done: reading may go on where the disk was the bound."""
         ...
 
-    def needs_ticks(self, host: "Partition") -> None:
-        """Call `host.tick()` at every tick until it says that it needs none."""
+    def needs_ticks(self, driver: Ticking) -> None:
+        """Call `driver.tick()` at every tick until it says that it needs none."""
         ...
 
-    def someone_waits(self, host: "Partition") -> None:
-        """Call `host.clients.expire()` now and then while somebody waits."""
+    def someone_waits(self, clients: Waiting) -> None:
+        """Call `clients.expire()` now and then while somebody waits."""
         ...
 
-    def send_snapshot(self, host: "SingleWriterPartition", to: int) -> None:
+    def send_snapshot(self, source: SnapshotSource, to: int) -> None:
         """Stream a snapshot to a follower."""
         ...
 
@@ -124,11 +186,11 @@ class PartitionServices(Protocol):
         """The coordinator should hear of a shard that is led here, at once."""
         ...
 
-    def host_changed(self, host: "Partition") -> None:
+    def replica_changed(self, shard_id: int) -> None:
         """Role, term or readiness changed."""
         ...
 
-    def host_failed(self, host: "Partition", *, needs_leader: bool) -> None:
+    def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """The replica stopped for good. `needs_leader`: it led, and the coordinator is to appoint another one."""
         ...
 

@@ -1,37 +1,35 @@
 """What a replica says of itself on status pages."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from antiphon.model.requests import ReplicaStatus
-
-if TYPE_CHECKING:
-    from antiphon.partition.partition import Partition
+from antiphon.partition.state import PartitionState
 
 LOOKS: Final = 3  # one is not enough: a leader that was just elected has not spoken yet
 
 
-def status_of(host: "Partition") -> ReplicaStatus:
+def status_of(state: PartitionState) -> ReplicaStatus:
     """The status of one replica as of now."""
-    log, replica, table = host.log, host.replica, host.table
-    followers = tuple((one.node, one.ack_offset) for one in replica.followers()) if host.is_leader else ()
+    log, replica, table = state.log, state.replica, state.table
+    followers = tuple((one.node, one.ack_offset) for one in replica.followers()) if state.is_leader else ()
     return ReplicaStatus(
-        shard_id=host.shard_id,
+        shard_id=state.shard_id,
         role=str(replica.role),
         term=replica.term,
         log_start=log.log_start,
-        high_watermark=host.high_watermark,
+        high_watermark=state.high_watermark,
         log_end=log.log_end,
         size_bytes=log.size_bytes,
         followers=followers,
-        state=_state(host),
+        state=_condition(state),
         applied=-1 if table is None else table.state.applied_offset,
     )
 
 
-def _state(host: "Partition") -> str:
-    if host.failed is not None:
+def _condition(state: PartitionState) -> str:
+    if state.failed is not None:
         return "failed"
-    damaged = host.log.damaged
+    damaged = state.log.damaged
     if damaged is not None:
         return "joining" if damaged.joins else "damaged"
-    return "disk_full" if host.services.wal.disk_full else "ok"
+    return "disk_full" if state.services.wal.disk_full else "ok"

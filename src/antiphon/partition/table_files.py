@@ -14,7 +14,7 @@ it was moved away, or its log and store were removed, for the leader to send bot
 import contextlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -28,7 +28,7 @@ from antiphon.records.members import Members
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
-    from antiphon.partition.table_shard import TableShard
+    from antiphon.table.state import TableState
 
 INSTALL_MAGIC: Final = b"ANTIPHIN"
 INSTALL_VERSION: Final = 1
@@ -39,7 +39,16 @@ _NEW_SUFFIX: Final = ".new"
 _ASIDE_SUFFIX: Final = ".old"  # where former versions put the old store
 
 
-Opened = TypeVar("Opened", bound="TableShard")
+class OpenedTable(Protocol):
+    """A table whose store is open."""
+
+    @property
+    def state(self) -> "TableState":
+        """The store."""
+        ...
+
+
+Opened = TypeVar("Opened", bound=OpenedTable)
 
 
 class Installation(NamedTuple):

@@ -234,7 +234,7 @@ _CLIENTS: Final = (
                 PartitionClients,
                 "_append",
                 "expected_offset != base:",
-                "expected_offset != host.high_watermark:",
+                "expected_offset != state.high_watermark:",
             ),
         ),
         profile="kip27",
@@ -247,7 +247,7 @@ _CLIENTS: Final = (
             Edit(
                 PartitionClients,
                 "_append",
-                "duplicate = host.log.producers.check(header)",
+                "duplicate = state.log.producers.check(header)",
                 "duplicate = None",
             ),
         ),

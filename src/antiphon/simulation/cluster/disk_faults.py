@@ -29,6 +29,7 @@ from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
 from antiphon.node import trimming
 from antiphon.partition.multi_files import ORIGINS_FILE
+from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.memory_store import MemoryStore
@@ -188,11 +189,11 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         return False
     for _, shard in _shards_on(cluster, machine.node_id):
         host, end = node.hosts.get(shard.shard_id), needed.get(shard.shard_id, 0)
-        if host is None or host.failed is not None or host.log.damaged is not None:
+        if host is None or host.state.failed is not None or host.log.damaged is not None:
             return False
         if host.log.durable_end < end or not cluster.evidence.holds_all(machine, host, end):
             return False
-        if machine.has_new_disk and not host.elects_itself and machine.node_id not in shard.live:
+        if machine.has_new_disk and not host.mode.elects_itself and machine.node_id not in shard.live:
             return False  # the coordinator does not trust it yet
         if _is_store_damaged(host):
             return False
@@ -215,7 +216,7 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
         host = node.hosts.get(shard_id)
         if (
             host is None
-            or host.failed is not None
+            or host.state.failed is not None
             or host.log.damaged is not None
             or not machine.disk.exists(path)
         ):
@@ -249,8 +250,8 @@ def _remove_closed_tables(cluster: "SimulatedCluster", machine: "Machine") -> No
 
 
 def _is_whole(cluster: "SimulatedCluster", machine: "Machine", host: "Partition", end: int) -> bool:
-    if host.multi_writer is not None:
-        return cluster.watch.multi.is_whole(machine, host.multi_writer)
+    if isinstance(host, MultiWriterPartition):
+        return cluster.watch.multi.is_whole(machine, host)
     return cluster.evidence.holds_all(machine, host, end)
 
 
@@ -475,9 +476,9 @@ def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
     ]
     for shard_id in mine:
         host = node.hosts.get(shard_id)
-        if host is None or host.failed is not None:
+        if host is None or host.state.failed is not None:
             continue
-        if host.multi_writer is not None:
+        if isinstance(host, MultiWriterPartition):
             process.run(_keep_house(host))
         else:
             log = host.log
@@ -487,8 +488,8 @@ def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
 
 async def _keep_house(host: "Partition") -> None:
     """What a node does now and then: what is too much by the shard's settings goes, where everybody has it."""
-    if not host.closed:
-        host.apply_retention(system.wall_ms())
+    if not host.state.closed:
+        host.upkeep.apply_retention(system.wall_ms())
 
 
 async def _trim_one(node: "Node", shard_id: int, before: int) -> None:

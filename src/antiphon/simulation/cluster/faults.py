@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from antiphon.invariants import invariant
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Faults:
                 and any(
                     host.replica.role is Role.LEADER
                     for host in machine.node.hosts.values()
-                    if host.single_writer is not None
+                    if isinstance(host, SingleWriterPartition)
                 )
             ]
             if leading:

@@ -3,10 +3,12 @@
 from typing import Final
 
 from antiphon.node.partition_opener import PartitionOpener
-from antiphon.partition import table_shard
-from antiphon.partition.base import PartitionBase
 from antiphon.partition.clients import PartitionClients
-from antiphon.partition.single_writer import SingleWriterPartition
+from antiphon.partition.common_actions import CommonActions
+from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.single_writer_actions import SingleWriterActions
+from antiphon.partition.table_reads import TableReads
+from antiphon.partition.table_writes import TableWrites
 from antiphon.replication.follower import FollowerSide
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, LONG_CUTS, MOVES, RESETS, TROUBLE
@@ -15,7 +17,7 @@ _ACTIONS: Final = (
     ClusterPlant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
-        (Edit(PartitionBase, "_tell_written", "writer.written_id)", "self.replica.log.write_id)"),),
+        (Edit(ReplicaDriver, "_tell_written", "writer.written_id)", "state.replica.log.write_id)"),),
         options=CALM,
     ),
     ClusterPlant(
@@ -30,13 +32,13 @@ _ACTIONS: Final = (
         "clients are answered while the replica's actions are carried out, and append in between",
         (
             Edit(
-                PartitionBase,
+                CommonActions,
                 "_commit",
-                "self._steps.news.append((self.clients.committed, (high_watermark,)))",
-                "self.clients.committed(high_watermark)",
+                "self._steps.news.append((self._clients.committed, (high_watermark,)))",
+                "self._clients.committed(high_watermark)",
             ),
             Edit(
-                PartitionBase,
+                ReplicaDriver,
                 "stage",
                 "        if steps.is_acting:\n            unreachable(BUSY)\n",
                 "",
@@ -53,16 +55,16 @@ _ANSWERS: Final = (
         "clients are told that their writes are committed before the table has them",
         (
             Edit(
-                PartitionBase,
+                CommonActions,
                 "_commit",
-                "        self.table.committed(high_watermark)\n",
-                "        self._steps.later(self.table.committed, high_watermark)\n",
+                "        state.table.committed(high_watermark)\n",
+                "        self._steps.later(state.table.committed, high_watermark)\n",
             ),
             Edit(
-                PartitionBase,
+                CommonActions,
                 "_commit",
-                "    self._steps.news.append((self.clients.committed, (high_watermark,)))\n",
-                "    self._steps.news.appendleft((self.clients.committed, (high_watermark,)))\n",
+                "    self._steps.news.append((self._clients.committed, (high_watermark,)))\n",
+                "    self._steps.news.appendleft((self._clients.committed, (high_watermark,)))\n",
             ),
         ),
         options=CALM,
@@ -70,14 +72,21 @@ _ANSWERS: Final = (
     ClusterPlant(
         "node-keeps-clients-when-deposed",
         "clients of a leader that is deposed wait on, and are answered by what the next leader commits",
-        (Edit(SingleWriterPartition, "_role_changed", "self._steps.later(self._send_clients_away)", "pass"),),
+        (
+            Edit(
+                SingleWriterActions,
+                "_role_changed",
+                "self._steps.later(self._common.send_clients_away)",
+                "pass",
+            ),
+        ),
         profile="raft",
         options={**TROUBLE, "appenders": 4, "transactions": True},
     ),
     ClusterPlant(
         "table-keeps-judged",
         "a deposed leader goes on applying what it has judged itself",
-        (Edit(SingleWriterPartition, "_role_changed", "self.table.stop_leading()", "pass"),),
+        (Edit(SingleWriterActions, "_role_changed", "state.table.stop_leading()", "pass"),),
         options=CUTS,
     ),
     ClusterPlant(
@@ -98,8 +107,8 @@ _ANSWERS: Final = (
         "a refused condition is answered at once, without asking whether this node still leads",
         (
             Edit(
-                table_shard,
-                "write_table",
+                TableWrites,
+                "_write",
                 "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
                 "done(written)",
             ),
@@ -119,7 +128,7 @@ _SPLITS: Final = (
     ClusterPlant(
         "node-writes-what-it-gave-away",
         "a shard that was split takes writes to keys that are the other one's now",
-        (Edit(table_shard, "write_table", "if not owned.is_whole and not", "if False and not"),),
+        (Edit(TableWrites, "_write", "if not owned.is_whole and not", "if False and not"),),
         options={**MOVES, "putters": 4},
     ),
     ClusterPlant(
@@ -127,8 +136,8 @@ _SPLITS: Final = (
         "a shard that was split answers gets of keys that are the other one's now",
         (
             Edit(
-                table_shard,
-                "get_rows",
+                TableReads,
+                "get",
                 "if (owned.first or owned.last != HASH_MAX) and not",
                 "if False and not",
             ),

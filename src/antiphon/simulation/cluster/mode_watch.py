@@ -130,7 +130,7 @@ class ModeWatch:
             self._check_sets(host, before, batch)
 
     def _check_live(self, host: "SingleWriterPartition", live: tuple[int, ...], batch: "Batch") -> None:
-        least = 1 if host.settings is None else host.settings.replica.min_live
+        least = 1 if host.state.settings is None else host.state.settings.replica.min_live
         require(
             len(live) >= least,
             "min-live",
@@ -162,7 +162,7 @@ class ModeWatch:
         replica = host.replica
         counted = [before]
         if replica.members != before:
-            is_sure = before.is_joint and host.members_at(batch.base_offset) not in {before, None}
+            is_sure = before.is_joint and host.snapshots.members_at(batch.base_offset) not in {before, None}
             counted = [before] if is_sure else [before, replica.members]
         shard_id = host.shard_id
         rule = replica.config.commit
@@ -202,17 +202,17 @@ class ModeWatch:
 
     def listen(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         """Look on when this replica writes markers, tells clients what is written, and says what is lost."""
-        settings = host.settings
+        settings = host.state.settings
         if settings is not None and settings.replica.commit_marker:
             self._listen_to_markers(machine, host)
-        if host.acknowledges_early:
+        if host.mode.acknowledges_early:
             self._listen_to_losses(machine, host)
 
     def _listen_to_markers(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         stage = host.log.stage_append
 
         def staged(batches: "Sequence[Buffer]", headers: Any = None) -> "LogOp":
-            is_judged = host.replica.role is Role.LEADER and not host.acknowledges_early
+            is_judged = host.replica.role is Role.LEADER and not host.mode.acknowledges_early
             for batch in batches if is_judged else ():
                 mark = committed_of(batch)
                 if mark is not None:
@@ -238,7 +238,7 @@ class ModeWatch:
     def _listen_to_losses(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         key = (machine.node_id, host.shard_id)
         self._told[key] = min(self._told.get(key, 0), host.log.log_end)
-        tell, act = host.clients.committed, host._carry_out  # noqa: SLF001 - to look on
+        tell, act = host.clients.committed, host.driver.carry_out
         lose = act[LostTail]
 
         def told(high_watermark: int) -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from antiphon.partition import multi_opening, multi_writer
-from antiphon.partition.base import PartitionBase
+from antiphon.partition import multi_members, multi_opening
+from antiphon.partition.multi_writer_actions import MultiWriterActions
 from antiphon.replication import origins
 from antiphon.replication.messages import NodeId
 from antiphon.replication.multi_messages import Relay
@@ -64,12 +64,12 @@ _SYNCS: Final = (
         "multi-ack-before-sync",
         "a write is committed when it is handed to the disk",
         Edit(
-            PartitionBase,
-            "_end_turn",
-            "    self.reads.wake(committed=False)\n",
-            "    self.reads.wake(committed=False)\n"
-            "    if self.multi_writer is not None:\n"
-            "        self.clients.committed(self.log.log_end)\n",
+            MultiWriterActions,
+            "take_batch",
+            "    self._marks.note(1)\n",
+            "    clients, log = self._common._clients, self._driver.state.log\n"
+            "    self._services.turn.for_shard(lambda: clients.committed(log.log_end))\n"
+            "    self._marks.note(1)\n",
         ),
         options=_CALM,
     ),
@@ -152,7 +152,7 @@ _LOSSES: Final = (
         "multi-old-origin-on-new-disk",
         "a node whose disk was replaced writes as the origin that it was",
         (origins, "origin_of", _origin_of_the_node),
-        (multi_writer, "origin_of", _origin_of_the_node),
+        (multi_members, "origin_of", _origin_of_the_node),
         options={**_ALONE, "nodes": 4, "lost_files_weight": 0, "new_disk_weight": 2},
         rare=True,
     ),

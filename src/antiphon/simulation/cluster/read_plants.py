@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -10,21 +10,18 @@ from antiphon.client import topic
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableRows, TableScan
-from antiphon.partition import table_shard
+from antiphon.partition.table_reads import TableReads
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
 
-if TYPE_CHECKING:
-    from antiphon.partition.partition import Partition
-
-_SCAN: Final = table_shard.scan_rows
+_SCAN: Final = TableReads.scan
 _PAUSE_S: Final = 0.002
 _GROUPS: Final[dict[str, Any]] = {**CALM, "appenders": 0, "putters": 0, "transactions": True}
 
 
-def _scan_in_pieces(host: "Partition", request: TableScan, done: Callable[[Any], None]) -> None:
-    """`scan_rows` that lets others write between its first row and the rest."""
+def _scan_in_pieces(reads: TableReads, request: TableScan, done: Callable[[Any], None]) -> None:
+    """`TableReads.scan` that lets others write between its first row and the rest."""
 
     def go_on(first: Any) -> None:
         if not isinstance(first, TableRows) or not first.more:
@@ -35,7 +32,7 @@ def _scan_in_pieces(host: "Partition", request: TableScan, done: Callable[[Any],
 
         def finish() -> None:
             try:
-                _SCAN(host, rest, joined)
+                _SCAN(reads, rest, joined)
             except AntiphonError as error:
                 done(error)
 
@@ -45,10 +42,10 @@ def _scan_in_pieces(host: "Partition", request: TableScan, done: Callable[[Any],
 
         asyncio.get_running_loop().call_later(_PAUSE_S, finish)
 
-    _SCAN(host, msgspec.structs.replace(request, limit=1), go_on)
+    _SCAN(reads, msgspec.structs.replace(request, limit=1), go_on)
 
 
-_IN_PIECES: Final = ((table_shard, "scan_rows", _scan_in_pieces),)
+_IN_PIECES: Final = ((TableReads, "scan", _scan_in_pieces),)
 
 READ_PLANTS: Final = (
     ClusterPlant(

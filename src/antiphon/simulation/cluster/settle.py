@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from antiphon.client.moves import is_on_its_way
+from antiphon.partition.multi_writer import MultiWriterPartition
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_in_multi
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.partition.partition import Partition
-    from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
 
@@ -57,16 +57,18 @@ def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Mac
 
 
 def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, Partition]]") -> str:
-    multi = [(machine, host.multi_writer) for machine, host in found if host.multi_writer is not None]
+    multi = [(machine, host) for machine, host in found if isinstance(host, MultiWriterPartition)]
     if multi:
         return what_is_open_in_multi(shard_id, multi)
-    single = [(machine, host.single_writer) for machine, host in found if host.single_writer is not None]
+    single = [(machine, host) for machine, host in found if isinstance(host, SingleWriterPartition)]
     for machine, host in single:
-        if host.failed is not None:
-            return f"the replica of shard {shard_id} on node {machine.node_id} has stopped: {host.failed}"
+        if host.state.failed is not None:
+            return (
+                f"the replica of shard {shard_id} on node {machine.node_id} has stopped: {host.state.failed}"
+            )
         if host.log.damaged is not None:
             return f"the replica of shard {shard_id} on node {machine.node_id} is damaged: {host.log.damaged}"
-    leaders = [host for _, host in single if host.is_serving]
+    leaders = [host for _, host in single if host.state.is_serving]
     if len(leaders) != 1:
         return f"shard {shard_id} has {len(leaders)} leaders that serve"
     end = leaders[0].log.log_end
@@ -89,10 +91,10 @@ def check_everything(cluster: "SimulatedCluster") -> None:
         if node is None:
             continue
         for shard_id, host in sorted(node.hosts.items()):
-            if host.multi_writer is not None:
-                multi.setdefault(shard_id, []).append((machine, host.multi_writer))
-            elif host.single_writer is not None and host.failed is None:
-                _check_log(cluster, machine, host.single_writer)
+            if isinstance(host, MultiWriterPartition):
+                multi.setdefault(shard_id, []).append((machine, host))
+            elif isinstance(host, SingleWriterPartition) and host.state.failed is None:
+                _check_log(cluster, machine, host)
                 _check_producers(cluster, machine, host)
                 if host.table is not None and shard_id in cluster.evidence.truths:
                     _check_table(cluster, machine, host)
@@ -152,7 +154,7 @@ def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[byte
 
 def _rows(host: "Partition") -> Iterator[Any]:
     start = b""
-    table = host.require_table()
+    table = host.state.require_table()
     while True:
         rows, more = table.state.scan(start, b"", 1000)
         yield from rows
@@ -163,7 +165,7 @@ def _rows(host: "Partition") -> Iterator[Any]:
 
 def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "Partition") -> None:
     """The store holds what the log comes to."""
-    owned = host.require_table().state.owned
+    owned = host.state.require_table().state.owned
     wanted = {key: row for key, row in folded(cluster, host.shard_id).items() if owned.holds(key)}
     found = {row.key: row.value for row in _rows(host)}
     require(

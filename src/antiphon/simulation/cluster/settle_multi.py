@@ -24,8 +24,8 @@ def what_is_open_in_multi(shard_id: int, found: "list[tuple[Machine, MultiWriter
     for machine, host in found:
         who = f"the replica of shard {shard_id} on node {machine.node_id}"
         multi = host.replica
-        if host.failed is not None:
-            return f"{who} has stopped: {host.failed}"
+        if host.state.failed is not None:
+            return f"{who} has stopped: {host.state.failed}"
         if multi.damaged or multi.splits:
             return f"{who} is damaged ({multi.damaged}) or found other histories: {multi.splits}"
         if multi.durable_end != multi.log_end:
@@ -84,7 +84,10 @@ def check_multi(
 
 def folded(host: "MultiWriterPartition", entries: dict[Identity, bytes]) -> dict[bytes, Cell]:
     """What the entries come to by the table's rule, in an order of their own: it must not matter."""
-    merge = host.merged.merged.rule.merge
+    table = host.table
+    if table is None:
+        return {}
+    merge = table.merged.rule.merge
     cells: dict[bytes, Cell] = {}
     for name in sorted(entries):
         for key, value, packed in effects_of(entries[name]):
@@ -96,7 +99,7 @@ def folded(host: "MultiWriterPartition", entries: dict[Identity, bytes]) -> dict
 def _check_rows(machine: "Machine", host: "MultiWriterPartition", entries: dict[Identity, bytes]) -> None:
     cells = folded(host, entries)
     wanted = {key: (cell.value, cell.version[0]) for key, cell in cells.items() if cell.value is not None}
-    rows, more = host.require_table().state.scan(b"", b"", 1_000_000)
+    rows, more = host.state.require_table().state.scan(b"", b"", 1_000_000)
     found = {row.key: (row.value, row.version.id) for row in rows}
     require(
         found == wanted and not more,

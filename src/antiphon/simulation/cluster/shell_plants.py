@@ -9,9 +9,10 @@ from antiphon.model.cluster import MetadataView
 from antiphon.native.session import NativeSession
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.node_gateway import NodeGateway
-from antiphon.partition.base import PartitionBase
 from antiphon.partition.clients import PartitionClients
+from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.reads import PartitionReads
+from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES, TROUBLE
 
@@ -22,7 +23,7 @@ _INTRUDED: Final[dict[str, Any]] = {
     "putters": 1,
     "operations_per_s": 200,
 }
-_TAKEN: Final = Edit(PartitionClients, "append", "if host.shard_id == CLUSTER_SHARD_ID:", "if False:")
+_TAKEN: Final = Edit(PartitionClients, "append", "if state.shard_id == CLUSTER_SHARD_ID:", "if False:")
 
 _INTERNAL: Final = (
     ClusterPlant(
@@ -126,7 +127,7 @@ _READERS: Final = (
         "who follows a log is woken, and answered, by what is appended",
         (
             Edit(
-                PartitionReads,
+                WaitingReaders,
                 "wake",
                 "log_end if uncommitted else high_watermark if committed else -1",
                 "log_end",
@@ -134,7 +135,7 @@ _READERS: Final = (
             Edit(
                 PartitionReads,
                 "_end_for",
-                'log.log_end if isolation == "uncommitted" else host.high_watermark',
+                'log.log_end if isolation == "uncommitted" else state.high_watermark',
                 "log.log_end",
             ),
         ),
@@ -145,11 +146,11 @@ _READERS: Final = (
         "who follows a table is woken before its store has what was committed",
         (
             Edit(
-                PartitionBase,
+                CommonActions,
                 "_commit",
-                "    if self.table is not None:\n",
-                "    self.high_watermark = high_watermark\n    self.reads.wake(committed=True)\n"
-                "    if self.table is not None:\n",
+                "    if state.table is not None:\n",
+                "    state.high_watermark = high_watermark\n    self._clients._readers.wake(committed=True)\n"
+                "    if state.table is not None:\n",
             ),
         ),
         options={**CALM, "watches": True},
@@ -171,7 +172,7 @@ _FORWARDED: Final = (
                 "            HANDLERS[type(body)](exchange, request_id, body, payload)\n"
                 "            if passed_on:\n"
                 "                from antiphon.model.requests import Appended\n"
-                "                exchange.reply(request_id, Appended(base, host.log.log_end, host.term))\n",
+                "                exchange.reply(request_id, Appended(base, host.log.log_end, host.state.term))\n",
             ),
         ),
         profile="tarantool",

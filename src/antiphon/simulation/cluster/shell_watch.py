@@ -48,7 +48,7 @@ def _check_version(machine: "Machine", before: int, now: int) -> None:
 
 def listen_to_host(judge: Judge, machine: "Machine", host: "Partition", truth: "ShardTruth") -> None:
     """Look on when a log begins elsewhere, and when those who follow a table are woken."""
-    cut_off, start_anew, wake = host.log.trim, host.log.reset, host.reads.wake
+    cut_off, start_anew, wake = host.log.trim, host.log.reset, host.readers.wake
     truth.begins(host.log.log_start)
 
     def trim(log_start: int) -> "LogOp | None":
@@ -63,28 +63,28 @@ def listen_to_host(judge: Judge, machine: "Machine", host: "Partition", truth: "
 
     def woken(**which: Any) -> None:
         if which["committed"]:
-            judge(check_applied, machine, host, host.high_watermark, "wakes readers for")
+            judge(check_applied, machine, host, host.state.high_watermark, "wakes readers for")
         wake(**which)
 
     host.log.trim = trim  # type: ignore[method-assign]
     host.log.reset = reset  # type: ignore[method-assign]
     if host.table is not None:
-        host.reads.wake = woken  # type: ignore[method-assign]
+        host.readers.wake = woken  # type: ignore[method-assign]
 
 
 def _check_trim(machine: "Machine", host: "Partition", truth: "ShardTruth", log_start: int) -> None:
     require(
-        log_start <= min(truth.end, host.settled),
+        log_start <= min(truth.end, host.mode.settled),
         "trimmed-committed",
         host.shard_id,
         f"the log on node {machine.node_id} is to begin at {log_start}, committed is {truth.end}, "
-        f"and it knows of {host.settled}",
+        f"and it knows of {host.mode.settled}",
     )
 
 
 def check_applied(machine: "Machine", host: "Partition", high_watermark: int, what: str) -> None:
     """Does the store have what somebody is about to hear of?"""
-    applied = host.require_table().state.applied_offset
+    applied = host.state.require_table().state.applied_offset
     require(
         applied >= high_watermark,
         "applied-first",

@@ -28,8 +28,8 @@ _SENT: Final = (
             Edit(
                 Snapshots,
                 "_made_copy",
-                "host.log.producers.encode(before=at.offset)",
-                "type(host.log.producers)().encode()",
+                "source.log.producers.encode(before=at.offset)",
+                "type(source.log.producers)().encode()",
             ),
         ),
         options={**SNAPSHOTS, "operations_per_s": 60, "appenders": 8, "putters": 4},
@@ -78,12 +78,12 @@ _SENT: Final = (
         "node-offers-snapshot-in-a-later-term",
         "a snapshot that was begun in one term is offered in the one that its sender is in when its table is copied",
         (
-            Edit(Snapshots, "_stream", "if host.term != term:", "if False:"),
+            Edit(Snapshots, "_stream", "if source.term != term:", "if False:"),
             Edit(
                 Snapshots,
                 "_stream",
-                "SnapshotBegin(host.shard_id, term,",
-                "SnapshotBegin(host.shard_id, host.term,",
+                "SnapshotBegin(source.shard_id, term,",
+                "SnapshotBegin(source.shard_id, source.term,",
             ),
         ),
         options={**_COPIED_SLOWLY, "operator_weight": 6, "commands": "elect"},
@@ -154,8 +154,8 @@ _TRIMMED: Final = (
         "node-trims-uncommitted",
         "a log is trimmed as far as is asked for, committed or not",
         (
-            Edit(trimming, "trim_replica", "min(before, host.settled)", "before"),
-            Edit(trimming, "trim_replica", "min(fed, host.settled, ", "min(fed, "),
+            Edit(trimming, "trim_replica", "min(before, host.mode.settled)", "before"),
+            Edit(trimming, "trim_replica", "min(fed, host.mode.settled, ", "min(fed, "),
         ),
         options=SNAPSHOTS,
     ),
@@ -168,7 +168,7 @@ _TRIMMED: Final = (
     ClusterPlant(
         "node-trims-all-that-is-settled",
         "a log is trimmed as far as it is committed, whatever was asked for",
-        (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.settled, "),),
+        (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),),
         options=_DELETES,
     ),
 )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from antiphon.model.requests import Delete, Put, TableOp
-from antiphon.partition import table_shard
-from antiphon.partition.base import PartitionBase
+from antiphon.partition.common_actions import CommonActions
+from antiphon.partition.table_writes import TableWrites
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
@@ -31,8 +31,8 @@ TABLE_PLANTS: Final = (
         "a table's leader answers a refused condition that it judged on uncommitted state before that is committed",
         (
             Edit(
-                table_shard,
-                "write_table",
+                TableWrites,
+                "_write",
                 "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
                 "clients.when_confirmed(0, timeout_s, lambda: done(written), done)",
             ),
@@ -53,10 +53,10 @@ TABLE_PLANTS: Final = (
         "a follower applies a table's log beyond the high watermark",
         (
             Edit(
-                PartitionBase,
+                CommonActions,
                 "_commit",
-                "self.table.committed(high_watermark)",
-                "self.table.committed(high_watermark if self.is_leader else self.log.log_end)",
+                "state.table.committed(high_watermark)",
+                "state.table.committed(high_watermark if state.is_leader else state.log.log_end)",
             ),
         ),
         options=CALM,

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, InternalError
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import Buffer, read_header
 from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
 from antiphon.replication.replica_state import Role
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from antiphon.log.operations import LogOp
     from antiphon.node.node import Node
     from antiphon.partition.partition import Partition
-    from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.simulation.cluster.machine import Machine
 
 READ_BYTES: Final = 1 << 24
@@ -115,7 +115,7 @@ class Watch:
         self.multi.node_gone(machine)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
             host = self._seen.pop(key).host
-            if not host.closed and host.log.config.flush == "always":
+            if not host.state.closed and host.log.config.flush == "always":
                 self._had[key] = host.log.durable_end
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
 
@@ -164,7 +164,7 @@ class Watch:
         held = self.held.get((machine.node_id, message.shard), 0)
         if host is None or getattr(message, "damaged", False):
             return
-        if machine.has_new_disk and not host.elects_itself and machine.is_disk_known():
+        if machine.has_new_disk and not host.mode.elects_itself and machine.is_disk_known():
             return  # the coordinator knows what the promise of such a replica is worth
         require(
             host.log.durable_end >= held,
@@ -196,7 +196,7 @@ class Watch:
         self.modes.look(node)
         for seen in self._hosts_of(machine, node):
             host, replica = seen.host, seen.replica
-            if host.failed is not None:
+            if host.state.failed is not None:
                 self._look_at_failed(machine, host)
                 continue
             settled = replica.settled
@@ -214,18 +214,17 @@ class Watch:
         """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
         hosts = node.hosts
         count, found = self._gathered.get(machine.node_id, (-1, []))
-        if count == len(hosts) and not any(seen.host.closed for seen in found):
+        if count == len(hosts) and not any(seen.host.state.closed for seen in found):
             return found
         for was in found:  # one that was closed in this step may have committed, and answered, in it before
             if hosts.get(was.host.shard_id) is not was.host and was.replica.settled != was.settled:
                 self._look_at_commit(machine, was.host, was, was.replica.settled)
         found = []
         for shard_id, host in hosts.items():
-            single = host.single_writer
-            if single is not None:
+            if isinstance(host, SingleWriterPartition):
                 seen = self._seen.get((machine.node_id, shard_id))
-                if seen is None or seen.host is not single:
-                    seen = self._seen[machine.node_id, shard_id] = self._meet(machine, single)
+                if seen is None or seen.host is not host:
+                    seen = self._seen[machine.node_id, shard_id] = self._meet(machine, host)
                 found.append(seen)
         self._gathered[machine.node_id] = (len(hosts), found)
         return found
@@ -295,7 +294,7 @@ class Watch:
         if key in self._stopped:
             return
         self._stopped.add(key)
-        error = host.failed
+        error = host.state.failed
         self._world.tell("replica-stopped", machine.node_id, host.shard_id, str(error))
         own_fault = isinstance(error, InternalError) or not isinstance(error, AntiphonError)
         require(
@@ -329,12 +328,17 @@ class Watch:
         seen.settled = settled
         # Where more is acknowledged than is settled, the smaller of both marks counts. It may end in an older term, before
         # an entry of the leader's own that a majority has.
-        if host.replica.role is Role.LEADER and seen.led_term == host.term and not host.acknowledges_early:
+        if (
+            host.replica.role is Role.LEADER
+            and seen.led_term == host.state.term
+            and not host.mode.acknowledges_early
+        ):
             require(
-                log.terms.term_before(settled) == host.term,
+                log.terms.term_before(settled) == host.state.term,
                 "older-term",
                 shard_id,
-                f"node {machine.node_id} leads term {host.term} and commits up to {settled}, an entry of an older term",
+                f"node {machine.node_id} leads term {host.state.term} and commits up to {settled}, an entry "
+                "of an older term",
             )
         start = max(seen.checked, log.log_start)
         if settled <= start or log.log_end < settled:
@@ -347,7 +351,7 @@ class Watch:
         for batch in self._batches(machine, host, start, settled):
             header = read_header(batch)
             is_new = header.base_offset >= start and truth.take(
-                header, batch, f"node {machine.node_id}", host.term
+                header, batch, f"node {machine.node_id}", host.state.term
             )
             if is_new and host.replica.role is Role.LEADER:  # others hear of it from one
                 self.modes.committed(host, seen.members, truth.batches[-1])
@@ -380,21 +384,21 @@ class Watch:
             at = read_header(found[-1]).next_offset
 
     def _look_at_leader(self, machine: "Machine", host: "SingleWriterPartition", seen: _Seen) -> None:
-        other = self._leaders.setdefault((host.shard_id, host.term), machine.node_id)
+        other = self._leaders.setdefault((host.shard_id, host.state.term), machine.node_id)
         require(
             other == machine.node_id,
             "one-leader",
             host.shard_id,
-            f"nodes {other} and {machine.node_id} both lead term {host.term}",
+            f"nodes {other} and {machine.node_id} both lead term {host.state.term}",
         )
-        committed, log = self._evidence.truth(host.shard_id).before_term(host.term), host.log
+        committed, log = self._evidence.truth(host.shard_id).before_term(host.state.term), host.log
         end = committed.offset
         require(
             log.log_end >= end and (log.log_start >= end or log.terms.holds(committed)),
             "leader-completeness",
             host.shard_id,
-            f"node {machine.node_id} leads term {host.term} with a log of {log.end}, committed before is {committed}",
+            f"node {machine.node_id} leads term {host.state.term} with a log of {log.end}, committed before is {committed}",
         )
-        if host.is_serving:
-            seen.ready_term = host.term
-            self._world.tell("leader", machine.node_id, host.shard_id, host.term, log.log_end)
+        if host.state.is_serving:
+            seen.ready_term = host.state.term
+            self._world.tell("leader", machine.node_id, host.shard_id, host.state.term, log.log_end)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.errors import AntiphonError
 from antiphon.partition.multi_batches import identity
+from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.records.batch import check_batch, read_header
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.replication.multi_messages import OriginAnswer, Relay, RelayAck
@@ -26,7 +27,6 @@ from antiphon.table.merge import Cell
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
-    from antiphon.partition.multi_writer import MultiWriterPartition
     from antiphon.replication.origin_history import Mark
     from antiphon.simulation.cluster.evidence import Evidence
     from antiphon.simulation.cluster.machine import Machine
@@ -89,7 +89,7 @@ class _Seen:
 
     __slots__ = ("at", "base", "cells", "changed", "clock", "end", "host", "jump", "multi")
 
-    def __init__(self, host: "MultiWriterPartition") -> None:
+    def __init__(self, host: MultiWriterPartition) -> None:
         self.host = host
         self.multi = host.replica
         self.base: Mark = host.replica.base
@@ -156,15 +156,15 @@ class MultiWatch:
         """Have the replicas of this machine got that back, on its disk, and know it?"""
         hosts = {} if machine.node is None else machine.node.hosts
         for host in hosts.values():
-            if host.multi_writer is not None:
-                multi = host.multi_writer.replica
+            if isinstance(host, MultiWriterPartition):
+                multi = host.replica
                 if multi.damaged or not covers(multi.vclock, needed.get(host.shard_id, ())):
                     return False
-                if not self.is_whole(machine, host.multi_writer):
+                if not self.is_whole(machine, host):
                     return False
         return True
 
-    def is_whole(self, machine: "Machine", host: "MultiWriterPartition") -> bool:
+    def is_whole(self, machine: "Machine", host: MultiWriterPartition) -> bool:
         """Can all that the replica has be read from its disk?"""
         try:
             for batch in self.batches(machine, host):
@@ -178,7 +178,7 @@ class MultiWatch:
     def look(self, machine: "Machine", node: "Node") -> None:
         """A step of this node is over."""
         for seen in self._hosts_of(machine, node):
-            if seen.host.failed is not None:
+            if seen.host.state.failed is not None:
                 self._look_at_failed(machine, seen.host)
                 continue
             multi = seen.multi
@@ -197,17 +197,17 @@ class MultiWatch:
     def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
         hosts = node.hosts
         count, found = self._gathered.get(machine.node_id, (-1, []))
-        if count == len(hosts) and not any(seen.host.closed for seen in found):
+        if count == len(hosts) and not any(seen.host.state.closed for seen in found):
             return found
         found = [
-            self._seen_of(machine, host.multi_writer)
+            self._seen_of(machine, host)
             for host in hosts.values()
-            if host.multi_writer is not None and not host.closed
+            if isinstance(host, MultiWriterPartition) and not host.state.closed
         ]
         self._gathered[machine.node_id] = (len(hosts), found)
         return found
 
-    def _seen_of(self, machine: "Machine", host: "MultiWriterPartition") -> _Seen:
+    def _seen_of(self, machine: "Machine", host: MultiWriterPartition) -> _Seen:
         key = (machine.node_id, host.shard_id)
         seen = self._seen.get(key)
         if seen is None or seen.host is not host:
@@ -326,7 +326,7 @@ class MultiWatch:
 
     def _look_at_rows(self, machine: "Machine", seen: _Seen) -> None:
         """Once the table has merged all that is durable."""
-        state = seen.host.require_table().state
+        state = seen.host.state.require_table().state
         if state.applied_offset != seen.at or seen.at != seen.multi.durable_end:
             return
         keys, seen.changed = list(seen.changed), {}
@@ -346,9 +346,8 @@ class MultiWatch:
 
     def check_said(self, machine: "Machine", node: "Node", message: Any) -> None:
         """What a replica says that it has, and what it passes on, is on its disk."""
-        found = node.hosts.get(message.shard)
-        host = None if found is None else found.multi_writer
-        if host is None or machine.node_id in self._evidence.hurt:
+        host = node.hosts.get(message.shard)
+        if not isinstance(host, MultiWriterPartition) or machine.node_id in self._evidence.hurt:
             return
         seen = self._seen_of(machine, host)
         self._look_at_log(machine, seen)
@@ -380,7 +379,7 @@ class MultiWatch:
 
     # -- at the end -------------------------------------------------------------------------------------------------------
 
-    def batches(self, machine: "Machine", host: "MultiWriterPartition") -> Iterator[bytes]:
+    def batches(self, machine: "Machine", host: MultiWriterPartition) -> Iterator[bytes]:
         """All batches of a replica from where its log begins for its peers, as they are durable on its disk."""
         at, log = host.replica.log_start, self._evidence.durable_log(machine.node_id, host.shard_id)
         while at < host.replica.durable_end:

@@ -55,7 +55,7 @@ class ForwardedWorkload(TableWorkload):
         """A request goes to this node: will it have to pass it on?"""
         node = self.cluster.machines[node_id].node
         host = None if node is None else node.hosts.get(shard_id)
-        self.outcomes["passed-on"] += host is None or not host.is_leader
+        self.outcomes["passed-on"] += host is None or not host.state.is_leader
 
 
 class AnyNodeTable:

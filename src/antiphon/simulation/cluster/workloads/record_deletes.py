@@ -241,7 +241,7 @@ class RecordDeletes(KafkaWorkload):
 def _durable_start(machine: "Machine", shard_id: int) -> int | None:
     """Where a node's log would begin after a power failure now; None where that cannot be said."""
     host = None if machine.node is None else machine.node.hosts.get(shard_id)
-    if host is None or host.failed is not None:
+    if host is None or host.state.failed is not None:
         return None
     path = os.path.join(host.log.path, START_NAME)
     data = machine.disk.durable(path)

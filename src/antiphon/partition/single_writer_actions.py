@@ -1,0 +1,209 @@
+"""What is done for the actions of a replica whose shard one leader writes.
+
+Its state machine is a `Replica`, where the coordinator or an operator appoints the leader, or a `RaftReplica`, where the
+replicas vote.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from antiphon.errors import StorageFailedError
+from antiphon.partition.common_actions import CommonActions
+from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.feeding import Feeding
+from antiphon.partition.live_reports import LiveReports
+from antiphon.partition.mode import SingleWriterMode
+from antiphon.partition.snapshots import SingleWriterSnapshots
+from antiphon.partition.steps import Event
+from antiphon.partition.upkeep import WatermarkHint
+from antiphon.replication.actions import (
+    Action,
+    AppendLog,
+    LeaderReady,
+    LostTail,
+    MembersChanged,
+    PersistTerm,
+    ProposeLive,
+    ReadEntries,
+    ResetLog,
+    RoleChanged,
+    Send,
+    SendSnapshot,
+    TruncateLog,
+)
+from antiphon.replication.raft import RaftReplica
+from antiphon.replication.replica import Replica
+from antiphon.replication.replica_state import Role
+
+
+class SingleWriterActions:
+    """See the module's text. The parts of the partition that an action concerns are told; none of them tells this one."""
+
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        replica: Replica | RaftReplica,
+        common: CommonActions,
+        mode: SingleWriterMode,
+        reports: LiveReports,
+        snapshots: SingleWriterSnapshots,
+        hint: WatermarkHint,
+    ) -> None:
+        self._driver = driver
+        self._writer = driver.writer
+        self._steps = driver.steps
+        self._state = driver.state
+        self._services = driver.state.services
+        self._files = driver.state.log
+        self._replica = replica
+        self._send_appended = replica.send_appended
+        self._common = common
+        self._mode = mode
+        self._reports = reports
+        self._snapshots = snapshots
+        self._hint = hint
+        self._feeding = Feeding(self._services, self._files)
+        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+
+    @property
+    def by_action(self) -> Mapping[type, Callable[[Any], None]]:
+        """See ActionHandlers."""
+        return {
+            **self._common.by_action,
+            PersistTerm: self._persist_term,
+            AppendLog: self._append_log,
+            TruncateLog: self._truncate_log,
+            ResetLog: self._reset_log,
+            Send: self._send,
+            ReadEntries: self._read_entries,
+            SendSnapshot: self._send_snapshot,
+            RoleChanged: self._role_changed,
+            LeaderReady: self._leader_ready,
+            LostTail: self._lost_tail,
+            MembersChanged: self._members_changed,
+            ProposeLive: self._propose_live,
+        }
+
+    # -- the log -----------------------------------------------------------------------------------------------
+
+    def take_batch(self, batch: bytearray, records: int) -> Event:
+        """See ActionHandlers. What was appended is due to the followers."""
+        self._writer.append(self._replica.append_batch(records, batch))
+        return self._send_appended
+
+    def _append_log(self, action: AppendLog) -> None:
+        self._writer.append(action)
+        self._writer.flush()
+
+    def _truncate_log(self, action: TruncateLog) -> None:
+        self._log.warning("log_truncated", to=action.to_offset, log_end=self._files.log_end)
+        self._writer.write(self._files.truncate(action.to_offset), action.write_id)
+
+    def _reset_log(self, action: ResetLog) -> None:
+        self._log.warning("log_reset", at=action.at)
+        producers, then = self._snapshots.installing or (None, None)
+        self._writer.write(self._files.reset(action.at, producers, action.members, then), action.write_id)
+
+    def _persist_term(self, action: PersistTerm) -> None:
+        self._writer.write(self._files.hard_state.stage(action.term, action.voted_for), action.write_id)
+
+    # -- other replicas ----------------------------------------------------------------------------------------
+
+    def _send(self, action: Send) -> None:
+        self._services.send_message(action.to, action.message)
+
+    def _read_entries(self, action: ReadEntries) -> None:
+        self._steps.queue(self._entries_read, action)
+
+    def _entries_read(self, action: ReadEntries) -> Sequence[Action]:
+        found = self._feeding.read(action)
+        return () if found is None else self._replica.entries_read(action.to, *found)
+
+    def peer_drained(self, node_id: int) -> None:
+        """The connection to a follower has room again."""
+        feed = self._feeding.drained(node_id)
+        if feed is not None:
+            self._driver.call(self._entries_read, feed)
+
+    def _send_snapshot(self, action: SendSnapshot) -> None:
+        self._services.send_snapshot(self._snapshots, action.to)
+
+    # -- roles and members -------------------------------------------------------------------------------------
+
+    def _role_changed(self, action: RoleChanged) -> None:
+        state = self._state
+        self._log.debug("role_changed", role=str(action.role), term=action.term, leader=action.leader)
+        self._reports.proposed = None
+        if action.role is Role.LEADER:
+            self._services.metrics.elections += 1
+            self.note_led_term()
+        else:
+            if state.table is not None:
+                state.table.stop_leading()
+            self._feeding.clear()
+            self._steps.later(self._common.send_clients_away)
+            # What this leader had acknowledged beyond what is settled may yet turn out to be lost.
+            state.high_watermark = min(state.high_watermark, self._replica.high_watermark)
+        if state.observer is not None:
+            self._steps.later(state.observer.role_changed, action.role, action.term, action.leader)
+        self._steps.later(self._services.replica_changed, state.shard_id)
+
+    def _leader_ready(self, action: LeaderReady) -> None:
+        state = self._state
+        if state.table is not None:
+            state.table.lead()
+        self._log.info("leader_ready", term=action.term, log_end=self._files.log_end)
+        if state.observer is not None:
+            self._steps.later(state.observer.leader_ready, action.term)
+        self._steps.later(self._services.replica_changed, state.shard_id)
+
+    def _lost_tail(self, action: LostTail) -> None:
+        """What this node had acknowledged, and nobody else has, is cut: the loss window of the topic's rule (S4.28)."""
+        lost = action.to_offset - action.from_offset
+        state, table = self._state, self._state.table
+        self._log.warning("lost_tail", from_offset=action.from_offset, to_offset=action.to_offset)
+        self._services.metrics.lost_tail_records += lost
+        state.high_watermark = min(state.high_watermark, action.from_offset)
+        if self._hint.noted > action.from_offset:
+            self._hint.note()  # before the log is cut: what is noted binds the next start
+        if self._snapshots.installing is not None:
+            return  # the store is another one already
+        if table is not None and table.state.applied_offset > action.from_offset:
+            if self._files.log_start:
+                raise StorageFailedError(
+                    f"shard {state.shard_id}: what is in the store was given up by an unclean election and the log no "
+                    "longer reaches back to its beginning: move this replica to another node and back"
+                )
+            table.start_over()
+
+    def _members_changed(self, action: MembersChanged) -> None:
+        self._log.info("members_changed", members=action.members, committed=action.committed)
+        self.note_led_term()
+        self._steps.later(self._services.replica_changed, self._state.shard_id)
+
+    def _propose_live(self, action: ProposeLive) -> None:
+        self._log.info("live_set_proposed", live=action.live, version=action.version)
+        self._reports.proposed = action
+        self._steps.later(self._services.live_changed)
+
+    def note_led_term(self) -> None:
+        """A loss has to be counted even if the power fails before it is found (S4.28).
+
+        A term that begins is noted before its first entry is written, so also before anything is acknowledged in it.
+        """
+        hard_state, state = self._files.hard_state, self._state
+        if state.is_leader and self._mode.acknowledges_early and hard_state.led_term != state.term:
+            self._driver.submit(hard_state.stage_led_term(state.term))
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def stopped(self, error: Exception, *, was_leader: bool) -> None:
+        """See ActionHandlers."""
+        self._feeding.clear()
+        self._common.stopped(error, needs_leader=was_leader and self._mode.is_appointed)
+
+    def closed(self) -> None:
+        """Nobody is fed any more."""
+        self._feeding.clear()

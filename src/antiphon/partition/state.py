@@ -1,0 +1,162 @@
+"""What the parts of one partition share: what it holds, how far clients were told, and whether it may serve.
+
+Everybody may ask. Only three things change it: a commit, a loss and a change of role move `high_watermark`; a failure sets
+`failed`; the node sets `closed`.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from antiphon.errors import (
+    AntiphonError,
+    DiskFullError,
+    NotLeaderError,
+    NotReadyError,
+    OverloadedError,
+    WrongKindError,
+)
+from antiphon.partition.replica_view import ReplicaView
+from antiphon.partition.services import CommitObserver, PartitionServices
+from antiphon.replication.replica_state import Role
+
+if TYPE_CHECKING:
+    from antiphon.log.config import LogConfig
+    from antiphon.log.shard_log import ShardLog
+    from antiphon.partition.settings import PartitionSettings
+    from antiphon.partition.table_shard import TableShard
+
+
+class WriterRules(Protocol):
+    """What is asked of a replica beside leadership, where every replica writes."""
+
+    def check_writable(self) -> None:
+        """Raise what stands in the way of a write: NotLeaderError, NotReadyError."""
+        ...
+
+    def referred(self, error: NotLeaderError) -> NotLeaderError:
+        """The error that points to a replica which may be asked instead."""
+        ...
+
+
+class PartitionState:
+    """See the module's text.
+
+    Attributes:
+        services: of the node.
+        table: the table's store; None for a plain topic.
+        settings: of its topic; None for `__cluster`.
+        default_isolation: of reads that name none (C7).
+        observer: who follows the log inside the node.
+        failed: why this replica has stopped for good; None while it works.
+        closed: the node has closed it.
+        high_watermark: first offset that clients have not been told is committed.
+    """
+
+    def __init__(
+        self,
+        services: PartitionServices,
+        shard_id: int,
+        log: "ShardLog",
+        replica: ReplicaView,
+        table: "TableShard | None",
+        rules: WriterRules | None = None,
+    ) -> None:
+        self.services = services
+        self.shard_id = shard_id
+        self.log = log
+        self.replica = replica
+        self.table = table
+        self.settings: PartitionSettings | None = None
+        self.default_isolation = "committed"
+        self.observer: CommitObserver | None = None
+        self.failed: AntiphonError | None = None
+        self.closed = False
+        self.high_watermark = replica.high_watermark
+        self._rules = rules
+
+    def configure(self, settings: "PartitionSettings", log: "LogConfig") -> None:
+        """Take over the settings of the topic. `log`: those of the log, as this replica keeps it."""
+        self.settings = settings
+        self.default_isolation = settings.isolation
+        if self.log.config != log:
+            self.log.config = log
+
+    @property
+    def term(self) -> int:
+        """The term that this replica is in."""
+        return self.replica.term
+
+    @property
+    def is_leader(self) -> bool:
+        """Does this replica lead, ready or not? Where every replica writes, each does."""
+        return self.failed is None and self.replica.role is Role.LEADER
+
+    @property
+    def is_serving(self) -> bool:
+        """Does this replica lead, and may it serve clients?"""
+        return self.failed is None and self.replica.role is Role.LEADER and self.replica.ready
+
+    def not_leader(self) -> NotLeaderError:
+        """The error that points to who leads, or may be asked instead."""
+        error = self._not_leader()
+        return error if self._rules is None else self._rules.referred(error)
+
+    def _not_leader(self) -> NotLeaderError:
+        if self.failed is not None:  # the others elect a leader among them: worth a retry
+            return NotLeaderError(
+                f"the replica of shard {self.shard_id} on node {self.services.node_id} stopped: {self.failed.message}",
+                leader=None,
+                shard_id=self.shard_id,
+                failed=self.failed.code,  # for good: who asks for this very replica need not wait
+                offset=self.failed.details.get("offset"),
+            )
+        leader = None if self.is_leader else self.replica.leader
+        return NotLeaderError(
+            f"node {self.services.node_id} does not lead shard {self.shard_id}, "
+            + (f"node {leader} does" if leader is not None else "nobody is known to"),
+            leader=leader,
+            shard_id=self.shard_id,
+        )
+
+    def check_alive(self) -> None:
+        """Raise unless this replica works."""
+        if self.failed is not None or self.closed:
+            raise self.not_leader()
+
+    def check_serving(self) -> None:
+        """Raise NotLeaderError or NotReadyError unless this replica may serve clients (S0.8, S1.36)."""
+        self.check_alive()
+        if self.replica.role is not Role.LEADER:
+            raise self.not_leader()
+        if not self.replica.ready:
+            raise NotReadyError(
+                f"shard {self.shard_id} has just got its leader, whose term has no committed entry yet; retry",
+                leader=self.services.node_id,
+            )
+
+    def check_writable(self) -> None:
+        """The same, and there must be room for a write: DiskFullError, OverloadedError."""
+        replica, wal = self.replica, self.services.wal
+        if self.failed is not None or self.closed or replica.role is not Role.LEADER or not replica.ready:
+            self.check_serving()  # says which of them it is
+        if wal.disk_full:
+            lacks = "the disk is full" if wal.committer.waits_for_room else "no file descriptors are left"
+            raise DiskFullError(
+                f"node {self.services.node_id} cannot write, {lacks}: writes are refused until that passes, reads go on"
+            )
+        if wal.overloaded:
+            raise OverloadedError(
+                f"{wal.backlog_bytes} bytes wait for the disk of node {self.services.node_id}; retry"
+            )
+        if self._rules is not None:
+            self._rules.check_writable()
+
+    def require_table(self) -> "TableShard":
+        """The table's store; WrongKindError for a plain topic's shard."""
+        if self.table is None:
+            raise not_a_table(self.shard_id)
+        return self.table
+
+
+def not_a_table(shard_id: int) -> WrongKindError:
+    """The error for a table's request to a plain topic's shard."""
+    return WrongKindError(f"shard {shard_id} belongs to a topic, not to a table")
