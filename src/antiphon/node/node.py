@@ -90,6 +90,7 @@ class Node:
         self.incarnation = system.new_uuid().hex
         self.random = system.rng()
         self.loop = asyncio.get_running_loop()
+        self.now_s = self.loop.time
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
         self.hosts: dict[int, Partition] = {}
@@ -106,7 +107,8 @@ class Node:
         self.agent = ClusterAgent(self, config.cluster_id)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
-        self.shards = Shards(self, self.disk, self._directory)
+        self.shards: Shards = Shards(self, self.disk, self._directory)
+        self.someone_waits: Callable[[Waiting], None] = self.shards.someone_waits
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
@@ -242,10 +244,6 @@ class Node:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def now_s(self) -> float:
-        """See PartitionServices."""
-        return self.loop.time()
-
     def needs_ticks(self, driver: Ticking) -> None:
         """See PartitionServices."""
         self.shards.needs_ticks(driver)
@@ -254,10 +252,6 @@ class Node:
     def _arm_tick(self) -> None:
         if self.shards.ticking and self._tick_timer is None and not self.stopping:
             self._tick_timer = self.loop.call_later(self.config.timings.tick / 1000, self._tick)
-
-    def someone_waits(self, clients: Waiting) -> None:
-        """See PartitionServices."""
-        self.shards.someone_waits(clients)
 
     def _tick(self) -> None:
         self._tick_timer = None

@@ -35,13 +35,14 @@ from antiphon.partition.expired_records import ExpiredRecords
 from antiphon.partition.failures import report_request
 from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.partition.write_order import RefusedAppends
-from antiphon.records.batch import Buffer, stamp, validate_batch
+from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, stamp, validate_batch
 from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
     from antiphon.partition.settings import PartitionSettings
 
 WAITERS_MAX: Final = 100_000
+NOT_FOR_CLIENTS: Final = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 class Pending(NamedTuple):
@@ -132,9 +133,9 @@ class PartitionClients:
         self._append(batch, expected_offset, timeout_s, done)
 
     def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
-        state = self._state
+        state, refused = self._state, self._refused
         header = validate_batch(batch)
-        if header.is_control or header.is_transactional:
+        if header.attributes & NOT_FOR_CLIENTS:
             raise InvalidRequestError("clients append neither control batches nor parts of transactions")
         if header.size_bytes > self.max_message_bytes:
             raise self.too_large(header.size_bytes)
@@ -147,14 +148,17 @@ class PartitionClients:
             )
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
-        self._refused.check(header)
+        if refused.known:
+            refused.check(header)
         base = state.log.log_end
         if expected_offset is not None and expected_offset != base:
-            self._refused.note(header, state.log.producers)
+            refused.note(header, state.log.producers)
             self._mismatch(expected_offset, base, timeout_s, done)
             return
-        self._refused.landed(header)
-        self._expired.look(header)
+        if refused.known:
+            refused.landed(header)
+        if state.log.config.retention_ms >= 0:
+            self._expired.look(header)
         owned = bytearray(batch)
         stamp(owned, base, state.replica.term)
         next_offset = base + header.last_offset_delta + 1

@@ -26,11 +26,9 @@ class ExpiredRecords:
         self._unsaid = 0  # such batches since the last warning
 
     def look(self, header: BatchHeader) -> None:
-        """Look at a batch that is being appended."""
+        """Look at a batch that is being appended to a log with `retention.ms`."""
         state = self._state
         retention_ms = state.log.config.retention_ms
-        if retention_ms < 0:
-            return
         age_ms = system.wall_ms() - header.max_timestamp
         if age_ms <= retention_ms:
             return

@@ -106,7 +106,8 @@ class MergedWrites:
 
                 clients.when_committed(end, timeout_s, answer_again, done)
                 return
-            table.order.check(request, state.log.producers)
+            if request.after >= 0:
+                table.order.check(request, state.log.producers)
         origin, lsn = self._replica.origin, self._replica.next_lsn
         table.begin(origin)
         judge = table.judge

@@ -86,7 +86,8 @@ class TableWrites:
 
                 clients.when_committed(end, timeout_s, answer_again, done)
                 return
-            table.order.check(request, state.log.producers)
+            if request.after >= 0:
+                table.order.check(request, state.log.producers)
         owned = evaluator.owned
         if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
             # It is certain only when the entry that released the keys is: from then on no leader will carry this out.

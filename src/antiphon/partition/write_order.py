@@ -62,25 +62,25 @@ class RefusedAppends:
     The log takes any first sequence of a producer that it does not know. But when the batch before one was on its way here
     too and has just been refused, then this one must not land, even if the end is where it expects it by now: so a chain of
     appends leaves a prefix (S2.13).
+
+    `known`: epoch and sequence of such a batch, by producer. Where it is empty, nothing need be checked.
     """
 
     def __init__(self) -> None:
-        self._refused: dict[int, tuple[int, int]] = {}  # producer -> epoch and sequence
+        self.known: dict[int, tuple[int, int]] = {}
 
     def note(self, header: BatchHeader, producers: ProducerState) -> None:
         """A batch was refused."""
         producer_id = header.producer_id
         if producer_id < 0 or producers.last_batch(producer_id) is not None:
             return  # batches without a producer are not a chain; those of a known one must follow its last
-        if len(self._refused) >= REFUSED_MAX and producer_id not in self._refused:
-            del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = (header.producer_epoch, header.base_sequence)
+        if len(self.known) >= REFUSED_MAX and producer_id not in self.known:
+            del self.known[next(iter(self.known))]
+        self.known[producer_id] = (header.producer_epoch, header.base_sequence)
 
     def check(self, header: BatchHeader) -> None:
         """Raise OutOfOrderSequenceError for a batch that follows a refused one in its producer's sequence."""
-        if not self._refused:
-            return
-        epoch, sequence = self._refused.get(header.producer_id, (-1, -1))
+        epoch, sequence = self.known.get(header.producer_id, (-1, -1))
         if epoch == header.producer_epoch and sequence != header.base_sequence:
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, but its batch {sequence} was refused",
@@ -90,8 +90,8 @@ class RefusedAppends:
 
     def landed(self, header: BatchHeader) -> None:
         """A batch of this producer is in the log: from now on that tells what comes next."""
-        self._refused.pop(header.producer_id, None)
+        self.known.pop(header.producer_id, None)
 
     def clear(self) -> None:
         """Forget all."""
-        self._refused.clear()
+        self.known.clear()
