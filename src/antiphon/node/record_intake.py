@@ -51,7 +51,7 @@ class RecordIntake:
     ) -> None:
         """Append a batch if its records can be read. Raises what is known at once; else `done` gets the result."""
         host = self._replicas.host(shard_id)
-        settings = host.settings
+        settings = host.state.settings
         if (
             settings is None
             or host.table is not None
@@ -65,12 +65,12 @@ class RecordIntake:
             check_outside(header, batch, settings.intake)
             is_judged = self._walker.walk_now(header, batch, settings.intake)
         except CorruptBatchError:
-            host.check_writable()  # where another node leads, that is what is said
+            host.state.check_writable()  # where another node leads, that is what is said
             raise
         if is_judged and shard_id not in self._lines:
             host.clients.append(batch, expected_offset, timeout_s, done)
             return
-        host.check_writable()
+        host.state.check_writable()
         one = _Waiting(bytes(batch), expected_offset, host.services.now_s() + timeout_s, done)
         self._lines.setdefault(shard_id, deque()).append(one)
         host.services.in_flight(len(one.batch))
