@@ -25,7 +25,6 @@ LONG_SOURCES = {
 LONG_FUNCTIONS = {"decode_records", "draw", "node_start", "replay"}
 LONG_CONSTRUCTORS = {"stage.py"}
 LARGE_CLASSES = {
-    "MultiWriterReplica": 45,
     "Node": 43,
     "ScriptReplica": 51,
 }

@@ -42,7 +42,9 @@ class OriginMarks:
     def save(self, saved: Callable[[AntiphonError | None], None] | None = None) -> None:
         """Write the marks down."""
         self._unsaved = 0
-        self._driver.submit(save_marks(self._disk, self._driver.state.log, self._replica.marks()), saved)
+        self._driver.submit(
+            save_marks(self._disk, self._driver.state.log, self._replica.log.durable_marks()), saved
+        )
 
 
 class MultiWriterUpkeep:
@@ -87,7 +89,7 @@ class MultiWriterUpkeep:
         start = log.retention_start(now_ms, replica.common_offset())
         if start <= replica.log_start:
             return
-        history = History(replica.mark_before(start))
+        history = History(replica.log.index.at_or_before(start))
         if not pass_over(log, history, start):
             return
         base = history.mark()

@@ -118,7 +118,7 @@ class MultiWriterPartition:
         replica = self.replica
         stay = [node for node in message.members.voters if node != self.services.node_id]
         lags = replica.lags()
-        is_held = replica.durable_end == replica.log_end and not any(lags.get(n, 1) for n in stay)
+        is_held = replica.log.durable_end == replica.log_end and not any(lags.get(n, 1) for n in stay)
         if self._rules.leaves and is_held:
             settled = MembersSettled(self.shard_id, message.term, message.version)
             self.services.send_message(sender, settled)

@@ -63,6 +63,9 @@ class MultiWriterReplica:
         life: a number that is higher at each start of this node, below 2^38: earlier sessions must not be taken for ours.
         config: settings.
         damaged: the log was found damaged and is cut at the damage: nothing is written before it is whole again.
+
+    Attributes:
+        log: how far each origin has come in it, its marks, and what of it is durable; to be read.
     """
 
     def __init__(
@@ -86,10 +89,10 @@ class MultiWriterReplica:
             NodeId, tuple[int, int]
         ] = {}  # peer -> (origin, LSN) of the split brain that was found
         self._config = config or MultiWriterConfig()
-        self._log = OriginLog(index, end)
-        self._relays = RelaySide(shard, self._log, self._config)
-        self._intake = IntakeSide(shard, self._log, self._config, life)
-        self._regain = Regain(shard, self._log, life) if damaged else None
+        self.log = OriginLog(index, end)
+        self._relays = RelaySide(shard, self.log, self._config)
+        self._intake = IntakeSide(shard, self.log, self._config, life)
+        self._regain = Regain(shard, self.log, life) if damaged else None
         self._origins: dict[NodeId, int] = {}
         self._held: deque[tuple[int, NodeId, int]] = deque()  # answers to AskOrigin: (write id, who, nonce)
         self._own_lsn = 0  # the last entry of this replica's own origin that others are known to have
@@ -115,32 +118,27 @@ class MultiWriterReplica:
     @property
     def next_lsn(self) -> int:
         """The LSN that the next batch proposed here gets."""
-        return self._log.history.lsns[self.origin] + 1
+        return self.log.history.lsns[self.origin] + 1
 
     @property
     def vclock(self) -> Vclock:
         """What this replica has durably."""
-        return self._log.durable_clock
+        return self.log.durable_clock
 
     @property
     def log_start(self) -> int:
         """First offset that is still in the log."""
-        return self._log.log_start
+        return self.log.log_start
 
     @property
     def log_end(self) -> int:
         """Next offset to write, appends underway included."""
-        return self._log.log_end
-
-    @property
-    def durable_end(self) -> int:
-        """End of what is on this disk."""
-        return self._log.durable_end
+        return self.log.log_end
 
     @property
     def high_watermark(self) -> int:
         """First offset that is not committed: what is durable here is committed here."""
-        return self._log.durable_end
+        return self.log.durable_end
 
     @property
     def damaged(self) -> bool:
@@ -194,12 +192,12 @@ class MultiWriterReplica:
 
     def followers(self) -> tuple[FollowerStatus, ...]:
         """The peers, for status pages: `ack_offset` is as far in this log as the peer is known to have everything."""
-        index, found = self._log.index, []
+        index, found = self.log.index, []
         for node, cursor in self._relays.cursors.items():
             mark = index.covered_by(cursor.acked)
-            at = self._log.log_start if mark is None else mark.offset
+            at = self.log.log_start if mark is None else mark.offset
             if not self._relays.lags()[node]:
-                at = self._log.durable_end
+                at = self.log.durable_end
             state = ProgressState.REPLICATE if cursor.session else ProgressState.PROBE
             found.append(FollowerStatus(node, at, cursor.history.offset, state, cursor.connected))
         return tuple(found)
@@ -207,10 +205,6 @@ class MultiWriterReplica:
     def lags(self) -> Mapping[NodeId, int]:
         """How many of our durable entries each peer lacks, as far as it said (S4.23)."""
         return self._relays.lags()
-
-    def stable_clock(self) -> Vclock:
-        """What every member has durably, as far as they said."""
-        return self._relays.stable_clock()
 
     def settled_clock(self) -> Vclock:
         """What every member has, if this replica has all that any of them had when it said so; else nothing.
@@ -222,19 +216,6 @@ class MultiWriterReplica:
     def common_offset(self) -> int:
         """The log may be trimmed up to here: every member has what is before."""
         return self._relays.common_offset()
-
-    def marks(self) -> tuple[Mark, ...]:
-        """The index, as far as it may be written down."""
-        return self._log.durable_marks()
-
-    @property
-    def base(self) -> Mark:
-        """The log's start, with the history before it."""
-        return self._log.index.base
-
-    def mark_before(self, offset: int) -> Mark:
-        """The last mark at or before an offset of the log: where to begin to work out the history at `offset`."""
-        return self._log.index.at_or_before(offset)
 
     # -- life and members -----------------------------------------------------------------------------------------
 
@@ -300,7 +281,7 @@ class MultiWriterReplica:
     def _on_relay(self, sender: NodeId, message: Relay, out: list[MultiAction]) -> None:
         taken = self._intake.on_relay(sender, message)
         if taken:
-            out.append(self._log.append(taken))
+            out.append(self.log.append(taken))
         self._relays.heard(sender, message.vclock)
         self._own_lsn = max(self._own_lsn, component(message.vclock, self.origin))
         self._intake.taken(sender, message, out)
@@ -310,11 +291,11 @@ class MultiWriterReplica:
         one = self._intake.subscriptions[sender]
         if message.session != one.session:
             return
-        was_empty = self._log.is_empty
+        was_empty = self.log.is_empty
         if was_empty or self._intake.on_base(sender):
             if not was_empty:
                 out.append(TrimmedAway(sender))
-            out.append(self._log.adopt(message.vclock, message.chains))
+            out.append(self.log.adopt(message.vclock, message.chains))
             self._intake.subscribe(one, out)
             self._relays.rebase(out)
 
@@ -332,14 +313,14 @@ class MultiWriterReplica:
         if self._asked.get(sender) != message.nonce:
             self._asked[sender] = message.nonce
             self._intake.forget_sessions()
-        self._held.append((self._log.write_id, sender, message.nonce))
+        self._held.append((self.log.write_id, sender, message.nonce))
         self._answer_held(out)
 
     def _answer_held(self, out: list[MultiAction]) -> None:
         held = self._held
-        while held and held[0][0] <= self._log.persisted_id:
+        while held and held[0][0] <= self.log.persisted_id:
             _, node, nonce = held.popleft()
-            out.append(Tell(node, OriginAnswer(self.shard, TERM, nonce, self._log.durable_clock)))
+            out.append(Tell(node, OriginAnswer(self.shard, TERM, nonce, self.log.durable_clock)))
 
     def _on_answer(self, sender: NodeId, message: OriginAnswer, out: list[MultiAction]) -> None:
         if self._regain is not None:
@@ -361,16 +342,16 @@ class MultiWriterReplica:
         self.check_writable()
         if not batches:
             return []
-        origin, lsn, at = self.origin, self.next_lsn, self._log.log_end
+        origin, lsn, at = self.origin, self.next_lsn, self.log.log_end
         entries = []
         for offsets, crc, size_bytes, data in batches:
             entries.append(OriginEntry(origin, lsn, crc, at, at + offsets, size_bytes, data))
             lsn, at = lsn + 1, at + offsets
-        return [self._log.append(entries)]
+        return [self.log.append(entries)]
 
     def request_read(self, token: int) -> list[MultiAction]:
         """Reads are of this replica's own state: there is nobody whose word would be needed."""
-        return [ReadReady(token, self._log.durable_end)]
+        return [ReadReady(token, self.log.durable_end)]
 
     # -- events: disk, feeding, connections, time -------------------------------------------------------------------
 
@@ -379,11 +360,11 @@ class MultiWriterReplica:
         out: list[MultiAction] = []
         if self.failed:
             return out
-        invariant(write_id <= self._log.write_id, f"write {write_id} was never asked for")
-        before = self._log.durable_end
-        if self._log.persisted(write_id):
-            if self._log.durable_end > before:
-                out.append(Commit(self._log.durable_end))
+        invariant(write_id <= self.log.write_id, f"write {write_id} was never asked for")
+        before = self.log.durable_end
+        if self.log.persisted(write_id):
+            if self.log.durable_end > before:
+                out.append(Commit(self.log.durable_end))
             self._intake.persisted(out)
             self._relays.pump_all(out)
             self._check_regained(out)
@@ -400,12 +381,12 @@ class MultiWriterReplica:
     def trimmed(self, base: Mark) -> list[MultiAction]:
         """Retention removed the log before `base`, the history at its new start."""
         invariant(
-            base.offset <= self._log.durable_end,
-            f"trim to {base.offset}, durable is {self._log.durable_end}",
+            base.offset <= self.log.durable_end,
+            f"trim to {base.offset}, durable is {self.log.durable_end}",
         )
         out: list[MultiAction] = []
-        if base.offset > self._log.log_start:
-            self._log.index.trim(base)
+        if base.offset > self.log.log_start:
+            self.log.index.trim(base)
             self._relays.rebase(out)
         return out
 

@@ -115,10 +115,10 @@ _ORDER: Final = (
         Edit(
             MultiWriterReplica,
             "__init__",
-            "self._log = OriginLog(index, end)",
+            "self.log = OriginLog(index, end)",
             "own = origins[node_id]\n"
             "    clock = tuple(lsn - 1 if origin == own and lsn else lsn for origin, lsn in enumerate(end.clock))\n"
-            "    self._log = OriginLog(index, end._replace(clock=clock))",
+            "    self.log = OriginLog(index, end._replace(clock=clock))",
         ),
         options=_CRASHES,
     ),

@@ -28,8 +28,8 @@ def what_is_open_in_multi(shard_id: int, found: "list[tuple[Machine, MultiWriter
             return f"{who} has stopped: {host.state.failed}"
         if multi.damaged or multi.splits:
             return f"{who} is damaged ({multi.damaged}) or found other histories: {multi.splits}"
-        if multi.durable_end != multi.log_end:
-            return f"{who} has {multi.log_end} entries, {multi.durable_end} of them durable"
+        if multi.log.durable_end != multi.log_end:
+            return f"{who} has {multi.log_end} entries, {multi.log.durable_end} of them durable"
         if host.table is not None and host.table.state.applied_offset != multi.log_end:
             return f"{who} has {multi.log_end} entries, and its table is at {host.table.state.applied_offset}"
         clocks[machine.node_id] = multi.vclock[1:]
@@ -68,7 +68,7 @@ def check_multi(
         entries = entries_of(cluster, machine, host)
         for name, batch in entries.items():
             truth.take(name, batch, machine.node_id)
-        begins = host.replica.mark_before(host.replica.log_start).clock
+        begins = host.replica.log.index.at_or_before(host.replica.log_start).clock
         missing = [
             name for name in truth.entries if name not in entries and name[1] > component(begins, name[0])
         ]

@@ -92,7 +92,7 @@ class _Seen:
     def __init__(self, host: MultiWriterPartition) -> None:
         self.host = host
         self.multi = host.replica
-        self.base: Mark = host.replica.base
+        self.base: Mark = host.replica.log.index.base
         self.at = self.base.offset  # all before it was looked at on the disk
         self.end = -1  # the durable end at that time
         self.clock = self.base.clock  # at `at`
@@ -189,7 +189,7 @@ class MultiWatch:
                     multi.shard,
                     f"node {machine.node_id} found other histories: {multi.splits} (node: origin, LSN)",
                 )
-            if multi.durable_end != seen.end or multi.base != seen.base:
+            if multi.log.durable_end != seen.end or multi.log.index.base != seen.base:
                 self._look_at_log(machine, seen)
             if seen.changed:
                 self._look_at_rows(machine, seen)
@@ -249,16 +249,16 @@ class MultiWatch:
     def _look_at_log(self, machine: "Machine", seen: _Seen) -> None:
         """What has become durable since the last time."""
         multi, truth = seen.multi, self.truth(seen.multi.shard)
-        if multi.base != seen.base:
+        if multi.log.index.base != seen.base:
             self._look_at_base(machine, seen, truth)
         is_hurt = machine.node_id in self._evidence.hurt
         try:
-            self._read(machine, seen, truth, multi.durable_end)
+            self._read(machine, seen, truth, multi.log.durable_end)
         except (AntiphonError, LookupError, ValueError):  # what is on a hurt disk may be anything
             if not is_hurt:
                 raise
-            seen.at, seen.clock = multi.durable_end, multi.vclock
-        seen.end = multi.durable_end
+            seen.at, seen.clock = multi.log.durable_end, multi.vclock
+        seen.end = multi.log.durable_end
         truth.clocks[machine.node_id] = seen.clock
         require(
             is_hurt or seen.clock[LOCAL + 1 :] == multi.vclock[LOCAL + 1 :],
@@ -305,7 +305,7 @@ class MultiWatch:
     def _look_at_base(self, machine: "Machine", seen: _Seen, truth: MultiTruth) -> None:
         """The log begins elsewhere: it was trimmed, or goes on behind what a peer has no more."""
         multi, node = seen.multi, machine.node_id
-        was, base = seen.base, multi.base
+        was, base = seen.base, multi.log.index.base
         seen.base = base
         if not covers(multi.vclock, base.clock) or base.offset >= seen.at:
             seen.jump = base
@@ -327,7 +327,7 @@ class MultiWatch:
     def _look_at_rows(self, machine: "Machine", seen: _Seen) -> None:
         """Once the table has merged all that is durable."""
         state = seen.host.state.require_table().state
-        if state.applied_offset != seen.at or seen.at != seen.multi.durable_end:
+        if state.applied_offset != seen.at or seen.at != seen.multi.log.durable_end:
             return
         keys, seen.changed = list(seen.changed), {}
         if seen.base.offset > 0 or machine.node_id in self._evidence.hurt:
@@ -382,14 +382,14 @@ class MultiWatch:
     def batches(self, machine: "Machine", host: MultiWriterPartition) -> Iterator[bytes]:
         """All batches of a replica from where its log begins for its peers, as they are durable on its disk."""
         at, log = host.replica.log_start, self._evidence.durable_log(machine.node_id, host.shard_id)
-        while at < host.replica.durable_end:
+        while at < host.replica.log.durable_end:
             batch = log.batch(machine.disk, at)
             require(
                 batch is not None,
                 "durable-log",
                 host.shard_id,
                 f"the disk of node {machine.node_id} has no batch at {at}, and is said to have what is before "
-                f"{host.replica.durable_end}",
+                f"{host.replica.log.durable_end}",
             )
             yield cast(bytes, batch)
             at = read_header(cast(bytes, batch)).next_offset
