@@ -156,7 +156,7 @@ def test_batches_that_nobody_takes_are_not_read(cold: bool, waiting: bool) -> No
         async with cluster_of(1) as nodes:
             shard_id, pool, node = await large_log(nodes, 50, 90_000), pool_of(nodes), nodes.nodes[0]
             pool.connection_bytes = MIB
-            client, end = await connect(nodes), node.hosts[shard_id].high_watermark
+            client, end = await connect(nodes), node.hosts[shard_id].state.high_watermark
             if cold:
                 node.hosts[shard_id].log.release_memory()
             assert node.hosts[shard_id].reads.is_cold(end - 2, "committed") == cold

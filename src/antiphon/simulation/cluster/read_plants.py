@@ -10,7 +10,7 @@ from antiphon.client import topic
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableRows, TableScan
-from antiphon.partition.table_reads import TableReads
+from antiphon.partition.table_reads import Admit, TableReads
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
@@ -20,7 +20,9 @@ _PAUSE_S: Final = 0.002
 _GROUPS: Final[dict[str, Any]] = {**CALM, "appenders": 0, "putters": 0, "transactions": True}
 
 
-def _scan_in_pieces(reads: TableReads, request: TableScan, done: Callable[[Any], None]) -> None:
+def _scan_in_pieces(
+    reads: TableReads, request: TableScan, done: Callable[[Any], None], admit: Admit | None = None
+) -> None:
     """`TableReads.scan` that lets others write between its first row and the rest."""
 
     def go_on(first: Any) -> None:
@@ -32,7 +34,7 @@ def _scan_in_pieces(reads: TableReads, request: TableScan, done: Callable[[Any],
 
         def finish() -> None:
             try:
-                _SCAN(reads, rest, joined)
+                _SCAN(reads, rest, joined, admit)
             except AntiphonError as error:
                 done(error)
 
@@ -42,7 +44,7 @@ def _scan_in_pieces(reads: TableReads, request: TableScan, done: Callable[[Any],
 
         asyncio.get_running_loop().call_later(_PAUSE_S, finish)
 
-    _SCAN(reads, msgspec.structs.replace(request, limit=1), go_on)
+    _SCAN(reads, msgspec.structs.replace(request, limit=1), go_on, admit)
 
 
 _IN_PIECES: Final = ((TableReads, "scan", _scan_in_pieces),)
