@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon import system
 from antiphon.client import log_reader
+from antiphon.client.account import account_of
 from antiphon.client.cluster import Cluster, default_servers
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shards_on_their_way
@@ -49,6 +50,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer
 
 if TYPE_CHECKING:
@@ -63,9 +65,15 @@ class AsyncClient:
     """A cluster, from one event loop. Connections are shared by all topics and tables. Close it, or use it as a context."""
 
     def __init__(
-        self, servers: str | Iterable[str], *, timeout_s: float = TIMEOUT_S, client_id: str = ""
+        self,
+        servers: str | Iterable[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        client_id: str = "",
+        account: Account | None = None,
     ) -> None:
-        self._cluster = Cluster(servers, client_id or f"antiphon-client/{system.installed_version()}")
+        who = client_id or f"antiphon-client/{system.installed_version()}"
+        self._cluster = Cluster(servers, who, account)
         self._timeout_s = timeout_s
         self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
         self._tables: dict[str, AsyncTable] = {}
@@ -420,6 +428,9 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     client_id: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
 ) -> Connecting:
     """Connect to a cluster, by awaiting this or as an asynchronous context.
 
@@ -429,12 +440,18 @@ def connect(
         timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
+        user: who logs in (with SCRAM), where the cluster asks for that; by default the environment's ANTIPHON_USER.
+        password: of the user; by default ANTIPHON_PASSWORD, or what the file ANTIPHON_PASSWORD_FILE holds.
+        token: a bearer token (JWT), in place of those; by default ANTIPHON_TOKEN.
 
-    Raises UnreachableError (when awaited), and InvalidRequestError for an invalid address.
+    Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address.
     """
     return Connecting(
         AsyncClient(
-            default_servers() if servers is None else servers, timeout_s=timeout_s, client_id=client_id
+            default_servers() if servers is None else servers,
+            timeout_s=timeout_s,
+            client_id=client_id,
+            account=account_of(user, password, token),
         ),
         connect_timeout_s,
     )

@@ -30,6 +30,7 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
 from antiphon.model.requests import Failure, GetMetadata, MetadataReply
+from antiphon.security.account import Account
 
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
@@ -88,10 +89,17 @@ class Cluster(Closes):
     """The cluster, seen from one process. Not thread-safe.
 
     `timeout_ms` bounds every call, retries included. `retries`: so often a call is tried again without any progress; None:
-    as often as the time allows.
+    as often as the time allows. `account`: to log in with; None: the environment's.
     """
 
-    def __init__(self, servers: Sequence[Address], timeout_ms: int, retries: int | None = None) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        timeout_ms: int,
+        retries: int | None = None,
+        account: Account | None = None,
+    ) -> None:
+        self._account = account
         self._servers = list(servers)
         self._timeout_s = timeout_ms / 1000
         self._retries = retries
@@ -192,7 +200,7 @@ class Cluster(Closes):
         if shunned is not None and time.monotonic() < shunned.until:
             raise ConnectionError(shunned.problem)
         try:
-            link = Link(address)
+            link = Link(address, account=self._account)
         except OSError as error:
             pause_s = SHUN_S_MIN if shunned is None else min(2 * shunned.pause_s, SHUN_S_MAX)
             until = time.monotonic() + pause_s * random.uniform(0.5, 1.0)

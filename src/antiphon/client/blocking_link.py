@@ -8,14 +8,17 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from antiphon.client.account import check_logged_in, client_login, default_account
 from antiphon.errors import ProtocolViolationError, from_wire
-from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
+from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, Failure, Hello, HelloReply
+from antiphon.security.account import Account
 from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 
 CONNECT_TIMEOUT_S: Final = 2.0
+LOGIN_TIMEOUT_S: Final = 5.0  # a login that fails is answered after a second
 ANSWER_TIMEOUT_S: Final = 10.0  # for one try; a node that is paused is given up on and asked again
 SEND_PARTS_MAX: Final = 512  # in one call; systems allow 1,024
 RECEIVE_BYTES: Final = 64 * 1024  # at once, while nothing is known of what comes
@@ -33,7 +36,9 @@ class Answer(NamedTuple):
 class Link:
     """One connection to one node. Requests may be sent ahead; answers come in any order and are matched by id."""
 
-    def __init__(self, address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(
+        self, address: Address, timeout_s: float = CONNECT_TIMEOUT_S, account: Account | None = None
+    ) -> None:
         """Connect and greet; raises OSError or an AntiphonError."""
         self.address = address
         self._socket = socket.create_connection(address, timeout=timeout_s)
@@ -46,10 +51,22 @@ class Link:
                 raise ProtocolViolationError(
                     f"{address[0]}:{address[1]} answered the greeting with {hello.body!r}"
                 )
+            if hello.body.mechanisms:
+                self._log_in(account or default_account(), hello.body.mechanisms)
         except BaseException:
             self.close()
             raise
         self.cluster_id: str = hello.body.cluster_id
+
+    def _log_in(self, account: Account, mechanisms: tuple[str, ...]) -> None:
+        where = f"{self.address[0]}:{self.address[1]}"
+        login = client_login(account, mechanisms, where)
+        message: bytes | None = login.first()
+        mechanism = login.mechanism
+        while message is not None:
+            reply = self.call(Authenticate(message, mechanism), LOGIN_TIMEOUT_S).body
+            message, mechanism = login.next(reply.data), ""
+        check_logged_in(login, reply, where)
 
     def send(self, body: Any, payload: Sequence[Buffer] = (), timeout_s: float | None = None) -> int:
         """Send a request; returns its id. After an error the connection is of no more use."""

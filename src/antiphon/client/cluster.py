@@ -25,6 +25,7 @@ from antiphon.errors import (
     InvalidRequestError,
     ProtocolViolationError,
     TimedOutError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownShardError,
     UnreachableError,
@@ -32,6 +33,7 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
+from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer
 
 PAUSE_S_MIN: Final = 0.01
@@ -69,7 +71,8 @@ class Pauses:
 class Cluster:
     """Metadata and connections of one client; all methods belong to one event loop."""
 
-    def __init__(self, servers: str | Iterable[str], who: str) -> None:
+    def __init__(self, servers: str | Iterable[str], who: str, account: Account | None = None) -> None:
+        self._account = account
         self.servers = parse_servers(servers)
         self.closed = False
         self._who = who
@@ -126,7 +129,12 @@ class Cluster:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     connection = await self.connection(address)
                     reply, _ = await connection.request(question)
-            except (InvalidRequestError, ForeignDirectoryError, ProtocolViolationError):
+            except (
+                InvalidRequestError,
+                ForeignDirectoryError,
+                ProtocolViolationError,
+                UnauthenticatedError,
+            ):
                 raise
             except AntiphonError as error:
                 problem = error
@@ -202,7 +210,7 @@ class Cluster:
 
     async def _open(self, address: str) -> Connection:
         cluster_id = self.meta.cluster_id if self.meta is not None else None
-        return await open_connection(address, self._who, cluster_id)
+        return await open_connection(address, self._who, cluster_id, self._account)
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from antiphon.client.account import check_logged_in, client_login, default_account
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -19,10 +20,19 @@ from antiphon.errors import (
     UnavailableError,
     from_wire,
 )
-from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetMetadata, Hello, HelloReply
+from antiphon.model.requests import (
+    PROTOCOL_VERSION,
+    Authenticate,
+    Failure,
+    GetMetadata,
+    Hello,
+    HelloReply,
+)
+from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
 
 CONNECT_TIMEOUT_S: Final = 2.0
+LOGIN_TIMEOUT_S: Final = 5.0  # a login that fails is answered after a second
 LIFE_CHECK_S: Final = 0.25
 SILENCE_S_MAX: Final = (
     0.5  # with requests open; then the node is asked for a sign of life, and the others for news of it
@@ -216,11 +226,14 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-async def open_connection(address: str, who: str, cluster_id: str | None) -> Connection:
+async def open_connection(
+    address: str, who: str, cluster_id: str | None, account: Account | None = None
+) -> Connection:
     """Connect and say hello.
 
     Raises ConnectionLostError when nobody answers within 2 s, ForeignDirectoryError when `cluster_id` is given and the node
-    is of another cluster, InvalidRequestError when it speaks another version, ProtocolViolationError when it is no node.
+    is of another cluster, InvalidRequestError when it speaks another version, ProtocolViolationError when it is no node,
+    UnauthenticatedError when it wants a login and `account` (by default the environment's) is not taken.
     """
     host, port = parse_address(address)
     loop = asyncio.get_running_loop()
@@ -241,4 +254,24 @@ async def open_connection(address: str, who: str, cluster_id: str | None) -> Con
         await connection.close()
         raise ProtocolViolationError(f"{address} answered a hello with {type(reply).__name__}")
     connection.cluster_id = reply.cluster_id
+    if reply.mechanisms:
+        await _log_in(connection, account or default_account(), reply.mechanisms)
     return connection
+
+
+async def _log_in(connection: Connection, account: Account, mechanisms: tuple[str, ...]) -> None:
+    try:
+        async with asyncio.timeout(LOGIN_TIMEOUT_S):
+            login = client_login(account, mechanisms, connection.address)
+            message: bytes | None = login.first()
+            mechanism = login.mechanism
+            while message is not None:
+                reply, _ = await connection.request(Authenticate(message, mechanism))
+                message, mechanism = login.next(reply.data), ""
+            check_logged_in(login, reply, connection.address)
+    except TimeoutError:
+        await connection.close()
+        raise ConnectionLostError(f"{connection.address} did not answer a login") from None
+    except BaseException:
+        await connection.close()
+        raise

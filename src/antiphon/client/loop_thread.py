@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from antiphon.client.aio import AsyncClient
 from antiphon.client.connection import ClientClosedError
 from antiphon.errors import InvalidRequestError
+from antiphon.security.account import Account
 
 T = TypeVar("T")
 
@@ -17,7 +18,9 @@ JOIN_TIMEOUT_S: Final = 10.0
 class LoopThread:
     """An event loop in a daemon thread, and one AsyncClient on it."""
 
-    def __init__(self, servers: str | Iterable[str], timeout_s: float, client_id: str) -> None:
+    def __init__(
+        self, servers: str | Iterable[str], timeout_s: float, client_id: str, account: Account | None = None
+    ) -> None:
         self.loop = _new_loop()
         self._closing = threading.Lock()
         self._closed = False
@@ -25,7 +28,7 @@ class LoopThread:
         self._thread.start()
 
         async def make() -> AsyncClient:
-            return AsyncClient(servers, timeout_s=timeout_s, client_id=client_id)
+            return AsyncClient(servers, timeout_s=timeout_s, client_id=client_id, account=account)
 
         try:
             self.client = self.call(make())

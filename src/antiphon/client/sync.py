@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Itera
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
 from antiphon.client.cluster import default_servers
 from antiphon.client.connection import ClientClosedError
@@ -27,6 +28,7 @@ from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import Row, StatusReply, Version
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
+from antiphon.security.account import Account
 
 T = TypeVar("T")
 
@@ -304,9 +306,14 @@ class Client:
     """A cluster, for programs that block. `antiphon.connect(...)` makes one. Close it, or use it as a context."""
 
     def __init__(
-        self, servers: str | Iterable[str], *, timeout_s: float = TIMEOUT_S, client_id: str = ""
+        self,
+        servers: str | Iterable[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        client_id: str = "",
+        account: Account | None = None,
     ) -> None:
-        self._thread = LoopThread(servers, timeout_s, client_id)
+        self._thread = LoopThread(servers, timeout_s, client_id, account)
         self._finalizer = weakref.finalize(self, LoopThread.close, self._thread)
 
     @property
@@ -459,6 +466,9 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     client_id: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
 ) -> Client:
     """Connect to a cluster.
 
@@ -468,11 +478,17 @@ def connect(
         timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
+        user: who logs in, where the cluster asks for that; by default the environment's ANTIPHON_USER.
+        password: of the user; by default ANTIPHON_PASSWORD, or what the file ANTIPHON_PASSWORD_FILE holds.
+        token: a bearer token, in place of those; by default ANTIPHON_TOKEN.
 
-    Raises UnreachableError, and InvalidRequestError for an invalid address.
+    Raises UnreachableError, UnauthenticatedError, and InvalidRequestError for an invalid address.
     """
     client = Client(
-        default_servers() if servers is None else servers, timeout_s=timeout_s, client_id=client_id
+        default_servers() if servers is None else servers,
+        timeout_s=timeout_s,
+        client_id=client_id,
+        account=account_of(user, password, token),
     )
     try:
         client.connect(connect_timeout_s)

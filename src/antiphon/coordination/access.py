@@ -26,6 +26,7 @@ ITERATIONS: Final = (4096, 1_000_000)
 NAME_BYTES_MAX: Final = 255
 RESOURCE_BYTES_MAX: Final = 1024
 PRINCIPAL_PREFIX: Final = "User:"
+RESERVED: Final = "__"  # the nodes themselves
 QUOTA_MAX: Final = 1e15
 
 _ANYTHING: Final = frozenset(Operation) - {Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE}
@@ -142,6 +143,8 @@ def _check_credential(credential: Credential) -> None:
 
 
 def _check_user_name(name: str) -> None:
+    if name.startswith(RESERVED):
+        raise InvalidRequestError(f"names of users do not begin with {RESERVED!r}")
     _check_text("the name of a user", name, NAME_BYTES_MAX)
 
 

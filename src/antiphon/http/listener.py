@@ -19,9 +19,13 @@ import structlog
 from antiphon.errors import PortInUseError
 from antiphon.gateway.budget import Account, Budget, Pool
 from antiphon.gateway.interface import Gateway
+from antiphon.http.access import CHALLENGE, TOPICS_PAGE, UNAUTHORIZED, Reply, may_see, path_of, refused
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
+from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
+from antiphon.security.authorizer import EVERYTHING, Rights
 from antiphon.security.listening import Listening, serve
+from antiphon.security.session import session_of
 from antiphon.security.tls import ServerTls
 
 BACKLOG: Final = 100
@@ -37,10 +41,11 @@ TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Reply = tuple[int, str, bytes]
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
@@ -77,6 +82,7 @@ class HttpListener:
         self._server: Listening | None = None
         self._open: set[_HttpConnection] = set()
         self._tell_tls_s = 0.0
+        self.authenticator: Authenticator | None = None  # set before `start`
         self._pages: dict[str, Callable[[], Reply]] = {
             "/": self._index,
             "/healthz": self._health,
@@ -105,8 +111,8 @@ class HttpListener:
         for connection in list(self._open):
             connection.close()
 
-    def answer(self, request_line: bytes) -> Reply:
-        """The reply to a request, by its first line."""
+    def answer(self, request_line: bytes, rights: Rights = EVERYTHING) -> Reply:
+        """The reply to a request, by its first line; `rights`: of who asks."""
         words = request_line.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return 400, TEXT, b"this is not an HTTP/1 request\n"
@@ -117,7 +123,7 @@ class HttpListener:
         if page is None:
             return 404, TEXT, f"there are: {' '.join(sorted(self._pages))}\n".encode()
         try:
-            return page()
+            return self._topics(rights) if path == TOPICS_PAGE else page()
         except Exception as error:  # noqa: BLE001 - a page that fails must not take the connection's task along
             return 500, TEXT, f"{type(error).__name__}: {error}\n".encode()
 
@@ -145,7 +151,7 @@ class HttpListener:
             },
         )
 
-    def _topics(self) -> Reply:
+    def _topics(self, rights: Rights = EVERYTHING) -> Reply:
         cluster = self._gateway.metadata
         return _json(
             200,
@@ -170,6 +176,7 @@ class HttpListener:
                     ],
                 }
                 for topic in cluster.topics
+                if may_see(rights, topic)
             ],
         )
 
@@ -267,8 +274,14 @@ class _HttpConnection(asyncio.Protocol):
         self._queue()
 
     def _answer(self, lines: list[bytes]) -> None:
-        reply = self._listener.answer(lines[0])
-        headers = {name.strip().lower(): value.strip().lower() for name, _, value in map(_halves, lines[1:])}
+        plain = {name.strip().lower(): value.strip() for name, _, value in map(_halves, lines[1:])}
+        headers = {name: value.lower() for name, value in plain.items()}
+        session = session_of(self._listener.authenticator, self._transport)
+        refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
+        if refusal is not None and refusal[0] == UNAUTHORIZED and b"authorization" in plain:
+            self._refuse_later(refusal, body=not lines[0].startswith(b"HEAD "))
+            return
+        reply = refusal or self._listener.answer(lines[0], session.rights)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close" and not has_body
         self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
@@ -277,14 +290,24 @@ class _HttpConnection(asyncio.Protocol):
         if self._transport is None:
             return
         status, content_type, content = reply
+        asks = CHALLENGE if status == UNAUTHORIZED else ""
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\n{asks}Content-Type: {content_type}\r\n"
             f"Content-Length: {len(content)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
         ).encode()
         self._transport.write(head + content if body else head)
         self._account.outgoing(self._transport.get_write_buffer_size())
         if not keep:
             self.close()
+
+    def _refuse_later(self, reply: Reply, *, body: bool) -> None:
+        """A login failed: who guesses passwords waits, and has to connect anew."""
+        transport = self._transport
+        if transport is not None:
+            transport.pause_reading()
+        asyncio.get_running_loop().call_later(
+            FAILED_DELAY_S, lambda: self._reply(reply, keep=False, body=body)
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self._timer is not None:

@@ -44,11 +44,38 @@ class Hello(Body, frozen=True, array_like=True, tag=True):
 
 
 class HelloReply(Body, frozen=True, array_like=True, tag=True):
-    """Who answers."""
+    """Who answers. `mechanisms`: a login with one of these comes next; none: no login is asked for."""
 
     version: int
     cluster_id: str
     node_id: int
+    mechanisms: tuple[str, ...] = ()
+
+
+class Authenticate(Body, frozen=True, array_like=True, tag=True):
+    """A message of a login (SASL), after `Hello` and before anything else. `mechanism` begins one, empty goes on with it."""
+
+    data: bytes
+    mechanism: str = ""
+
+
+class AuthenticateReply(Body, frozen=True, array_like=True, tag=True):
+    """The answer to it. `done`: the client has logged in."""
+
+    data: bytes
+    done: bool = False
+
+
+class GetAccess(Body, frozen=True, array_like=True, tag=True):
+    """Ask for users, access control lists and quotas."""
+
+
+class AccessReply(Body, frozen=True, array_like=True, tag=True):
+    """Names of users with their mechanisms, the entries, the quotas. The keys of credentials stay on the nodes."""
+
+    users: tuple[tuple[str, tuple[str, ...]], ...]
+    acls: tuple[Acl, ...]
+    quotas: tuple[Quota, ...]
 
 
 class GetMetadata(Body, frozen=True, array_like=True, tag=True):
@@ -432,10 +459,10 @@ AdminRequest = (
 """What the coordinator carries out for a client."""
 
 Request = (
-    Hello | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch | ListOffset
-    | TrimShard | TableWrite | TableGet | TableScan
+    Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
+    | ListOffset | TrimShard | TableWrite | TableGet | TableScan
 )  # fmt: skip
 Reply = (
-    Failure | Done | HelloReply | MetadataReply | ProducerId | StatusReply | Appended | Fetched | OffsetReply
-    | Trimmed | TableWritten | TableRows
+    Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
+    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Final
 from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.requests import (
+    AccessReply,
     AdminRequest,
     AlterAcls,
     AlterQuota,
@@ -16,6 +17,7 @@ from antiphon.model.requests import (
     Done,
     DrainNode,
     ElectLeader,
+    GetAccess,
     GetMetadata,
     GetStatus,
     MetadataReply,
@@ -26,6 +28,7 @@ from antiphon.model.requests import (
     RemoveNode,
     SplitShard,
 )
+from antiphon.native.access import shown
 from antiphon.native.exchange import Exchange
 
 WAIT_MS_MAX: Final = 60_000
@@ -39,12 +42,13 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
             f"node {gateway.node_id} was just started and knows no metadata yet; ask another, or again"
         )
     if body.known_version < gateway.metadata_version or body.wait_ms <= 0:
-        exchange.reply(request_id, MetadataReply(gateway.metadata))
+        exchange.reply(request_id, MetadataReply(shown(gateway.metadata, exchange.session.rights)))
         return
     wait_s = min(body.wait_ms, WAIT_MS_MAX) / 1000
 
     async def wait() -> MetadataReply:
-        return MetadataReply(await gateway.wait_metadata(body.known_version, wait_s))
+        meta = await gateway.wait_metadata(body.known_version, wait_s)
+        return MetadataReply(shown(meta, exchange.session.rights))
 
     exchange.later(request_id, wait())
 
@@ -52,6 +56,16 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
 def get_status(exchange: Exchange, request_id: int, _body: GetStatus, _payload: memoryview) -> None:
     """Answer with the state of this node and its replicas."""
     exchange.reply(request_id, exchange.gateway.status())
+
+
+def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: memoryview) -> None:
+    """Answer with users, lists and quotas."""
+    book = exchange.gateway.access
+    users = tuple(
+        (name, tuple(one.mechanism for one in user.credentials)) for name, user in sorted(book.users.items())
+    )
+    quotas = tuple(book.quotas[name] for name in sorted(book.quotas))
+    exchange.reply(request_id, AccessReply(users, tuple(sorted(book.acls.values())), quotas))
 
 
 def create_topic(exchange: Exchange, request_id: int, body: CreateTopic, _payload: memoryview) -> None:
@@ -108,6 +122,7 @@ def new_producer_id(exchange: Exchange, request_id: int, _body: NewProducerId, _
 CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {
     GetMetadata: get_metadata,
     GetStatus: get_status,
+    GetAccess: get_access,
     CreateTopic: create_topic,
     DeleteTopic: delete_topic,
     AlterTopic: alter_topic,

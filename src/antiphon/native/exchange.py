@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from antiphon.errors import AntiphonError, FrameTooLargeError, InternalError, NotLeaderError
+from antiphon.errors import (
+    AntiphonError,
+    FrameTooLargeError,
+    InternalError,
+    NotLeaderError,
+    UnauthenticatedError,
+)
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.model.requests import Failure, Fetch
+from antiphon.native.access import check
+from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message
 
 if TYPE_CHECKING:
@@ -47,6 +55,8 @@ class Exchange:
         self.spawn = spawn
         self.connection: Connection | None = None
         self.is_peers = False  # does another node send these requests?
+        self.session = OPEN
+        self.is_guarded = False  # does anybody decide what the client may ask for?
         self.following: dict[int, int] = {}  # key of a waiting fetch -> its shard
         self._write_bytes_max = limits.connection_write_bytes
         self._requests_max = limits.requests_per_connection
@@ -68,6 +78,17 @@ class Exchange:
         if self.connection is not None:
             self.connection.count_no_more()
         self._account.close()
+
+    def check(self, body: Any) -> None:
+        """Raise UnauthenticatedError before a login, AccessDeniedError for what the client may not ask for.
+
+        What another node passes on was checked there.
+        """
+        if self.is_peers:
+            return
+        if not self.session.is_open:
+            raise UnauthenticatedError(f"{type(body).__name__} before a login: say who you are first")
+        check(self.gateway, self.session.rights, body)
 
     def gone(self) -> None:
         """The connection is closed: nothing is answered any more, and nothing waited for."""

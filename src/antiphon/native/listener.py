@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
+from antiphon.errors import UnauthenticatedError
 from antiphon.native.exchange import Exchange, NativeLimits
 from antiphon.native.session import NativeSession
 from antiphon.transport.connection import Connection, EndOfTurn
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from antiphon.gateway.budget import Pool
     from antiphon.gateway.interface import Gateway
     from antiphon.gateway.peers import Peers
+    from antiphon.security.authenticator import Authenticator
     from antiphon.security.listening import Listening
     from antiphon.security.tls import ServerTls
 
@@ -28,6 +30,7 @@ PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they
 PEER_PATIENCE_S: Final = 2.0
 TELL_EVERY_S: Final = 5.0
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
+LOGIN_S: Final = 30.0  # what a client may take until it has logged in
 
 
 class RefusalCount(Protocol):
@@ -55,6 +58,7 @@ class NativeListener:
             int, tuple[float, int]
         ] = {}  # session -> when it was seen to be used, and bytes by then
         self.sessions: dict[int, NativeSession] = {}
+        self.authenticator: Authenticator | None = None  # set before `start`
         self._gateway = gateway
         self._peers = peers
         self._turn = turn
@@ -130,6 +134,10 @@ class NativeListener:
             connection = session.connection
             if session.peer_id is not None or connection is None:
                 continue
+            stranger = _why_hang_up(session, now_s)
+            if stranger is not None:
+                connection.close(stranger)
+                continue
             if session.exchange.is_slow(now_s):
                 self._pool.closed_slow += 1
                 self._log.warning("slow_client_closed", peer=connection.peer)
@@ -194,3 +202,13 @@ class NativeListener:
         for session in self.sessions.values():
             if session.connection is not None:
                 session.connection.release("disk")
+
+
+def _why_hang_up(session: NativeSession, now_s: float) -> UnauthenticatedError | None:
+    """What ends the connection of a user that is gone, of a token that has expired, of who does not log in; or None."""
+    client = session.exchange.session
+    if not client.holds:
+        return UnauthenticatedError("the user is gone, or the token has expired")
+    if not client.is_open and now_s - session.since_s > LOGIN_S:
+        return UnauthenticatedError(f"no login within {LOGIN_S:.0f} s")
+    return None

@@ -120,6 +120,7 @@ def _follow(exchange: Exchange, request_id: int, body: Fetch) -> None:
     def read() -> None:
         exchange.end()
         try:
+            exchange.check(body)  # what the client may do can have changed meanwhile
             _try_fetch(exchange, request_id, body, last=True)
         except AntiphonError as error:
             exchange.fail(request_id, error)

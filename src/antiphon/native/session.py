@@ -1,5 +1,6 @@
 """One accepted connection: it says who it is, then its frames are requests of a client, or those of another node."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -12,17 +13,21 @@ from antiphon.errors import (
     InvalidRequestError,
     NotLeaderError,
     ProtocolViolationError,
+    UnauthenticatedError,
 )
 from antiphon.invariants import InvariantError
-from antiphon.model.requests import PROTOCOL_VERSION, Hello, HelloReply
+from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, AuthenticateReply, Hello, HelloReply
 from antiphon.native.cluster_requests import CLUSTER_HANDLERS
 from antiphon.native.log_requests import LOG_HANDLERS
 from antiphon.native.table_requests import TABLE_HANDLERS
+from antiphon.security.authenticator import FAILED_DELAY_S
+from antiphon.security.session import OPEN, session_of
 from antiphon.wire.frames import Buffer, Frame, decode_request, request_id_of
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Peers, PeerSession
     from antiphon.native.exchange import Exchange
+    from antiphon.security.authenticator import Authenticator
     from antiphon.transport.connection import Connection
 
 Handler = Callable[["Exchange", int, Any, memoryview], None]
@@ -33,6 +38,11 @@ HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TA
 
 class SessionOwner(Protocol):
     """Who keeps count of the sessions."""
+
+    @property
+    def authenticator(self) -> "Authenticator | None":
+        """Who asks clients who they are; None: nobody."""
+        ...
 
     def opened(self, session: "NativeSession") -> None:
         """The connection stands; it may be closed at once."""
@@ -62,6 +72,7 @@ class NativeSession:
         self._peer: PeerSession | None = None
         self._decode: Callable[[Buffer], tuple[int, Any]] = decode_request
         self.greeted = False
+        self.since_s = asyncio.get_running_loop().time()
         self._log = structlog.get_logger()
 
     @property
@@ -74,6 +85,8 @@ class NativeSession:
     def connected(self, connection: "Connection") -> None:
         """See ConnectionOwner."""
         self.exchange.opened(connection)
+        self.exchange.session = session_of(self._owner.authenticator, connection)
+        self.exchange.is_guarded = self.exchange.session is not OPEN
         self._owner.opened(self)
 
     def received(self, _connection: "Connection", frame: Frame) -> None:
@@ -119,7 +132,11 @@ class NativeSession:
         try:
             if type(body) is Hello:
                 self._hello(request_id, body)
+            elif type(body) is Authenticate:
+                self._authenticate(request_id, body)
             else:
+                if exchange.is_guarded:
+                    exchange.check(body)
                 HANDLERS[type(body)](exchange, request_id, body, payload)
         except NotLeaderError as error:
             if not exchange.forward(request_id, body, payload, error):
@@ -133,6 +150,25 @@ class NativeSession:
             self._log.error("request_failed", request=type(body).__name__, exc_info=error)
             exchange.fail(request_id, exchange.bug(error))
 
+    def _authenticate(self, request_id: int, body: Authenticate) -> None:
+        exchange = self.exchange
+        session = exchange.session
+        try:
+            if body.mechanism:
+                session.begin(body.mechanism)
+            answer = session.step(body.data)
+        except UnauthenticatedError as error:
+            exchange.spawn(self._refuse(request_id, error))
+            return
+        exchange.reply(request_id, AuthenticateReply(answer, done=not session.has_begun))
+
+    async def _refuse(self, request_id: int, error: UnauthenticatedError) -> None:
+        """A login failed: who guesses passwords waits for the answer, and has to connect anew."""
+        await asyncio.sleep(FAILED_DELAY_S)
+        self.exchange.fail(request_id, error)
+        if self.connection is not None:
+            self.connection.close(error)
+
     def _hello(self, request_id: int, body: Hello) -> None:
         exchange, gateway = self.exchange, self.exchange.gateway
         if body.version != PROTOCOL_VERSION:
@@ -145,7 +181,12 @@ class NativeSession:
             )
         else:
             self.greeted = True
-            exchange.reply(request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id))
+            exchange.reply(
+                request_id,
+                HelloReply(
+                    PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id, exchange.session.mechanisms
+                ),
+            )
             if body.node_id is not None and body.cluster_id is not None:
                 self._belongs_to(body.node_id)
             self._owner.greeted(self)

@@ -4,6 +4,7 @@ A login is a few messages of the client, each answered by a challenge, until the
 an unknown user or a wrong password, fails at the same message with the same error.
 """
 
+import hmac
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from scramp import ScramException, ScramMechanism
@@ -12,8 +13,9 @@ from antiphon import system
 from antiphon.errors import UnauthenticatedError
 from antiphon.model.access import AccessBook, Credential
 from antiphon.security import passwords
+from antiphon.security.account import NOBODY, Account
 from antiphon.security.authorizer import Authorizer, Rights
-from antiphon.security.principal import ANONYMOUS, Principal
+from antiphon.security.principal import ANONYMOUS, NODE, Principal
 from antiphon.security.settings import OAuth, Security
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ MESSAGE_BYTES_MAX: Final = 32 * 1024
 FAILED_DELAY_S: Final = 1.0  # before a failed login is answered
 LOOK_S: Final = 1.0  # how often listeners look whether identities still hold
 FAILED: Final = "authentication failed"
+NODE_USER: Final = "__node"  # what the nodes log in as where they are clients of the cluster
 
 
 class Identity(NamedTuple):
@@ -65,6 +68,17 @@ class Authenticator:
         self._counters = counters
         self._secret = secret
         self._tokens = _token_check(settings.oauth)
+        self._own = (
+            passwords.credential(passwords.SHA_256, self._own_password(), secret[:16]) if self.on else None
+        )
+
+    def _own_password(self) -> str:
+        return hmac.digest(self._secret, b"nodes as clients", "sha256").hex()
+
+    @property
+    def own_account(self) -> Account:
+        """With this the nodes' own threads log in, as what may do everything: at every node that knows the secret."""
+        return Account(NODE_USER, self._own_password()) if self.on else NOBODY
 
     def rights(self, identity: Identity | None, host: str) -> Rights:
         """What an identity may do; None: everybody who may connect without one."""
@@ -92,7 +106,7 @@ class Authenticator:
         if identity.expires_s is not None and system.wall_s() >= identity.expires_s:
             return False
         proof = identity.proof
-        if proof is None:
+        if proof is None or identity.principal == NODE:
             return True
         user = self._book.users.get(identity.principal.name)
         return user is not None and user.credential(proof.mechanism) == proof
@@ -106,6 +120,8 @@ class Authenticator:
 
     def credential(self, mechanism: str, name: str) -> tuple[Credential, bool]:
         """The credential of a user, or one that nothing proves; and whether it is a user's."""
+        if name == NODE_USER and self._own is not None and mechanism == self._own.mechanism:
+            return self._own, True
         user = self._book.users.get(name)
         found = None if user is None else user.credential(mechanism)
         if found is not None:
@@ -114,6 +130,8 @@ class Authenticator:
 
     def check_password(self, name: str, password: str) -> Identity:
         """Who has this name and password; raises UnauthenticatedError. Takes milliseconds."""
+        if name == NODE_USER:
+            raise self.failed()  # its password is never sent
         found, known = self.credential(passwords.SHA_256, name)
         if not known:
             other, known = self.credential(passwords.SHA_512, name)
@@ -208,5 +226,6 @@ class _Scram:
             raise self._owner.failed() from None
         if not self._known:
             raise self._owner.failed()
-        self.identity = Identity(Principal("User", self._name), self._mechanism, self._found)
+        principal = NODE if self._name == NODE_USER else Principal("User", self._name)
+        self.identity = Identity(principal, self._mechanism, self._found)
         return answer

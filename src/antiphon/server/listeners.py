@@ -40,6 +40,7 @@ async def start_http(
     tls: "ServerTls | None",
     metrics: Callable[[], bytes],
     pool: "Pool",
+    authenticator: "Authenticator",
 ) -> tuple["HttpListener", str]:
     """Listen for HTTP; returns the listener and its address."""
     from antiphon.http.listener import HttpListener
@@ -53,6 +54,7 @@ async def start_http(
     made = HttpListener(
         gateway, metrics=metrics, status=status, connections_max=connection_shares().http, pool=pool
     )
+    made.authenticator = authenticator
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
     return made, _told(config, port)
 

@@ -76,6 +76,7 @@ class Server:
             node.metrics,
             self.memory.pools["native"],
         )
+        self.native.authenticator = self.authenticator
         node.intakes.append(self.native)
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
@@ -116,10 +117,13 @@ class Server:
                 tls,
                 node.metrics.render,
                 self.memory.pools["http"],
+                self.authenticator,
             )
         node.join(addresses)
         if self._finishes_epochs:
-            self._stop_finisher = start_epoch_finisher(node.node_id, config.listen_host, addresses["native"])
+            self._stop_finisher = start_epoch_finisher(
+                node.node_id, config.listen_host, addresses["native"], self.authenticator.own_account
+            )
 
     async def stop(self) -> None:
         """Stop serving, bring everything to disk, let go of the directory. A second stop does nothing."""

@@ -12,7 +12,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from antiphon.errors import FrameTooLargeError, ProtocolViolationError
 from antiphon.wire.frames import PREFIX, Buffer, Frame, FrameDecoder
@@ -95,6 +95,10 @@ class Connection(asyncio.Protocol):
         self.full: Callable[[], None] = _nothing  # called when the account has no room
         self.received_bytes = 0
         self.sent_bytes = 0  # handed to the transport
+
+    def get_extra_info(self, name: str) -> Any:
+        """What the transport knows, as asyncio names it; None once it is gone."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
 
     @property
     def congested(self) -> bool:

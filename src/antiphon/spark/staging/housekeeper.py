@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from antiphon.client.account import NOBODY, Account, use_account
 from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
 from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
@@ -53,8 +54,8 @@ class Look(NamedTuple):
     trimmed: int = 0  # shards
 
 
-def start(node_id: int, address: Address) -> Callable[[], None]:
-    """Begin to look after the cluster, from the process of a node that listens at `address`.
+def start(node_id: int, address: Address, account: Account = NOBODY) -> Callable[[], None]:
+    """Begin to look after the cluster, from the process of a node that listens at `address`. `account`: to log in with.
 
     Returns what ends that. A look that is underway then is not waited for; the thread does not keep the process.
     """
@@ -65,7 +66,9 @@ def start(node_id: int, address: Address) -> Callable[[], None]:
     stopped = threading.Event()
     if wait_s > 0:
         keeper = Housekeeper([address], node_id, wait_s=wait_s)
-        threading.Thread(target=keeper.run, args=(stopped,), name="staging housekeeper", daemon=True).start()
+        threading.Thread(
+            target=keeper.run, args=(stopped, account), name="staging housekeeper", daemon=True
+        ).start()
     return stopped.set
 
 
@@ -86,9 +89,10 @@ class Housekeeper:
         self._told: set[bytes] = set()  # keys of rows that cannot be read
         self._log = structlog.get_logger()
 
-    def run(self, stopped: threading.Event) -> None:
+    def run(self, stopped: threading.Event, account: Account = NOBODY) -> None:
         """Look again and again, until `stopped`."""
-        with Cluster(self._servers, TIMEOUT_MS) as cluster:
+        use_account(account)
+        with Cluster(self._servers, TIMEOUT_MS, account=None if account.is_empty else account) as cluster:
             while not stopped.wait(self._look_s):
                 try:
                     self.look(cluster)

@@ -1,0 +1,79 @@
+"""Who asks over HTTP, and what may be seen: Basic or Bearer (RFC 7617, RFC 6750), with each request.
+
+`/healthz` is open to everybody, for monitors. `/topics` shows the topics that the client may describe. The other pages
+show the whole node, which takes DESCRIBE on the cluster.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+from antiphon.errors import UnauthenticatedError
+from antiphon.model.access import Operation, Resource
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.security.authenticator import OAUTHBEARER, PLAIN
+from antiphon.security.authorizer import Rights
+from antiphon.security.session import Session
+
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+OPEN_PAGES: Final = ("/healthz",)
+TOPICS_PAGE: Final = "/topics"
+CHALLENGE: Final = 'WWW-Authenticate: Basic realm="antiphon", charset="UTF-8"\r\nWWW-Authenticate: Bearer\r\n'
+
+Reply = tuple[int, str, bytes]
+"""Status, content type, content."""
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+def path_of(request_line: bytes) -> str:
+    """The path that a request names, without its query."""
+    words = request_line.split(b" ")
+    return words[1].split(b"?", 1)[0].decode("latin-1") if len(words) > 1 else ""
+
+
+def refused(session: Session, path: str, authorization: bytes) -> Reply | None:
+    """Why the client is not answered, or None. Logs the session in with what the request says."""
+    if path in OPEN_PAGES:
+        return None
+    try:
+        if authorization:
+            _log_in(session, authorization)
+    except UnauthenticatedError as error:
+        return UNAUTHORIZED, _TEXT, f"{error.message}\n".encode()
+    if not session.is_open:
+        return UNAUTHORIZED, _TEXT, b"say who you are\n"
+    if path != TOPICS_PAGE and not session.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
+        return FORBIDDEN, _TEXT, b"this page takes the right to describe the cluster\n"
+    return None
+
+
+def may_see(rights: Rights, topic: TopicMeta) -> bool:
+    """Is a topic shown?"""
+    if not rights.limited:
+        return True
+    if is_internal(topic):
+        return rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
+    resource = Resource.TABLE if topic.kind is Kind.TABLE else Resource.TOPIC
+    return rights.sees(Operation.DESCRIBE, resource, topic.name)
+
+
+def _log_in(session: Session, authorization: bytes) -> None:
+    if not session.mechanisms:
+        return  # nobody asks, or a password would be read on the way: then it is not looked at
+    scheme, _, rest = authorization.partition(b" ")
+    rest = rest.strip()
+    if scheme.lower() == b"basic":
+        try:
+            user, _, password = base64.b64decode(rest, validate=True).partition(b":")
+        except binascii.Error:
+            raise UnauthenticatedError("authentication failed") from None
+        session.begin(PLAIN)
+        session.step(b"\0" + user + b"\0" + password)
+    elif scheme.lower() == b"bearer":
+        session.begin(OAUTHBEARER)
+        session.step(b"n,,\x01auth=Bearer " + rest + b"\x01\x01")
+    else:
+        raise UnauthenticatedError("Basic and Bearer are taken")
