@@ -6,6 +6,12 @@ from pathlib import Path
 import msgspec
 
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
+from antiphon.kafka.groups.coordinator import GROUPS_MAX
+from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
+from antiphon.kafka.listener import KafkaListenerConfig
+from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.native.exchange import NativeLimits
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
@@ -23,6 +29,15 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"hold {FLOOR_BYTES >> 10} KiB in any case" in PAGE
     assert f"more than {GET_BYTES_MAX >> 20} MiB together" in PAGE
     assert f"waited for {PATIENCE_S:.0f} s. Each {SLOWEST_BYTES_S >> 10} KiB" in PAGE
+    assert f"of a Kafka request | {ELEMENTS_MAX:,} |" in PAGE
+    assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE
+    groups = GroupConfig()
+    assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
+    assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE
+    assert f"a node coordinates | {groups.kept_bytes_max >> 20} MiB |" in PAGE
+    assert f"forgotten after {groups.abandoned_ms // 1000} s" in PAGE
+    assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
+    assert f"{KafkaListenerConfig().first_request_s:.0f} s; {NativeLimits(1, 1, 1).hello_s:.0f} s" in PAGE
 
 
 def test_the_metrics_are_there() -> None:

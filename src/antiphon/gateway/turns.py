@@ -1,37 +1,38 @@
-"""Work that may take long, a little in each turn of the event loop, so that what is quick never waits for all of it."""
+"""Requests that may take long: one in each turn of the event loop, so that what is quick waits for one of them at most."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
-
-from antiphon import system
-
-SLICE_S: Final = 0.003  # of a turn
 
 
 class Turns:
-    """Pieces of work in the order in which they came. A piece that has more to do adds itself again, behind the others."""
+    """Pieces of work by who wants them. Everybody has one piece in turn, however many he has waiting."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[object, deque[Callable[[], None]]] = {}
         self._running = False
 
-    def add(self, work: Callable[[], None]) -> None:
-        """Run `work` in this turn of the loop or a later one. It must not raise."""
-        self._waiting.append(work)
+    def add(self, owner: object, work: Callable[[], None]) -> None:
+        """Run `work` in a coming turn of the loop. It must not raise."""
+        self._waiting.setdefault(owner, deque()).append(work)
         if not self._running:
             self._running = True
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        end_s = system.monotonic_s() + SLICE_S
-        waiting = self._waiting
-        for _ in range(len(waiting)):
-            waiting.popleft()()
-            if system.monotonic_s() >= end_s:
-                break
-        if waiting:
+        owner = next(iter(self._waiting))
+        works = self._waiting.pop(owner)
+        work = works.popleft()
+        if works:
+            self._waiting[owner] = works  # behind all others
+        work()
+        if self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         else:
             self._running = False
+
+    async def next(self, owner: object) -> None:
+        """Return when it is the turn of `owner`."""
+        turn = asyncio.get_running_loop().create_future()
+        self.add(owner, lambda: None if turn.done() else turn.set_result(None))
+        await turn

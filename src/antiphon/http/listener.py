@@ -246,7 +246,7 @@ class _HttpConnection(asyncio.Protocol):
         """Look at the next request when it is this connection's turn."""
         if not self._is_queued and self._writable and self._received:
             self._is_queued = True
-            self._listener.pool.budget.turns.add(self._take_turn)
+            self._listener.pool.budget.turns.add(self, self._take_turn)
 
     def _take_turn(self) -> None:
         self._is_queued = False

@@ -39,6 +39,7 @@ from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
 
+LARGE_REQUEST_BYTES: Final = 16 * 1024
 BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
@@ -215,15 +216,31 @@ class KafkaListener:
         if isinstance(handler, HotHandler):
             work = handler.start(self._handlers)(header, handler.decode(reader, header.version), answer)
         else:
-            work = _serve(handler(self._handlers), header, _decode(header, reader), answer)
+            work = self._serve_in_turn(handler(self._handlers), header, reader, answer)
         if work is not None:
             guarded = self._guard(work, header, answer.connection)
             answer.connection.start_task(guarded, f"kafka {header.api.name}")
+
+    async def _serve_in_turn(
+        self, handler: Handler, header: RequestHeader, reader: Reader, answer: Answer
+    ) -> None:
+        """Decode, carry out and answer a request that may take long, when it is its connection's turn.
+
+        A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
+        """
+        await self._pool.budget.turns.next(answer.connection)
+        if reader.size <= LARGE_REQUEST_BYTES:
+            await _serve(handler, header, _decode(header, reader), answer)
+            return
+        loop = asyncio.get_running_loop()
+        await _serve(handler, header, await loop.run_in_executor(None, _decode, header, reader), answer, loop)
 
     async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
         """A failure of ours in one request closes its connection, not the node."""
         try:
             await work
+        except ProtocolViolationError as error:
+            connection.fail(error.message)
         except Exception:  # noqa: BLE001 (whatever it is, it is logged, and nobody else may suffer)
             structlog.get_logger().exception(
                 "kafka request failed", api=header.api.name, version=header.version
@@ -249,13 +266,22 @@ class KafkaListener:
         self._look = loop.call_later(LOOK_S, self._look_around)
 
 
-async def _serve(handler: Handler, header: RequestHeader, request: Message, answer: Answer) -> None:
+async def _serve(
+    handler: Handler,
+    header: RequestHeader,
+    request: Message,
+    answer: Answer,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> None:
     flexible = header.api.is_flexible(header.version)
     context = RequestContext(
         header.version, flexible, header.client_id, answer.connection.client_host, answer.connection.session
     )
     response = await handler(request, context)
-    answer.send(_response(header, response))
+    if loop is None:
+        answer.send(_response(header, response))
+    else:
+        answer.send(await loop.run_in_executor(None, _response, header, response))
     if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
         answer.connection.close()
 

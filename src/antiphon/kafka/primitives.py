@@ -13,6 +13,7 @@ from antiphon.errors import InternalError, ProtocolViolationError
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
+ELEMENTS_MAX: Final = 50_000  # of all arrays and tagged sections of one request together
 VARINT_BYTES_MAX: Final = 5  # an unsigned varint of 32 bits
 ZERO_UUID: Final = bytes(16)
 
@@ -20,12 +21,13 @@ ZERO_UUID: Final = bytes(16)
 class Reader:
     """A cursor over a request's bytes. `position` is the next byte to read."""
 
-    __slots__ = ("buffer", "position", "size")
+    __slots__ = ("_elements_left", "buffer", "position", "size")
 
     def __init__(self, buffer: memoryview, position: int = 0) -> None:
         self.buffer = buffer
         self.position = position
         self.size = len(buffer)
+        self._elements_left = ELEMENTS_MAX
 
     @property
     def remaining(self) -> int:
@@ -123,6 +125,10 @@ class Reader:
     def _checked_count(self, count: int) -> int:
         if not -1 <= count <= self.remaining:
             raise ProtocolViolationError(f"an array of {count} elements with {self.remaining} bytes left")
+        if count > 0:
+            self._elements_left -= count
+            if self._elements_left < 0:
+                raise ProtocolViolationError(f"a request of more than {ELEMENTS_MAX} elements")
         return count
 
     def tag_count(self) -> int:

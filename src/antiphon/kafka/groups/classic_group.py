@@ -27,6 +27,7 @@ from antiphon.kafka.groups.types import (
     Sync,
     Synced,
     Token,
+    protocols_bytes,
 )
 
 
@@ -97,6 +98,8 @@ class ClassicGroup:
             error = code.INCONSISTENT_GROUP_PROTOCOL
         if not error and self.state is GroupState.PREPARING:
             error = code.REBALANCE_IN_PROGRESS
+        if not error and sum(len(data) for _, data in request.assignments) > self.config.assignment_bytes_max:
+            error = code.INVALID_REQUEST
         if error:
             self._answers.append(GroupAnswer(token, Synced(error)))
             return
@@ -167,6 +170,19 @@ class ClassicGroup:
         else:
             self._complete_if_all_joined(now_ms)
 
+    def abandoned(self, now_ms: int, token: Token) -> None:
+        """The connection of a waiting member ended: it is forgotten soon, unless it comes again."""
+        for member in self.members.values():
+            if member.join_token is token or member.sync_token is token:
+                member.join_token = None if member.join_token is token else member.join_token
+                member.sync_token = None if member.sync_token is token else member.sync_token
+                member.expires_ms = now_ms + min(member.session_ms, self.config.abandoned_ms)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the members' metadata and assignments."""
+        return sum(member.kept_bytes for member in self.members.values())
+
     def unload(self, error_code: int) -> None:
         """Answer everybody who waits with an error: this node coordinates the group no longer."""
         for member in self.members.values():
@@ -184,6 +200,8 @@ class ClassicGroup:
             return code.INVALID_SESSION_TIMEOUT
         if not self._members.knows(request.member_id) and self._members.count >= config.members_max:
             return code.GROUP_MAX_SIZE_REACHED
+        if protocols_bytes(request.protocols) > config.metadata_bytes_max:
+            return code.INVALID_REQUEST
         if not request.protocol_type or not request.protocols:
             return code.INCONSISTENT_GROUP_PROTOCOL
         others = [m for m in self.members.values() if m.member_id != request.member_id]

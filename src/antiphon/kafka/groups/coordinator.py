@@ -28,7 +28,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.offsets import shard_of_group
-from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced
+from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import Kind, ShardMeta
 from antiphon.model.requests import CreateTopic
@@ -52,6 +52,7 @@ class GroupCoordinator:
         self._config = config
         self._table_shards = table_shards
         self._hosted: dict[str, _Hosted] = {}
+        self._kept_bytes: dict[str, int] = {}  # metadata and assignments, by group
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._creating: asyncio.Task[None] | None = None
@@ -143,11 +144,14 @@ class GroupCoordinator:
         if group is None:
             if request.member_id:
                 return Joined(code.UNKNOWN_MEMBER_ID, request.member_id)
+            self._check_room(request)
             group = self._host(group_id)
+        else:
+            self._check_room(request)
         token: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
         group.join(_now_ms(), request, token)
         self._settle(group)
-        joined = await token
+        joined = await self._answer(group, token)
         return joined if isinstance(joined, Joined) else Joined(code.UNKNOWN_SERVER_ERROR, request.member_id)
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
@@ -158,7 +162,7 @@ class GroupCoordinator:
         token: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
         group.sync(_now_ms(), request, token)
         self._settle(group)
-        synced = await token
+        synced = await self._answer(group, token)
         return synced if isinstance(synced, Synced) else Synced(code.UNKNOWN_SERVER_ERROR)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
@@ -184,6 +188,22 @@ class GroupCoordinator:
             return code.NONE if generation < 0 else code.ILLEGAL_GENERATION
         return group.check_commit(_now_ms(), member_id, instance_id, generation)
 
+    def _check_room(self, request: Join) -> None:
+        """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""
+        kept = sum(self._kept_bytes.values())
+        if kept + protocols_bytes(request.protocols) > self._config.kept_bytes_max:
+            raise OverloadedError(f"this node keeps {kept} bytes about the members of groups already")
+
+    async def _answer(self, group: ClassicGroup, token: "asyncio.Future[Joined | Synced]") -> Joined | Synced:
+        """Wait for an answer; a member whose connection ends meanwhile is forgotten soon."""
+        try:
+            return await token
+        except asyncio.CancelledError:
+            group.abandoned(_now_ms(), token)
+            if not self._stopping and self._hosted.get(group.group_id, (None,))[0] is group:
+                self._settle(group)
+            raise
+
     # -- time and answers -----------------------------------------------------------------------------------------
 
     def _host(self, group_id: str) -> ClassicGroup:
@@ -200,6 +220,7 @@ class GroupCoordinator:
         if group.is_unused:
             self._drop(group.group_id)
             return
+        self._kept_bytes[group.group_id] = group.kept_bytes
         deadline_ms = group.deadline_ms()
         if deadline_ms is None:
             return
@@ -225,6 +246,7 @@ class GroupCoordinator:
 
     def _drop(self, group_id: str) -> None:
         hosted = self._hosted.pop(group_id, None)
+        self._kept_bytes.pop(group_id, None)
         timer = self._timers.pop(group_id, None)
         if timer is not None:
             timer[1].cancel()

@@ -35,9 +35,18 @@ class GroupConfig(NamedTuple):
     session_ms_max: int = 1_800_000
     rebalance_ms_max: int = 1_800_000
     members_max: int = 1_000
+    metadata_bytes_max: int = 256 * 1024  # that a member may say about itself, for all its protocols
+    assignment_bytes_max: int = 16 * 1024 * 1024  # of all members of a group
+    kept_bytes_max: int = 32 * 1024 * 1024  # metadata and assignments of all groups of a node
+    abandoned_ms: int = 10_000  # how long a member is kept whose connection ended while it waited to join
 
 
 DEFAULT_GROUP_CONFIG: Final = GroupConfig()
+
+
+def protocols_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """Bytes of what a member says about itself."""
+    return sum(len(name) + len(data) for name, data in protocols)
 
 
 class Join(NamedTuple):
@@ -117,6 +126,11 @@ class Member:
     def is_waiting(self) -> bool:
         """Is an answer to it held back?"""
         return self.join_token is not None or self.sync_token is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of its metadata and its assignment."""
+        return protocols_bytes(self.protocols) + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """What the member said about itself for `protocol`."""

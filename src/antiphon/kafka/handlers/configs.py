@@ -1,5 +1,6 @@
 """DescribeConfigs and IncrementalAlterConfigs."""
 
+import asyncio
 from typing import Final
 
 from antiphon.errors import InvalidRequestError, UnknownTopicError
@@ -48,9 +49,14 @@ class ConfigHandler:
         self, request: m.DescribeConfigsRequest, context: RequestContext
     ) -> m.DescribeConfigsResponse:
         """Settings of topics, and of nodes those that tools look for; the others are in the node's file."""
-        return m.DescribeConfigsResponse(
-            results=[self._describe(resource, request, context.rights) for resource in request.resources]
-        )
+        results = []
+        wanted = {
+            (resource.resource_type, resource.resource_name): resource for resource in request.resources
+        }
+        for resource in wanted.values():
+            results.append(self._describe(resource, request, context.rights))
+            await asyncio.sleep(0)  # others first
+        return m.DescribeConfigsResponse(results=results)
 
     def _describe(
         self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest, rights: Rights

@@ -1,5 +1,6 @@
 """DescribeGroups, ListGroups and DeleteGroups."""
 
+import asyncio
 from typing import Final
 
 from antiphon.errors import AntiphonError, UnknownTopicError
@@ -27,15 +28,15 @@ class GroupAdminHandler:
     async def describe(
         self, request: m.DescribeGroupsRequest, context: RequestContext
     ) -> m.DescribeGroupsResponse:
-        """DescribeGroups."""
-        return m.DescribeGroupsResponse(
-            groups=[
-                await self._describe(group_id, context.version)
-                if context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id)
-                else m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
-                for group_id in request.groups
-            ]
-        )
+        """DescribeGroups; a group that is named more than once is described once."""
+        groups = []
+        for group_id in dict.fromkeys(request.groups):
+            if context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
+                groups.append(await self._describe(group_id, context.version))
+            else:
+                groups.append(m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
+            await asyncio.sleep(0)  # others first
+        return m.DescribeGroupsResponse(groups=groups)
 
     async def _describe(self, group_id: str, version: int) -> m.DescribedGroup:
         try:

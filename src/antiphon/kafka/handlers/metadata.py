@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from antiphon.security.principal import Principal
 
 CACHED_MAX: Final = 256
+CACHED_BYTES_MAX: Final = 64 * 1024  # of one answer that is kept
+CREATING_MAX: Final = 50  # topics that are made at the same time because somebody asked for them
+TOPICS_MAX: Final = 2_000  # that there may be before none is made any more because somebody asked for it
 AUTO_CREATE_WAIT_S: Final = 3.0
 TOLD_WAIT_S: Final = 3.0  # how long a node that was just started waits for its first metadata
 AUTO_CREATE_TIMEOUT_S: Final = 30.0
@@ -101,7 +104,8 @@ class MetadataHandler:
         body = self._cached.get(key)
         if body is None:
             body = bytes(encode(self._response(meta, wanted, rights), version, flexible=context.flexible))
-            self._cached[key] = body
+            if len(body) <= CACHED_BYTES_MAX:
+                self._cached[key] = body
         return body
 
     async def _elections_over(self, wanted: _Wanted) -> None:
@@ -119,7 +123,7 @@ class MetadataHandler:
     def _wanted(self, request: m.MetadataRequest, version: int) -> _Wanted:
         if request.topics is None or (version == 0 and not request.topics):
             return None
-        return tuple((topic.name, topic.topic_id) for topic in request.topics)
+        return tuple(dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics))
 
     def _may_be_created(self, rights: Rights, name: str) -> bool:
         """Only who could describe it and is allowed to make it makes a topic by asking for it."""
@@ -199,11 +203,19 @@ class MetadataHandler:
                 self._gateway.topic(name)
             except UnknownTopicError:
                 if name_problem(name) is None and self._gateway.metadata.version >= 0:
-                    tasks.append(self._creating.get(name) or self._start_creating(name))
+                    task = self._creating.get(name) or self._start_creating(name)
+                    if task is not None:
+                        tasks.append(task)
         if tasks:
             await asyncio.wait(tasks, timeout=AUTO_CREATE_WAIT_S)
 
-    def _start_creating(self, name: str) -> asyncio.Task[None]:
+    def _start_creating(self, name: str) -> asyncio.Task[None] | None:
+        """None where too many are made already: the client is told that there is no such topic, and asks again."""
+        if len(self._creating) >= CREATING_MAX:
+            return None
+        if len(self._gateway.metadata.topics) + len(self._creating) >= TOPICS_MAX:
+            structlog.get_logger().warning("topic not created on demand", topic=name, topics_max=TOPICS_MAX)
+            return None
         task = asyncio.get_running_loop().create_task(self._create(name), name=f"create topic {name}")
         self._creating[name] = task
         task.add_done_callback(lambda _: self._creating.pop(name, None))

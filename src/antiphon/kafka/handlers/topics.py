@@ -4,6 +4,7 @@ The coordinator decides; this translates.
 """
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from antiphon.errors import NotReadyError, TopicExistsError, UnknownShardError, UnknownTopicError
@@ -49,10 +50,11 @@ class TopicHandler:
         self, request: m.CreateTopicsRequest, context: RequestContext
     ) -> m.CreateTopicsResponse:
         """Create each topic; a name that comes twice is refused each time."""
-        names = [topic.name for topic in request.topics]
+        names = Counter(topic.name for topic in request.topics)
         created = []
         for topic in request.topics:
-            if names.count(topic.name) > 1:
+            await asyncio.sleep(0)  # others first
+            if names[topic.name] > 1:
                 reason = "the request names this topic more than once"
                 created.append(
                     m.CreatedTopic(name=topic.name, error_code=code.INVALID_REQUEST, error_message=reason)

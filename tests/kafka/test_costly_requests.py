@@ -1,0 +1,160 @@
+"""Requests that cost much: what they may name is bounded, and others are served meanwhile."""
+
+import asyncio
+import struct
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+
+from antiphon.gateway.turns import Turns
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.handlers import metadata
+from antiphon.kafka.messages import admin, cluster, groups
+from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.kafka.schema import encode
+from tests.kafka.raw import door, run
+from tests.node.in_process import eventually
+
+
+def million_groups() -> tuple[int, int, bytes]:
+    return 15, 0, struct.pack(">i", 1_000_000) + bytes(2_000_000)
+
+
+def empty_tags() -> tuple[int, int, bytes]:
+    return 18, 3, b"\x01\x01" + b"\x80\x92\xf4\x01" + b"\x63\x00" * 4_000_000  # 4 million of tag 99, empty
+
+
+@pytest.mark.parametrize("made", [million_groups, empty_tags])
+def test_a_request_of_too_many_elements_ends_its_connection(made: Any) -> None:
+    async def scenario() -> None:
+        async with door() as (_, connect):
+            good, bad = await connect(), await connect()
+            began_s = time.process_time()
+            bad.send(*made())
+            assert await bad.is_closed()
+            await good.receive(good.send(18, 0, b""))
+            assert time.process_time() - began_s < 2.0
+
+    run(scenario)
+
+
+def test_what_is_named_again_and_again_is_answered_once() -> None:
+    async def scenario() -> None:
+        async with door() as (doors, connect):
+            await doors.create("t", 20)
+            client = await connect()
+            wanted = [cluster.MetadataRequestTopic(name="t") for _ in range(5000)]
+            told = await client.ask(cluster.MetadataRequest(topics=wanted), 3, 9)
+            assert [topic.name for topic in told.topics] == ["t"]
+            asked = groups.DescribeGroupsRequest(groups=["g"] * 5000)
+            assert len((await client.ask(asked, 15, 5)).groups) == 1
+            resources = [
+                admin.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+                for _ in range(5000)
+            ]
+            described = await client.ask(admin.DescribeConfigsRequest(resources=resources), 32, 4)
+            assert len(described.results) == 1
+
+    run(scenario)
+
+
+def test_many_names_are_looked_at_once() -> None:
+    """Twenty thousand names that all differ: no comparison of each with each."""
+
+    async def scenario() -> None:
+        async with door() as (_, connect):
+            client = await connect()
+            topics = [
+                admin.CreatableTopic(
+                    name=f"t-{n}", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+                )
+                for n in range(10_000)
+            ]
+            request = admin.CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+            began_s = time.process_time()
+            answer = await client.ask(request, 19, 5)
+            assert time.process_time() - began_s < 4.0
+            assert len(answer.topics) == 10_000
+
+    run(scenario)
+
+
+def test_everybody_has_one_piece_in_turn_and_the_loop_goes_on_between() -> None:
+    async def scenario() -> None:
+        turns, between = Turns(), 0
+        done: list[str] = []
+        for n in range(5):
+            turns.add("greedy", partial(done.append, f"greedy {n}"))
+        turns.add("modest", partial(done.append, "modest"))
+        while len(done) < 6:
+            await asyncio.sleep(0)
+            between += 1
+        assert done == ["greedy 0", "modest", *(f"greedy {n}" for n in range(1, 5))]
+        assert between >= 6
+        await turns.next("modest")
+
+    asyncio.run(scenario())
+
+
+def test_topics_are_made_on_demand_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "CREATING_MAX", 5)
+    monkeypatch.setattr(metadata, "TOPICS_MAX", 12)
+
+    async def scenario() -> None:
+        async with door() as (doors, connect):
+            client = await connect()
+            for _ in range(6):
+                wanted = [cluster.MetadataRequestTopic(name=f"made-{n}") for n in range(40)]
+                request = cluster.MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
+                told = await client.ask(request, 3, 9)
+                missing = {t.error_code for t in told.topics} - {code.NONE}
+                assert missing <= {code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE}
+            made = [t for t in doors.first.gateway.metadata.topics if t.name.startswith("made")]
+            assert 0 < len(made) <= 12
+
+    run(scenario)
+
+
+def join_request(n: int, size_bytes: int, session_ms: int = 1_800_000) -> groups.JoinGroupRequest:
+    protocol = groups.JoinProtocol(name="range", metadata=bytes(size_bytes))
+    return groups.JoinGroupRequest(
+        group_id=f"g-{n}",
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=1_800_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+
+
+def test_members_say_little_about_themselves_and_are_forgotten_with_their_connections() -> None:
+    async def scenario() -> None:
+        async with door() as (doors, connect):
+            first = await connect()
+            find = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
+            for _ in range(20):
+                found = await first.ask(find, 10, 6)
+                if found.coordinators[0].error_code == code.NONE:
+                    break
+            large = await first.ask(join_request(0, 2_000_000), 11, 3)
+            assert large.error_code == code.INVALID_REQUEST
+            coordinator = doors.listener._coordinator
+            clients = [await connect() for _ in range(200)]
+            for n, client in enumerate(clients):
+                client.send(11, 3, encode(join_request(n, 250_000), 3, flexible=False))
+            await eventually(lambda: doors.listener.requests >= 220 or len(coordinator._hosted) > 100)
+            assert sum(group.kept_bytes for group in coordinator.hosted()) <= 32 * 1024 * 1024
+            refused = await first.ask(join_request(999, 250_000), 11, 3)
+            assert refused.error_code == code.COORDINATOR_NOT_AVAILABLE
+            for client in clients:
+                client.writer.transport.abort()
+            await eventually(lambda: not coordinator._hosted)
+            assert not coordinator._kept_bytes
+
+    run(scenario)
+
+
+def test_the_bound_leaves_room_for_large_clusters() -> None:
+    assert ELEMENTS_MAX >= 10 * metadata.TOPICS_MAX
