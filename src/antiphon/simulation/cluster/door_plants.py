@@ -12,6 +12,7 @@ from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.log import producer_state
 from antiphon.node.peers import PeerLink
+from antiphon.records.intake import RecordWalker
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
 
@@ -40,6 +41,12 @@ DOOR_PLANTS: Final = (
         "a producer's batch is recognised only when it is the last one, though five may be in flight",
         (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
         options=_PRODUCERS,
+    ),
+    ClusterPlant(
+        "door-takes-garbage",
+        "a batch is appended without a look at its records",
+        (Edit(RecordWalker, "walk_now", "self.walk(header, batch, rules)", "pass"),),
+        options={**CALM, **_DOORS, "kafka_producers": 1},
     ),
     ClusterPlant(
         "door-one-id-for-all",

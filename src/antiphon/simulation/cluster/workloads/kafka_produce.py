@@ -18,6 +18,7 @@ from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_damage import send_damaged
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.violation import ViolationError, require
 
@@ -69,7 +70,8 @@ class ProducerWorkload(KafkaWorkload):
     async def _produce(self, process: "Process", number: int) -> None:
         client = self.client(process)
         await asyncio.gather(
-            *(_Lane(self, process, client, number, partition).run() for partition in self.shard_ids)
+            send_damaged(self, process, number),
+            *(_Lane(self, process, client, number, partition).run() for partition in self.shard_ids),
         )
         client.close()
 
@@ -143,9 +145,7 @@ class _Lane:
         self._version = self._draw.choice(VERSIONS)
         self._delivery_s = self._draw.choice(DELIVERY_S)
         codecs = workload.cluster.stream(f"codec {number} {partition}")
-        self._compression = codecs.choice(
-            ("none", "gzip")
-        )  # what there is without pyarrow; nodes unpack nothing
+        self._compression = codecs.choice(("none", "gzip"))  # what there is without pyarrow
         self._producer_id = -1
         self._incarnation = 0
         self._sequence = 0

@@ -32,6 +32,8 @@ class KafkaWorkload(Workload):
         options = self.cluster.options
         profile = "oxia" if options.profile == "multi" else options.profile
         config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
+        if self.cluster.stream("validation").random() < 0.5:
+            config["record.validation"] = "full"
         with contextlib.suppress(TopicExistsError):  # another workload made it
             await insist(
                 lambda: db.create_topic(

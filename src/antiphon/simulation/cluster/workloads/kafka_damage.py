@@ -1,0 +1,64 @@
+"""Beside each producer: batches with right checksums that nobody could read. None is taken, and the producer goes on."""
+
+from typing import TYPE_CHECKING, Final
+
+from antiphon import system
+from antiphon.kafka.api import PRODUCE
+from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from antiphon.records.builder import build_batch, seal
+from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.kafka_client import NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.violation import ViolationError
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from antiphon.simulation.runtime.process import Process
+
+VERSION: Final = 9
+PAUSE_OPERATIONS: Final = 20  # of the others, for each of these
+
+
+async def send_damaged(workload: KafkaWorkload, process: "Process", number: int) -> None:
+    """Send such batches until the workload is stopped. Raises ViolationError where one is taken."""
+    draw, client = workload.cluster.stream(f"damage {number}"), workload.client(process)
+    while not workload.stopped:
+        await workload.think(process, PAUSE_OPERATIONS)
+        partition = draw.choice(list(workload.shard_ids))
+        what = m.ProducePartition(index=partition, records=damaged_batch(draw))
+        request = m.ProduceRequest(
+            acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=TOPIC, partitions=[what])]
+        )
+        try:
+            address, _ = await client.leader(TOPIC, partition)
+            answer: m.ProduceResponse = await client.ask(address, PRODUCE, VERSION, request)
+        except NoAnswerError:
+            client.forget(TOPIC, partition)
+            continue
+        done = answer.topics[0].partitions[0]
+        workload.cluster.tell("damaged", partition, done.error_code)
+        if not done.error_code:
+            raise ViolationError(
+                "damaged-refused",
+                workload.shard_ids[partition],
+                f"a batch that nobody can read was taken at offset {done.base_offset}",
+            )
+        client.forget(TOPIC, partition)
+    client.close()
+
+
+def damaged_batch(draw: "Random") -> bytes:
+    """A batch whose records are garbage, whose count is a lie, or one record of which is cut short."""
+    batch = build_batch([(None, b"damaged %d" % n, (), system.wall_ms()) for n in range(draw.randint(1, 3))])
+    kind = draw.randrange(3)
+    if kind == 0:
+        batch = batch[:HEADER_BYTES] + b"\xa7" * draw.randint(30, 90)
+    elif kind == 1:
+        batch[23:27] = (2**31 - 2).to_bytes(4, "big")
+        batch[57:61] = (2**31 - 1).to_bytes(4, "big")
+    else:
+        del batch[-draw.randint(1, 5) :]
+    batch[8:12] = (len(batch) - LENGTH_PREFIX_BYTES).to_bytes(4, "big")
+    seal(batch)
+    return bytes(batch)
