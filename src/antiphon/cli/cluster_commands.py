@@ -288,9 +288,13 @@ def node_start(
         return
     if bootstrap:
         usage("--bootstrap goes with --config; `antiphon up` founds local clusters")
-    if directory is None:
-        return
-    directory = directory.absolute()
+    if directory is not None:
+        _start_member(directory.absolute(), foreground=foreground, as_json=as_json)
+
+
+def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
+    from antiphon.cli import node_process
+
     cluster = find_cluster(directory.parent)
     node = next((node for node in cluster.nodes if Path(node.dir) == directory), None)
     if node is None:

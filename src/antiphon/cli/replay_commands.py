@@ -32,6 +32,20 @@ FORMATS: Final = ("parquet", "json", "csv", *LAKE_MARKERS)
 SUFFIXES: Final = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 FILES_LOOKED_AT: Final = 1_000
 
+AsOfOffset = Annotated[
+    str | None,
+    typer.Option(help='Exclusive end of each shard, {"0": 17, "1": 4}; a number where there is one shard.'),
+]
+AsOfTime = Annotated[
+    str | None,
+    typer.Option(help="ISO 8601, UTC unless it says otherwise; what happened then belongs to it."),
+]
+Fold = Annotated[
+    str | None,
+    typer.Option(
+        help="last-per-key, or MODULE:FUNCTION with fold(state, record) -> state. [a table's state]"
+    ),
+]
 RateOption = Annotated[
     int | None,
     typer.Option(help="At most so many bytes a second; the cluster sets a rate in any case.", min=1),
@@ -55,22 +69,9 @@ def mount(app: typer.Typer) -> None:
 @reports_errors
 def replay(
     name: Annotated[str, typer.Argument(help="Table or topic.")],
-    as_of_offset: Annotated[
-        str | None,
-        typer.Option(
-            help='Exclusive end of each shard, {"0": 17, "1": 4}; a number where there is one shard.'
-        ),
-    ] = None,
-    as_of_time: Annotated[
-        str | None,
-        typer.Option(help="ISO 8601, UTC unless it says otherwise; what happened then belongs to it."),
-    ] = None,
-    fold: Annotated[
-        str | None,
-        typer.Option(
-            help="last-per-key, or MODULE:FUNCTION with fold(state, record) -> state. [a table's state]"
-        ),
-    ] = None,
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    fold: Fold = None,
     by: Annotated[str, typer.Option(help="A state for each key, or for each shard.")] = "key",
     to_table: Annotated[str | None, typer.Option(help="A new table.")] = None,
     to_lakes: Sequence[str] = (),

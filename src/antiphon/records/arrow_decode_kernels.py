@@ -279,6 +279,13 @@ def _fields(body: int, end: int) -> tuple[int, int, int, int, int, int, int, int
 
 
 @kernel
+def _store_list(headers: tuple[int, int], row: int, end: int, place: int) -> None:
+    """Where a row's headers end among all, and where they stand in the batch."""
+    put_int32(headers[0] + 4 * row + 4, end)
+    put_int64(headers[1] + 8 * row, place)
+
+
+@kernel
 def decode_records(
     batches: int,
     batch_count: int,
@@ -302,9 +309,8 @@ def decode_records(
     for offsets in (key[0], value[0], headers[0]):
         if offsets:
             put_int32(offsets, 0)
-    rows = key_bytes = value_bytes = key_nulls = value_nulls = header_total = name_total = (
-        header_value_total
-    ) = 0
+    rows = key_bytes = value_bytes = key_nulls = value_nulls = 0
+    header_total = name_total = header_value_total = 0
     for number in range(batch_count):
         found[BATCH] = number
         batch = batches + 8 * BATCH_FIELDS * number
@@ -337,19 +343,15 @@ def decode_records(
                 header_total += header_count
                 name_total += name_bytes
                 header_value_total += header_value_bytes
-                put_int32(headers[0] + 4 * rows + 4, header_total)
-                put_int64(headers[1] + 8 * rows, place)
+                _store_list(headers, rows, header_total, place)
             rows += 1
         if at != end:
             return NOT_FILLED
     found[FOUND_ROWS] = rows
     found[KEY_BYTES], found[KEY_NULLS] = key_bytes, key_nulls
     found[VALUE_BYTES], found[VALUE_NULLS] = value_bytes, value_nulls
-    found[HEADERS], found[NAME_BYTES], found[HEADER_VALUE_BYTES] = (
-        header_total,
-        name_total,
-        header_value_total,
-    )
+    found[HEADERS], found[NAME_BYTES] = header_total, name_total
+    found[HEADER_VALUE_BYTES] = header_value_total
     return GOOD
 
 

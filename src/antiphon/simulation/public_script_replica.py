@@ -17,6 +17,7 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId, SnapshotOffer
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import LeaderPhase, Role
+from antiphon.replication.term_state import TermState
 from antiphon.simulation.replica_files import StorageAction
 from antiphon.simulation.stage import SHARD, Actor, Stage, Underway
 
@@ -45,19 +46,18 @@ class Liberties:
         self.taken[liberty] = self.taken.get(liberty, 0) + 1
 
 
-class ScriptReplica(RaftReplica):
-    """`RaftReplica` with the rules that a liberty lifts, and with what a script looks at or sets by hand."""
+class Hand:
+    """What a script looks at in a replica or sets by hand, and the rules that a liberty lifts."""
 
-    def __init__(self, *, liberties: Liberties, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, replica: RaftReplica, state: TermState, liberties: Liberties) -> None:
+        self._replica = replica
+        self._state = state
         self._liberties = liberties
-        members = self.membership
+        members, election = replica.membership, replica.election
         if members is not None:
-            take_step = members.step_settled
-            members.step_settled = partial(self._step_settled, take_step)  # type: ignore[method-assign]
-        knows_leader = self.election.knows_live_leader
-        self.election.knows_live_leader = partial(  # type: ignore[method-assign]
-            self._knows_live_leader, knows_leader
+            members.step_settled = partial(self._step_settled, members.step_settled)  # type: ignore[method-assign]
+        election.knows_live_leader = partial(  # type: ignore[method-assign]
+            self._knows_live_leader, election.knows_live_leader
         )
 
     # -- what scripts look at and set --------------------------------------------------------------------------------
@@ -65,12 +65,12 @@ class ScriptReplica(RaftReplica):
     @property
     def doubts_leader(self) -> bool:
         """Was this follower told that its leader may be gone, and has not heard from it since?"""
-        return self.role is Role.FOLLOWER and self.election.timer.leader_lost
+        return self._replica.role is Role.FOLLOWER and self._replica.election.timer.leader_lost
 
     @property
     def is_settled(self) -> bool:
         """Are the members that this replica goes by committed?"""
-        return self.membership is None or self.membership.is_settled
+        return self._replica.membership is None or self._replica.membership.is_settled
 
     @property
     def waits_for_first_entry(self) -> bool:
@@ -80,16 +80,16 @@ class ScriptReplica(RaftReplica):
 
     def has_caught_up(self, node: NodeId) -> bool:
         """Is it a learner that may become a voter?"""
-        return self.membership is not None and self.membership.has_caught_up(node)
+        return self._replica.membership is not None and self._replica.membership.has_caught_up(node)
 
     def set_election_timeout(self, ticks: int) -> None:
         """Time out after so many ticks without a leader, until the time-out is drawn anew."""
-        self.election.timer.timeout = ticks
+        self._replica.election.timer.timeout = ticks
 
     def doubt_leader(self) -> None:
         """The connection to the leader is said to be broken."""
-        if self.leader is not None:
-            self.election.lost_connection(self.leader)
+        if self._replica.leader is not None:
+            self._replica.election.lost_connection(self._replica.leader)
 
     # -- liberties ---------------------------------------------------------------------------------------------------
 
@@ -103,8 +103,8 @@ class ScriptReplica(RaftReplica):
     def write_members(self, members: Members) -> list[Action]:
         """Append a members entry if this replica leads, whatever it says."""
         out: list[Action] = []
-        if self._state.leading is not None and self.membership is not None:
-            self.membership.write(members, out)
+        if self._state.leading is not None and self._replica.membership is not None:
+            self._replica.membership.write(members, out)
         return out
 
     def beat_now(self) -> list[Action]:
@@ -117,7 +117,7 @@ class ScriptReplica(RaftReplica):
     def _step_settled(
         self, take_step: Callable[[Leader, list[Action]], None], leading: Leader, out: list[Action]
     ) -> None:
-        if self.members not in self._liberties.kept_joint:
+        if self._replica.members not in self._liberties.kept_joint:
             take_step(leading, out)
 
     def _knows_live_leader(self, knows_leader: Callable[[], bool]) -> bool:
@@ -126,6 +126,14 @@ class ScriptReplica(RaftReplica):
             self._liberties.took(GRANTED_PRE_VOTE)
             return False
         return knows
+
+
+class ScriptReplica(RaftReplica):
+    """`RaftReplica` with a hand on it."""
+
+    def __init__(self, *, liberties: Liberties, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.hand = Hand(self, self._state, liberties)
 
 
 class ScriptActor(Actor):

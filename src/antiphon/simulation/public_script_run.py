@@ -51,7 +51,7 @@ from antiphon.simulation.public_script_replica import (
     ScriptReplica,
 )
 from antiphon.simulation.public_script_view import log_lines, state_lines, status_lines
-from antiphon.simulation.stage import ENTRY_BYTES, Stage, Underway
+from antiphon.simulation.stage import ENTRY_BYTES, Cast, Stage, Underway
 
 ELECTION_TICKS, HEARTBEAT_TICKS = 3, 1  # of the public scripts
 ROUNDS_MAX = 10_000  # of a `stabilize`
@@ -188,18 +188,19 @@ class ScriptRun:
             config = ReplicaConfig(max_in_flight_bytes=self._in_flight_max * ENTRY_BYTES)
         self._stage = Stage(
             [str(node) for node in range(1, count + 1)],
+            ElectionConfig(HEARTBEAT_TICKS, ELECTION_TICKS, pre_vote=self._pre_vote),
             config=config,
-            election=ElectionConfig(HEARTBEAT_TICKS, ELECTION_TICKS, pre_vote=self._pre_vote),
-            patience=ELECTION_TICKS,
             start=start,
             founders=members,
-            replica_kind=partial(ScriptReplica, liberties=self.liberties),
-            actor_kind=partial(
-                ScriptActor,
-                liberties=self.liberties,
-                is_async=options.get("async-storage-writes") == "true",
+            cast=Cast(
+                replica=partial(ScriptReplica, liberties=self.liberties),
+                actor=partial(
+                    ScriptActor,
+                    liberties=self.liberties,
+                    is_async=options.get("async-storage-writes") == "true",
+                ),
+                holds_back=True,
             ),
-            holds_back=True,
         )
         self._stage.open()
 
@@ -229,11 +230,11 @@ class ScriptRun:
     def _forget_leader(self, stanza: Stanza) -> list[str]:
         actor = self._first(stanza)
         if actor.replica.leader is not None:
-            actor.replica.doubt_leader()
+            actor.replica.hand.doubt_leader()
         return []
 
     def _set_timeout(self, stanza: Stanza) -> list[str]:
-        self._first(stanza).replica.set_election_timeout(int(stanza.options["timeout"]))
+        self._first(stanza).replica.hand.set_election_timeout(int(stanza.options["timeout"]))
         return []
 
     def _tick(self, stanza: Stanza, ticks: int) -> list[str]:
@@ -250,9 +251,9 @@ class ScriptRun:
         actor = self._leader_for(self._actor(int(node)))
         if actor is None:
             return []  # a proposal that nobody takes is lost
-        if actor.replica.waits_for_first_entry and not self.liberties.as_is:
+        if actor.replica.hand.waits_for_first_entry and not self.liberties.as_is:
             self.liberties.took(EARLY_PROPOSAL)
-            actor.run(actor.replica.propose_at_once(data))
+            actor.run(actor.replica.hand.propose_at_once(data))
             return []
         with suppress(NotReadyError):  # so is one that is refused
             actor.run(actor.replica.propose([(1, data)]))
@@ -269,20 +270,20 @@ class ScriptRun:
             return []
         if self.liberties.as_is:
             self._change_as_is(actor, changes)
-        elif actor.replica.waits_for_first_entry or actor.replica.ready:
-            if actor.replica.waits_for_first_entry:
+        elif actor.replica.hand.waits_for_first_entry or actor.replica.ready:
+            if actor.replica.hand.waits_for_first_entry:
                 self.liberties.took(EARLY_PROPOSAL)
             members = actor.replica.members
-            if not actor.replica.is_settled or members.is_joint is bool(changes):
+            if not actor.replica.hand.is_settled or members.is_joint is bool(changes):
                 self.liberties.took(EMPTY_ENTRY)
-                actor.run(actor.replica.propose_at_once(""))
+                actor.run(actor.replica.hand.propose_at_once(""))
             elif changes:
                 is_joint = transition != "auto" or len(changes) > 1
                 after = changed(members, changes)
                 step = Members(after.voters, members.voters if is_joint else (), after.learners)
                 self._write_step(actor, step, is_kept=transition == "explicit")
             else:
-                actor.run(actor.replica.write_members(final_members(members)))
+                actor.run(actor.replica.hand.write_members(final_members(members)))
         return []
 
     def _change_as_is(self, actor: ScriptActor, changes: list[str]) -> None:
@@ -301,12 +302,12 @@ class ScriptRun:
             liberties.kept_joint.add(step)
         if not step.is_joint and set(step.voters) != set(before.voters):
             liberties.took(ONE_STEP)
-        if any(node not in before.voting and not replica.has_caught_up(node) for node in step.voters):
+        if any(node not in before.voting and not replica.hand.has_caught_up(node) for node in step.voters):
             liberties.took(NEW_VOTER)
-        actor.run(replica.write_members(step))
+        actor.run(replica.hand.write_members(step))
         if any(node not in (*fed, actor.node) for node in step.everybody):
             liberties.took(EARLY_HEARTBEAT)
-            actor.run(replica.beat_now())
+            actor.run(replica.hand.beat_now())
 
     # -- the disk and the network --------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def _state_line(actor: ScriptActor) -> str:
     replica = actor.replica
     members = replica.settled_members
     votes = "Voter" if members is not None and actor.node in members.voting else "Non-Voter"
-    leader = None if replica.doubts_leader else replica.leader
+    leader = None if replica.hand.doubts_leader else replica.leader
     return f"{actor.node}: {_state(actor)} ({votes}) Term:{replica.term} Lead:{leader or 0}"
 
 

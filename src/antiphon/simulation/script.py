@@ -84,6 +84,7 @@ class ScriptRun:
         self._rule = CommitRule.parse(rule)
         self._stage = Stage(
             self._names,
+            ElectionConfig(2, patience, pre_vote=bool(settings.get("pre-vote", 1))),
             votes=self._votes,
             config=ReplicaConfig(
                 max_in_flight_bytes=batch_bytes,
@@ -92,8 +93,6 @@ class ScriptRun:
                 min_live=settings.get("min-live", 1),
             ),
             founders=Members(tuple(range(1, settings["voters"] + 1))) if "voters" in settings else None,
-            election=ElectionConfig(2, patience, pre_vote=bool(settings.get("pre-vote", 1))),
-            patience=patience,
         )
         self._promised: dict[NodeId, NewTermReply] = {}  # of the coordinator's latest term
         self._is_open = False

@@ -77,7 +77,7 @@ class Actor:
         self.writes: deque[StorageAction] = deque()
         self.outbox: list[
             Underway
-        ] = []  # used where `Stage.holds_back` says that sending is a step of its own
+        ] = []  # used where `Cast.holds_back` says that sending is a step of its own
         self.pushes: dict[
             NodeId, dict[int, None]
         ] = {}  # ends of the Appends with entries sent to each, this term
@@ -193,7 +193,7 @@ class Actor:
                 [*before, message.entries[-1].next_offset]
             )  # later ones were lost
         sent = Underway(self.node, to, message)
-        if self.stage.holds_back:
+        if self.stage.cast.holds_back:
             self.outbox.append(sent)
         else:
             self.stage.send(sent)
@@ -245,44 +245,50 @@ class Actor:
         return sum(status.ack_offset < end <= status.last_pushed for end in self.pushes.get(to, {}))
 
 
+class Cast(NamedTuple):
+    """What the nodes of a stage are.
+
+    Attributes:
+        replica: makes the replicas that vote.
+        actor: makes the nodes.
+        holds_back: sending and syncing wait for `Actor.flush`.
+    """
+
+    replica: Callable[..., RaftReplica] = RaftReplica
+    actor: Callable[["Stage", NodeId, EntryId], Actor] = Actor
+    holds_back: bool = False
+
+
 class Stage:
     """Nodes 1..n of one shard, the messages between them, and the checker that watches.
 
     Args:
         names: of the nodes, for messages to people; node 1 is the first.
+        election: settings of elections; every replica's patience is its least number of ticks, never random.
         votes: replicas elect their leader; otherwise a coordinator, which is the caller, appoints it.
         config: settings of the replicas.
-        election: settings of elections; every replica's patience is `patience` ticks, never random.
-        patience: ticks without a leader before a replica campaigns.
         start: where every log begins.
         founders: the members at first, and the log says who they are later; None: all nodes vote, for ever.
-        replica_kind: makes the replicas that vote.
-        actor_kind: makes the nodes.
-        holds_back: sending and syncing wait for `Actor.flush`.
+        cast: who plays.
     """
 
     def __init__(
         self,
         names: Sequence[str],
+        election: ElectionConfig,
         *,
         votes: bool = True,
         config: ReplicaConfig | None = None,
-        election: ElectionConfig | None = None,
-        patience: int = 10,
         start: EntryId = EMPTY,
         founders: Members | None = None,
-        replica_kind: Callable[..., RaftReplica] = RaftReplica,
-        actor_kind: Callable[["Stage", NodeId, EntryId], Actor] = Actor,
-        holds_back: bool = False,
+        cast: Cast | None = None,
     ) -> None:
         self.names = list(names)
         self.votes = votes
-        self.holds_back = holds_back
-        self.patience = patience
+        self.cast = cast or Cast()
+        self.patience = election.election_ticks_min
         self._config = config or ReplicaConfig()
-        self._election = election or ElectionConfig(election_ticks_min=patience)
-        self._replica_kind = replica_kind
-        self._actor_kind = actor_kind
+        self._election = election
         self.checker = Checker()
         everybody = tuple(range(1, len(names) + 1))
         self._members_in_log = founders is not None
@@ -293,7 +299,7 @@ class Stage:
         self.truth.may_lose = rule.may_lose(len(self.truth.ensemble))
         self.truth.min_live = self._config.min_live
         self.truth.committed.reset(start, 0)
-        self.actors = {node: actor_kind(self, node, start) for node in everybody}
+        self.actors = {node: self.cast.actor(self, node, start) for node in everybody}
         self.truth.files.update({node: actor.files for node, actor in self.actors.items()})
         self.underway: deque[Underway] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()  # asked for membership only
@@ -307,7 +313,7 @@ class Stage:
         """Start one more node. With `joining` it began empty when the shard was older, so it votes only once it is fed."""
         self.names.append(name)
         node = len(self.names)
-        actor = self.actors[node] = self._actor_kind(self, node, start)
+        actor = self.actors[node] = self.cast.actor(self, node, start)
         actor.files.condition = LogCondition.JOINING if joining else LogCondition.SOUND
         self.truth.files[node] = actor.files
         actor.boot()
@@ -349,7 +355,7 @@ class Stage:
         )
         entries = EntryFactory(term_start, members=_members_entry)
         if self.votes:
-            return self._replica_kind(
+            return self.cast.replica(
                 node_id=actor.node,
                 shard=SHARD,
                 ensemble=self.founders.voters,

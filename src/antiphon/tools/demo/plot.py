@@ -72,30 +72,30 @@ def draw(
     )
     total.set_ylabel("events so far")
     total.set_xlabel("seconds since the first event")
+    killed_s, restarted_s = (marks.killed_ns - start) / 1e9, (marks.restarted_ns - start) / 1e9
     for axis in (rate, total):
-        axis.set_ylim(bottom=0)
-        axis.set_xlim(0, seconds * 1.01)
-        axis.yaxis.set_major_formatter(mpl.ticker.StrMethodFormatter("{x:,.0f}"))
-        axis.grid(color="#dddddd", lw=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-        _mark(axis, (marks.killed_ns - start) / 1e9, RED, "-", "")
-        _mark(axis, (marks.restarted_ns - start) / 1e9, GREY, ":", "")
-        axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
-    _label(
-        rate,
-        (marks.killed_ns - start) / 1e9,
-        RED,
-        f" node {marks.killed_node} killed\n gap {figures.failover_gap_ms:,} ms",
-    )
-    _label(rate, (marks.restarted_ns - start) / 1e9, GREY, " back again")
+        _style(axis, seconds, mpl.ticker.StrMethodFormatter("{x:,.0f}"))
+        _mark(axis, killed_s, RED, "-")
+        _mark(axis, restarted_s, GREY, ":")
+    _label(rate, killed_s, RED, f" node {marks.killed_node} killed\n gap {figures.failover_gap_ms:,} ms")
+    _label(rate, restarted_s, GREY, " back again")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
-def _mark(axis: Any, at_s: float, colour: str, style: str, label: str) -> None:
+def _style(axis: Any, seconds: float, numbers: Any) -> None:
+    axis.set_ylim(bottom=0)
+    axis.set_xlim(0, seconds * 1.01)
+    axis.yaxis.set_major_formatter(numbers)
+    axis.grid(color="#dddddd", lw=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
+
+
+def _mark(axis: Any, at_s: float, colour: str, style: str) -> None:
     if at_s > 0:
-        axis.axvline(at_s, color=colour, ls=style, lw=1.6, label=label or "_nolegend_")
+        axis.axvline(at_s, color=colour, ls=style, lw=1.6, label="_nolegend_")
 
 
 def _label(axis: Any, at_s: float, colour: str, text: str) -> None:
