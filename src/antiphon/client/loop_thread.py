@@ -1,8 +1,9 @@
 """An event loop in a background thread, for programs that block."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from antiphon.client.aio import AsyncClient
@@ -57,6 +58,27 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def iterate(self, chunks: AsyncIterator[Sequence[T]]) -> Generator[T, None, None]:
+        """Items of asynchronous chunks, one by one. Closing the generator closes the asynchronous one."""
+
+        async def following() -> Sequence[T] | None:
+            return await anext(chunks, None)
+
+        async def close() -> None:
+            aclose = getattr(chunks, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+        try:
+            while (chunk := self.call(following())) is not None:
+                yield from chunk
+        finally:
+            if not self.loop.is_closed():
+                with contextlib.suppress(
+                    ClientClosedError
+                ):  # the client was closed first, and closed this too
+                    self.call(close())
 
     def close(self) -> None:
         """Close the client, then the loop. Waits for the thread; a second close does nothing."""

@@ -15,7 +15,6 @@ from typing import Any, Final, Self, TypeVar
 from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
 from antiphon.client.cluster import default_servers
-from antiphon.client.connection import ClientClosedError
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.table import AsyncTable, Key
@@ -114,7 +113,7 @@ class Topic:
         chunks = self._topic.read_chunks(
             shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s
         )
-        return _flat(self._thread, chunks)
+        return self._thread.iterate(chunks)
 
     @property
     def unreadable_batches(self) -> int:
@@ -245,7 +244,7 @@ class Table:
         rows = self._table.scan(
             start, end, include_value=include_value, consistency=consistency, timeout_s=timeout_s
         )
-        return _flat(self._thread, _pages(rows))
+        return self._thread.iterate(_pages(rows))
 
     def list(
         self,
@@ -507,23 +506,3 @@ async def _pages(rows: AsyncIterator[Row]) -> AsyncIterator[Sequence[Row]]:
             page = []
     if page:
         yield page
-
-
-def _flat(thread: LoopThread, chunks: AsyncIterator[Sequence[T]]) -> Generator[T, None, None]:
-    """Items of asynchronous chunks, one by one. Closing the generator closes the asynchronous one."""
-
-    async def following() -> Sequence[T] | None:
-        return await anext(chunks, None)
-
-    async def close() -> None:
-        aclose = getattr(chunks, "aclose", None)
-        if aclose is not None:
-            await aclose()
-
-    try:
-        while (chunk := thread.call(following())) is not None:
-            yield from chunk
-    finally:
-        if not thread.loop.is_closed():
-            with contextlib.suppress(ClientClosedError):  # the client was closed first, and closed this too
-                thread.call(close())
