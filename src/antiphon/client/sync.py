@@ -8,12 +8,13 @@ is collected, or at the end of the program.
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
+from antiphon.client.changes import Changes
 from antiphon.client.cluster import default_servers
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
@@ -22,7 +23,7 @@ from antiphon.client.table import Value as TableValue
 from antiphon.client.topic import AsyncTopic, Message, Value
 from antiphon.client.topic_writer import Position
 from antiphon.client.transaction import Operation, Results, Transaction
-from antiphon.client.watch import Change, Watch
+from antiphon.client.watch import Watch
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import Row, StatusReply, Version
 from antiphon.records.decode import Record
@@ -257,7 +258,7 @@ class Table:
         """Keys with start <= key < end in byte order."""
         return self._thread.call(self._table.list(start, end, consistency=consistency, timeout_s=timeout_s))
 
-    def watch(self, *, start: int | Sequence[int] = -1, shard: int | None = None) -> "Changes":
+    def watch(self, *, start: int | Sequence[int] = -1, shard: int | None = None) -> Changes:
         """Follow the table from this moment on (or from `start`): an iterator of changes. See `AsyncTable.watch`."""
 
         async def make() -> Watch:
@@ -266,39 +267,6 @@ class Table:
             return watch
 
         return Changes(self._thread, self._thread.call(make()))
-
-
-class Changes:
-    """A blocking iterator of `Change`; also a context manager. `close` ends it, from another thread too."""
-
-    def __init__(self, thread: LoopThread, watch: Watch) -> None:
-        self._thread = thread
-        self._watch = watch
-        self._current: Iterator[Change] = iter(())
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Change:
-        for change in self._current:
-            return change
-        chunk = self._thread.call(self._watch.next_chunk())
-        if not chunk:
-            raise StopIteration
-        self._current = iter(chunk)
-        return next(self._current)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop following."""
-        self._thread.call(self._watch.close())
 
 
 class Client:

@@ -1,0 +1,43 @@
+"""Changes of a table for programs that block; `table.watch` of the blocking client makes them."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from antiphon.client.loop_thread import LoopThread
+from antiphon.client.watch import Change, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Changes:
+    """A blocking iterator of `Change`; also a context manager. `close` ends it, from another thread too."""
+
+    def __init__(self, thread: LoopThread, watch: Watch) -> None:
+        self._thread = thread
+        self._watch = watch
+        self._current: Iterator[Change] = iter(())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change:
+        for change in self._current:
+            return change
+        chunk = self._thread.call(self._watch.next_chunk())
+        if not chunk:
+            raise StopIteration
+        self._current = iter(chunk)
+        return next(self._current)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._thread.call(self._watch.close())
