@@ -1,0 +1,239 @@
+"""Clients that want to hurt a cluster, all at once, on three real nodes: memory, leaders and the time of another client.
+
+`ATTACK_S` says for how long (`make attacks` takes a minute); the figures are printed.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import struct
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import antiphon
+from antiphon.kafka.messages import admin, cluster, groups
+from antiphon.kafka.schema import encode
+from antiphon.model.requests import PROTOCOL_VERSION, Fetch, Hello, TableGet
+from antiphon.tools.local_cluster import LocalCluster, RunningNode
+from antiphon.wire.frames import encode_message
+from tests.kafka.raw import RawClient, fetch_body
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+ATTACK_S = float(os.environ.get("ATTACK_S", "12"))
+MIB = 1024 * 1024
+RESIDENT_MAX = 400 * MIB
+P99_MAX_S = 2.0  # on a machine that does much else and attacks on the same cores; a quiet one has 0.1
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+@cache
+def many_topics() -> bytearray:
+    topics = [
+        admin.CreatableTopic(name=f"t{n}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for n in range(20_000)
+    ]
+    request = admin.CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+    return encode(request, 5, flexible=True)
+
+
+@cache
+def one_topic_again() -> bytearray:
+    again = [cluster.MetadataRequestTopic(name="log") for _ in range(5000)]
+    return encode(cluster.MetadataRequest(topics=again), 9, flexible=True)
+
+
+class Attackers:
+    """Raw connections to one node; none of them reads anything."""
+
+    def __init__(self, node: Any, log: int, table: int) -> None:
+        self.node, self.log, self.table = node, log, table
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def kafka(self) -> RawClient:
+        reader, writer = await asyncio.open_connection(*address(self.node.kafka), limit=1000)
+        self.writers.append(writer)
+        return RawClient(reader, writer)
+
+    async def native(self) -> asyncio.StreamWriter:
+        _, writer = await asyncio.open_connection(*address(self.node.native), limit=1000)
+        self.writers.append(writer)
+        writer.write(b"".join(encode_message(1, Hello(PROTOCOL_VERSION, "t"))))
+        return writer
+
+    async def announced(self) -> None:
+        for _ in range(25):
+            (await self.kafka()).writer.write(struct.pack(">i", 100 * MIB) + b"1234")
+
+    async def begun(self) -> None:
+        for _ in range(10):
+            (await self.kafka()).writer.write(struct.pack(">i", 100 * MIB) + bytes(8 * MIB))
+
+    async def kafka_fetches(self) -> None:
+        for _ in range(4):
+            client = await self.kafka()
+            body = fetch_body("log", 0).replace(struct.pack(">i", 1 << 20), struct.pack(">i", 64 << 20))
+            for _ in range(20):
+                client.send(1, 12, body)
+
+    async def native_fetches(self) -> None:
+        for _ in range(4):
+            writer = await self.native()
+            for n in range(200):
+                writer.write(b"".join(encode_message(2 + n, Fetch(self.log, 0, 16 * MIB))))
+
+    async def gets(self) -> None:
+        for _ in range(4):
+            writer = await self.native()
+            writer.write(b"".join(encode_message(2, TableGet(self.table, (b"large",) * 2000))))
+            for n in range(500):
+                writer.write(b"".join(encode_message(3 + n, TableGet(self.table, (b"large",)))))
+
+    async def pages(self) -> None:
+        for _ in range(40):
+            _, writer = await asyncio.open_connection(*address(self.node.http), limit=1000)
+            self.writers.append(writer)
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n" * 20_000)
+
+    async def costly(self) -> None:
+        client = await self.kafka()
+        client.send(15, 0, struct.pack(">i", 1_000_000) + bytes(2_000_000))
+        client = await self.kafka()
+        client.send(18, 3, b"\x01\x01" + b"\x80\x92\xf4\x01" + b"\x63\x00" * 4_000_000)
+        client = await self.kafka()
+        client.send(19, 5, many_topics())
+        client = await self.kafka()
+        for _ in range(20):
+            client.send(3, 9, one_topic_again())
+
+    async def members(self) -> None:
+        protocol = groups.JoinProtocol(name="range", metadata=bytes(2_000_000))
+        client = await self.kafka()
+        for n in range(20):
+            request = groups.JoinGroupRequest(
+                group_id=f"g{n}",
+                session_timeout_ms=1_800_000,
+                rebalance_timeout_ms=1_800_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[protocol],
+            )
+            client.send(11, 3, encode(request, 3, flexible=False))
+
+    async def round(self) -> None:
+        attacks: tuple[Callable[[], Awaitable[None]], ...] = (
+            self.announced, self.begun, self.kafka_fetches, self.native_fetches, self.gets, self.pages, self.costly,
+            self.members,
+        )  # fmt: skip
+        only = os.environ.get("ATTACK")
+        for attack in attacks:
+            if only and attack.__name__ != only:
+                continue
+            with contextlib.suppress(OSError):
+                await attack()
+
+    def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+
+def attack(nodes: list[RunningNode], log: int, table: int, seconds: float) -> None:
+    """In a process of its own: all attacks on all nodes, again and again."""
+
+    async def run() -> None:
+        sides = [Attackers(node, log, table) for node in nodes]
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            await asyncio.gather(*(side.round() for side in sides))
+            await asyncio.sleep(2)
+            for side in sides:
+                side.hang_up()
+
+    asyncio.run(run())
+
+
+class Puts(threading.Thread):
+    """Another client, which puts one small row after the other."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__(daemon=True)
+        self.servers = servers
+        self.took_s: list[float] = []
+        self.failures: list[BaseException] = []
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        with antiphon.connect(self.servers) as db:
+            table = db.table("book")
+            while not self.ended.is_set():
+                began_s = time.monotonic()
+                try:
+                    table.put(b"k", b"v" * 64)
+                except antiphon.AntiphonError as error:
+                    self.failures.append(error)
+                self.took_s.append(time.monotonic() - began_s)
+                time.sleep(0.002)
+
+    def p99_s(self) -> float:
+        return sorted(self.took_s)[len(self.took_s) * 99 // 100]
+
+
+def resident_bytes(pid: int) -> int:
+    (line,) = (
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+    )
+    return int(line.split()[1]) * 1024
+
+
+def leaders(db: Any) -> dict[int, tuple[int, int]]:
+    return {s.shard_id: (s.leader, s.term) for topic in db.metadata().topics for s in topic.shards}
+
+
+def test_all_attacks_at_once_hurt_neither_nodes_nor_other_clients() -> None:
+    with LocalCluster.start(3) as running, antiphon.connect(running.native) as db:
+        db.create_topic("log", shards=1, replicas=3)
+        db.create_table("book", shards=1, replicas=3)
+        for _ in range(20):
+            db.topic("log").append(bytes(900_000))
+        db.table("book").put(b"large", bytes(900_000))
+        shards = {topic.name: topic.shards[0].shard_id for topic in db.metadata().topics}
+        puts = Puts(running.native)
+        puts.start()
+        time.sleep(2)
+        quiet_s, before = puts.p99_s(), leaders(db)
+        puts.took_s.clear()
+        highest = dict.fromkeys(running.nodes, 0)
+        what = (list(running.nodes.values()), shards["log"], shards["book"], ATTACK_S)
+        attacking = multiprocessing.get_context("spawn").Process(target=attack, args=what)
+        attacking.start()
+        while attacking.is_alive():
+            for node_id, node in running.nodes.items():
+                highest[node_id] = max(highest[node_id], resident_bytes(node.pid))
+            time.sleep(0.1)
+        assert attacking.exitcode == 0
+        attacked_s = puts.p99_s()
+        puts.ended.set()
+        puts.join(10)
+        print(
+            f"p99 of a put: {quiet_s * 1000:.1f} ms quiet, {attacked_s * 1000:.1f} ms attacked, {len(puts.took_s)} puts"
+        )
+        print("resident MiB: " + ", ".join(f"node {n}: {size // MIB}" for n, size in highest.items()))
+        assert not puts.failures
+        assert attacked_s < P99_MAX_S
+        assert max(highest.values()) < RESIDENT_MAX
+        after = leaders(db)
+        assert {shard: after[shard] for shard in before} == before
