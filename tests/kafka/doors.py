@@ -50,7 +50,7 @@ def listener_of(server: Server) -> KafkaListener:
 @asynccontextmanager
 async def real_node(directory: Path, **config: Any) -> AsyncIterator[Server]:
     """One node on the loop at hand, for clients that read the real clock or block."""
-    nodes = real_nodes.Nodes(directory, 1, {}, kafka=True)
+    nodes = real_nodes.Nodes(directory, 1, {}, kafka=True, security=config.pop("security", None))
     with configured(**config):
         await nodes.start_all()
     try:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -52,6 +53,7 @@ from antiphon.node.config import Ports
 from antiphon.security.account import NOBODY, Account
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
+from antiphon.server.first_user import make_first_user, write_first_user
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 SECURITY = Security(authentication=True, super_users=["User:root"])
@@ -342,5 +344,29 @@ def test_pages_want_to_know_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
             assert '"seen"' in answer
             assert '"default"' not in answer
             assert '"default"' in (await get("/topics", basic(ROOT)))[1]
+
+    run(test())
+
+
+# -- the first user, and the commands ---------------------------------------------------------------------------------
+
+
+def test_a_cluster_without_users_gets_its_first_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = tmp_path / "first-user"
+        write_first_user(file, "root", "of root")
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert b"of root" not in file.read_bytes()
+        async with cluster_of(1, security=SECURITY) as nodes:
+            gateway = nodes.nodes[0].gateway
+            await make_first_user(gateway, file)
+            assert not file.exists()
+            async with aio.connect(ADDRESS, user="root", password="of root") as db:
+                assert [name for name, _ in (await db.access()).users] == ["root"]
+                await db.administer(AlterUser("eve", credentials("of eve")))
+            write_first_user(file, "intruder", "x")
+            await make_first_user(gateway, file)
+            await make_first_user(gateway, file)
+            assert sorted(gateway.access.users) == ["eve", "root"], "only a cluster without users gets one"
 
     run(test())

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import (
+    access_commands,
     archive_commands,
     audit_commands,
     bench,
@@ -53,6 +54,7 @@ def _options(
 cluster_commands.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
+access_commands.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)
 demo.mount(app)

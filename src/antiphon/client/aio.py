@@ -31,6 +31,7 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import (
+    AccessReply,
     AdminRequest,
     AlterTopic,
     AppendBatch,
@@ -40,6 +41,7 @@ from antiphon.model.requests import (
     DrainNode,
     ElectLeader,
     Fetched,
+    GetAccess,
     GetStatus,
     MoveReplica,
     OffsetReply,
@@ -252,6 +254,17 @@ class AsyncClient:
         if not 0 <= shard < len(meta.shards):
             raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
         await self._decide(MoveReplica(meta.shards[shard].shard_id, from_node, to_node), timeout_s)
+
+    async def administer(self, request: AdminRequest, *, timeout_s: float | None = None) -> None:
+        """Have the coordinator carry out a request as it stands: of users, access control lists, quotas."""
+        await self._decide(request, timeout_s)
+
+    async def access(self) -> AccessReply:
+        """Users, access control lists and quotas. Takes the right to describe the cluster."""
+        reply = await self._cluster.call_any(GetAccess(), timeout_s=self._timeout_s)
+        if not isinstance(reply, AccessReply):
+            raise UnavailableError("a node answered with something else than users and lists")
+        return reply
 
     async def drain_node(self, node: int, *, cancel: bool = False, timeout_s: float | None = None) -> None:
         """Move everything off a node and place nothing new on it; `cancel` revokes this.

@@ -50,6 +50,7 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
         tls: of the listeners for clients (native, Kafka, HTTP).
         peer_tls: of the listener for other nodes; both sides show a certificate that `authority` signed.
         peer_key: file with a key that all nodes share; who does not prove that it knows it is no node.
+        first_user: file with the user that a cluster without users gets (`antiphon.server.first_user`).
         super_users: principals that may do everything, such as `User:admin`.
         sasl_mechanisms: what Kafka's clients may authenticate with.
         oauth: how bearer tokens are checked.
@@ -60,6 +61,7 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
     tls: Tls = msgspec.field(default_factory=Tls)
     peer_tls: Tls = msgspec.field(default_factory=Tls)
     peer_key: str = ""
+    first_user: str = ""
     super_users: list[str] = msgspec.field(default_factory=list)
     sasl_mechanisms: list[str] = msgspec.field(
         default_factory=lambda: ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]

@@ -14,6 +14,7 @@ from antiphon.node.node import Node
 from antiphon.security.authenticator import Authenticator
 from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
+from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import clients_tls, start_http, start_kafka
 from antiphon.server.secrets import shared_secret
 
@@ -120,6 +121,8 @@ class Server:
                 self.authenticator,
             )
         node.join(addresses)
+        if config.security.authentication and config.security.first_user:
+            node.spawn(make_first_user(node.gateway, config.dir / config.security.first_user))
         if self._finishes_epochs:
             self._stop_finisher = start_epoch_finisher(
                 node.node_id, config.listen_host, addresses["native"], self.authenticator.own_account

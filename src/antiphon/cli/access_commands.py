@@ -1,0 +1,172 @@
+"""`antiphon user` and `antiphon acl`: who may log in, and who may do what."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import antiphon
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
+from antiphon.cli.output import reports_errors
+from antiphon.errors import InvalidRequestError
+from antiphon.model.access import ANY, CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
+from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
+
+users = typer.Typer(no_args_is_help=True, help="Users, who log in with a password (SCRAM, PLAIN).")
+acls = typer.Typer(no_args_is_help=True, help="Access control lists: who may do what.")
+
+PrincipalOption = Annotated[str, typer.Option("--principal", help="User:alice, or User:* for everybody.")]
+ResourceOption = Annotated[Resource, typer.Option("--resource", help="What it is about.")]
+NameOption = Annotated[str, typer.Option("--name", help="Name of the resource; * for all of them.")]
+OperationOption = Annotated[Operation, typer.Option("--operation", help="What may be done.")]
+PatternOption = Annotated[
+    Pattern, typer.Option("--pattern", help="Is the name whole, or the beginning of names?")
+]
+HostOption = Annotated[str, typer.Option("--host", help="Address that the client comes from; * for any.")]
+
+
+def read_password(file: Path | None, *, from_stdin: bool, generate: bool) -> tuple[str, bool]:
+    """A password, and whether it was made up here. Raises InvalidRequestError; never read from the command line."""
+    if generate:
+        from antiphon.security.passwords import new_password
+
+        return new_password(), True
+    if file is not None:
+        try:
+            found = file.read_text().rstrip("\n")
+        except OSError as error:
+            raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from None
+    elif from_stdin or not sys.stdin.isatty():
+        found = sys.stdin.readline().rstrip("\n")
+    else:
+        found = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    if not found:
+        raise InvalidRequestError("the password is empty")
+    return found, False
+
+
+@users.command("add", epilog="Example: antiphon user add alice --generate")
+@reports_errors
+def user_add(
+    name: Annotated[str, typer.Argument(help="Name of the user.")],
+    generate: Annotated[
+        bool, typer.Option("--generate", help="Make up a password, and print it once.")
+    ] = False,
+    password_file: Annotated[Path | None, typer.Option(help="File with the password.")] = None,
+    password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Add a user, or set the password of one. The password stays here: the cluster gets keys that prove it."""
+    from antiphon.security.passwords import credentials
+
+    password, generated = read_password(password_file, from_stdin=password_stdin, generate=generate)
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.run(db.aio.administer(AlterUser(name, credentials(password))))
+    typer.echo(f"user {name!r} is there" + (f"; the password, told once: {password}" if generated else ""))
+
+
+@users.command("list")
+@reports_errors
+def user_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+    """List the users and their mechanisms."""
+    for name, mechanisms in _access(servers, directory).users:
+        typer.echo(f"{name}  {', '.join(mechanisms)}")
+
+
+@users.command("remove")
+@reports_errors
+def user_remove(
+    name: Annotated[str, typer.Argument(help="Name of the user.")],
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Remove a user. Its connections end within seconds; entries that name it stay."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.run(db.aio.administer(AlterUser(name, remove=True)))
+    typer.echo(f"user {name!r} is gone")
+
+
+@acls.command("add", epilog="Example: antiphon acl add --principal User:alice --name orders --operation read")
+@reports_errors
+def acl_add(
+    principal: PrincipalOption,
+    operation: OperationOption,
+    resource: ResourceOption = Resource.TOPIC,
+    name: NameOption = "",
+    pattern: PatternOption = Pattern.LITERAL,
+    host: HostOption = ANY,
+    deny: Annotated[bool, typer.Option("--deny", help="Forbid it; this wins over what allows it.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Add an entry."""
+    acl = _entry(principal, resource, name, operation, pattern, host, deny)
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.run(db.aio.administer(AlterAcls((acl,))))
+    typer.echo(_text(acl))
+
+
+@acls.command("remove")
+@reports_errors
+def acl_remove(
+    principal: PrincipalOption,
+    operation: OperationOption,
+    resource: ResourceOption = Resource.TOPIC,
+    name: NameOption = "",
+    pattern: PatternOption = Pattern.LITERAL,
+    host: HostOption = ANY,
+    deny: Annotated[bool, typer.Option("--deny", help="An entry that forbids.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Remove the entry that says exactly this."""
+    acl = _entry(principal, resource, name, operation, pattern, host, deny)
+    if acl not in _access(servers, directory).acls:
+        raise InvalidRequestError(f"there is no entry: {_text(acl)}")
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.run(db.aio.administer(AlterAcls(remove=(acl,))))
+    typer.echo(f"removed: {_text(acl)}")
+
+
+@acls.command("list")
+@reports_errors
+def acl_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+    """List the entries."""
+    for acl in _access(servers, directory).acls:
+        typer.echo(_text(acl))
+
+
+def _access(servers: str | None, directory: Path) -> AccessReply:
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        return db.run(db.aio.access())
+
+
+def _entry(
+    principal: str,
+    resource: Resource,
+    name: str,
+    operation: Operation,
+    pattern: Pattern,
+    host: str,
+    deny: bool,
+) -> Acl:
+    if resource is Resource.CLUSTER:
+        name = CLUSTER_NAME
+    if not name:
+        raise InvalidRequestError("--name says which resource; '*' for all of them")
+    permission = Permission.DENY if deny else Permission.ALLOW
+    return Acl(principal, resource, name, operation, pattern, permission, host)
+
+
+def _text(acl: Acl) -> str:
+    """One line for people."""
+    name = f"{acl.name}..." if acl.pattern is Pattern.PREFIXED else acl.name
+    return f"{acl.permission} {acl.principal} to {acl.operation} {acl.resource} {name} from {acl.host}"
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(users, name="user")
+    app.add_typer(acls, name="acl")

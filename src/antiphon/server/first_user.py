@@ -1,0 +1,63 @@
+"""The first user of a cluster: what a file says that was written before the cluster ran.
+
+Whoever makes a cluster with authentication has to be let in once. So the file of `security.first_user` names a user and
+holds its credentials, never its password. Each node that finds it asks the coordinator for that user until it is there, which
+does nothing where there is any user already, and then removes the file.
+"""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from antiphon.errors import AntiphonError
+from antiphon.model.access import User
+from antiphon.model.requests import AlterUser
+from antiphon.security.passwords import credentials
+from antiphon.security.private_files import write_private
+
+if TYPE_CHECKING:
+    from antiphon.gateway.interface import Gateway
+
+RETRY_S: Final = 1.0
+
+
+def write_first_user(file: Path, name: str, password: str) -> None:
+    """Write what `security.first_user` names, readable by this user only. Raises OSError, InvalidRequestError."""
+    write_private(file, msgspec.msgpack.encode(User(name, credentials(password))))
+
+
+async def make_first_user(gateway: "Gateway", file: Path) -> None:
+    """Have the cluster make the user that the file names, if it has none, and remove the file."""
+    log = structlog.get_logger()
+    try:
+        user = msgspec.msgpack.decode(_read(file), type=User)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError) as error:
+        log.error("first_user_not_read", file=str(file), error=type(error).__name__)
+        return
+    while True:
+        try:
+            await gateway.administer(AlterUser(user.name, user.credentials, if_none=True))
+            break
+        except AntiphonError as error:
+            if not error.retriable:
+                log.error("first_user_not_made", user=user.name, error=error.message)
+                return
+            await asyncio.sleep(RETRY_S)
+    log.info("first_user_made", user=user.name)
+    _remove(file)
+
+
+def _read(file: Path) -> bytes:
+    """A few hundred bytes, at a start."""
+    return file.read_bytes()
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink()
