@@ -1,8 +1,8 @@
 """The first user of a cluster: what a file says that was written before the cluster ran.
 
 Whoever makes a cluster with authentication has to be let in once. So the file of `security.first_user` names a user and
-holds its credentials, never its password. Each node that finds it asks the coordinator for that user until it is there, which
-does nothing where there is any user already, and then removes the file.
+holds its credentials, never its password. Each node that finds it asks the coordinator for that user until it is there,
+which does nothing where there is any user already, and then removes the file.
 """
 
 import asyncio
