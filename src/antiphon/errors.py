@@ -275,6 +275,12 @@ class UnauthenticatedError(AntiphonError):
     code = "unauthenticated"
 
 
+class UnprovenNodeError(AntiphonError):
+    """Somebody says that it is a node of the cluster, and does not prove it."""
+
+    code = "unproven_node"
+
+
 class AccessDeniedError(AntiphonError):
     """No access control list allows the principal this. `details`: principal, operation, resource, name."""
 

@@ -34,6 +34,10 @@ class System(Protocol):
         """An id that nobody else has (version 4)."""
         ...
 
+    def secret_bytes(self, count: int) -> bytes:
+        """Bytes that nobody can guess."""
+        ...
+
     def resident_bytes(self) -> int:
         """Memory that the process has, in bytes; 0 where it cannot be told."""
         ...
@@ -56,6 +60,10 @@ class RealSystem:
     def new_uuid(self) -> uuid.UUID:
         """See `System`."""
         return uuid.uuid4()
+
+    def secret_bytes(self, count: int) -> bytes:
+        """See `System`."""
+        return os.urandom(count)
 
     def resident_bytes(self) -> int:
         """See `System`."""
@@ -97,6 +105,11 @@ def monotonic_s() -> float:
 def new_uuid() -> uuid.UUID:
     """An id that nobody else has."""
     return _current.get().new_uuid()
+
+
+def secret_bytes(count: int) -> bytes:
+    """Bytes that nobody can guess: for keys, nonces and salts."""
+    return _current.get().secret_bytes(count)
 
 
 def resident_bytes() -> int:

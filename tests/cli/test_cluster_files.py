@@ -28,7 +28,7 @@ def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -
 def test_nodes_found_a_cluster_until_all_have_been_up(tmp_path: Path) -> None:
     cluster = cluster_files.new_cluster(tmp_path, 1, "127.0.0.1", "oxia")
     (node,) = cluster.nodes
-    node.native = node.kafka = node.http = "127.0.0.1:1"
+    node.native = node.kafka = node.http = node.peer = "127.0.0.1:1"
     config = node_process.node_config(cluster, node)
     assert config.bootstrap
     node_process.write_config(config, Path(node.dir))

@@ -15,14 +15,18 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from antiphon import system
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.log.disk import replace_file
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
+from antiphon.security.settings import Security
 from antiphon.server.server import Server
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.runtime.loop import VirtualLoop
@@ -32,6 +36,8 @@ from antiphon.simulation.runtime.wal import SimulatedWal
 
 NATIVE_PORT: Final = 7400
 KAFKA_PORT: Final = 9092
+PEER_PORT: Final = 7500
+KEY_FILE: Final = "/etc/peer.key"
 DIRECTORY: Final = "/data"  # of each node, on its own disk
 TEST_S: Final = 60.0  # of virtual time, for one test
 SEED: Final = os.environ.get("ANTIPHON_TEST_SEED", "0")  # another one draws other delays and time-outs
@@ -51,6 +57,8 @@ class Nodes:
         count: int,
         disks: dict[int, SimulatedDisk] | None = None,
         dial: str = "each",
+        *,
+        secrets: dict[int, bytes] | None = None,
         **config: Any,  # as of NodeConfig
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -66,6 +74,15 @@ class Nodes:
         self.members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(count)]
         self.disks = {i: SimulatedDisk(Random(self.random.getrandbits(64))) for i in range(count)}
         self.disks |= disks or {}
+        if secrets is not None:  # by node: what it believes to be the key of all nodes
+            self.members = [
+                Member(i, f"node-{i}:{NATIVE_PORT}", f"node-{i}:{PEER_PORT}") for i in range(count)
+            ]
+            self.told["ports"] = msgspec.structs.replace(self.told["ports"], peer=PEER_PORT)
+            self.told["security"] = Security(peer_key=KEY_FILE)
+            for node_id, secret in secrets.items():
+                self.disks[node_id].makedirs(os.path.dirname(KEY_FILE))
+                replace_file(self.disks[node_id], KEY_FILE, secret)
         self.slow_s: dict[
             int, float
         ] = {}  # by node: what its disk takes for a group of writes beyond the usual

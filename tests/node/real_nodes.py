@@ -44,7 +44,12 @@ class Nodes:
         self.nodes: dict[int, Node] = {}  # of the servers
         self._sockets = [bind() for _ in range(count)]
         self._ports = [port_of(listener) for listener in self._sockets]
-        self.members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate(self._ports)]
+        self._peer_sockets = [bind() for _ in range(count)] if self.security.proves_nodes else []
+        self._peer_ports = [port_of(listener) for listener in self._peer_sockets] or [-1] * count
+        self.members = [
+            Member(i, f"127.0.0.1:{port}", f"127.0.0.1:{peer}" if peer >= 0 else "")
+            for i, (port, peer) in enumerate(zip(self._ports, self._peer_ports, strict=True))
+        ]
 
     def config(self, node_id: int, *, first: bool = False) -> NodeConfig:
         """The configuration of a node; the `first` start founds the cluster."""
@@ -55,14 +60,22 @@ class Nodes:
             dir=self.directory / f"node-{node_id}",
             bootstrap=first,
             dial=self.dial,
-            ports=Ports(self._ports[node_id], 0 if self.kafka else -1, -1, 0 if self.http else -1),
+            ports=Ports(
+                self._ports[node_id],
+                0 if self.kafka else -1,
+                -1,
+                0 if self.http else -1,
+                self._peer_ports[node_id],
+            ),
             security=self.security,
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
         )
 
     async def start(self, node_id: int, *, first: bool = False) -> Node:
         """Start a node and wait until it has joined."""
-        sockets = {"native": self._sockets[node_id]} if first else None
+        sockets = {"native": self._sockets[node_id]} if first else {}
+        if first and self._peer_sockets:
+            sockets["peer"] = self._peer_sockets[node_id]
         config, disk = self.config(node_id, first=first), self.disks.get(node_id)
         server = self.servers[node_id] = Server(config, sockets, disk, finishes_epochs=False)
         self.nodes[node_id] = server.node
@@ -85,7 +98,7 @@ class Nodes:
         """Stop all."""
         for node_id in list(self.nodes):
             await self.stop(node_id)
-        for listener in self._sockets:
+        for listener in (*self._sockets, *self._peer_sockets):
             listener.close()
 
     async def leader(self, shard_id: int) -> Partition:

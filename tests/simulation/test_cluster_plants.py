@@ -41,6 +41,8 @@ QUICK = [
     "node-trims-all-that-is-settled",
     "node-takes-older-metadata",
     "node-wakes-watchers-before-applying",
+    "door-takes-wrong-proofs",
+    "door-takes-nodes-among-clients",
     "multi-ack-before-sync",
     "multi-duplicates-taken",
     "multi-gaps-taken",

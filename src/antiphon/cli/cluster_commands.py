@@ -19,13 +19,17 @@ from antiphon.tools.cluster_files import (
     LocalClusterFile,
     LocalNode,
     find_cluster,
+    hand_out_key,
     load_cluster,
+    make_key,
     new_cluster,
     running_pid,
     save_cluster,
 )
 
 DEFAULT_DIR = Path("antiphon-data")
+PEER_PORTS_FROM_NATIVE = 100
+PEER_PORTS_MAX = 65_000
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -77,6 +81,7 @@ def up(
         "native": _base(native_port, 7400, fresh),
         "http": _base(http_port, 8080, fresh),
     }
+    bases["peer"] = _peer_base(bases["native"])
     asked = _note_signals()  # from the first fork on nothing may end this process without its nodes
     with progress(f"starting {len(cluster.nodes)} nodes"):
         pids = _start_all(directory, cluster, bases, asked)
@@ -88,6 +93,13 @@ def up(
 def _base(asked: int | None, default: int, fresh: bool) -> int | None:
     """Port base to use: what was asked for, the default on a fresh cluster, None (where it listened last) on an old one."""
     return asked if asked is not None else default if fresh else None
+
+
+def _peer_base(native: int | None) -> int | None:
+    """The ports for other nodes are beside the native ones; nobody types them."""
+    if native is None:
+        return None
+    return native + PEER_PORTS_FROM_NATIVE if 0 < native < PEER_PORTS_MAX else 0
 
 
 def _cluster_to_start(directory: Path, nodes: int | None, host: str, profile: str) -> LocalClusterFile:
@@ -124,6 +136,7 @@ def _start_all(
     pipes: dict[int, int] = {}
     failed: dict[int, str] = {}
     try:
+        make_key(directory, cluster)
         save_cluster(directory, cluster)
         warm_up()
         for node, sockets in zip(cluster.nodes, bound, strict=True):
@@ -131,6 +144,7 @@ def _start_all(
             others = [other for other in bound if other is not sockets]
             try:
                 write_config(config, Path(node.dir))
+                hand_out_key(cluster, Path(node.dir))
                 pids[node.id], pipes[node.id] = supervisor.fork_node(
                     Path(node.dir), partial(run, config, sockets), others
                 )
@@ -308,6 +322,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     sockets = supervisor.bind_again(node)
     node_conf = node_process.node_config(cluster, node)
     node_process.write_config(node_conf, directory)
+    hand_out_key(cluster, directory)
     pid, pipe = supervisor.fork_node(directory, lambda ready: node_process.run(node_conf, sockets, ready), [])
     supervisor.close_sockets([sockets])
     with progress(f"starting node {node.id}"):

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 import antiphon
@@ -29,10 +30,10 @@ from antiphon.errors import (
 from antiphon.model.metadata import ClusterMeta
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import (
-    DOORS,
     LocalClusterFile,
     LocalNode,
     find_cluster,
+    hand_out_key,
     load_cluster,
     new_node,
     running_pid,
@@ -240,6 +241,7 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
     node_dir = Path(node.dir)
     config = node_process.node_config(cluster, node)
     node_process.write_config(config, node_dir)
+    hand_out_key(cluster, node_dir)
     # Written down before it runs: whatever happens to this process, the cluster's other commands know of the node.
     cluster.nodes.append(node)
     save_cluster(directory, cluster)
@@ -272,13 +274,13 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
 
 def _bind(cluster: LocalClusterFile, node: LocalNode) -> supervisor.Sockets:
     """Bind the new node's doors: in line with the others' ports where those are in a line, else anywhere."""
-    alone = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
+    alone = msgspec.structs.replace(cluster, nodes=[node])
     bases: dict[str, int | None] = {}
-    for door in DOORS:
+    for door in cluster.doors:
         ports = {each.id: int(str(getattr(each, door)).rpartition(":")[2] or 0) for each in cluster.nodes}
         starts = {port - node_id for node_id, port in ports.items()}
         bases[door] = starts.pop() if len(starts) == 1 and len(ports) > 1 else 0
     try:
         return supervisor.bind_ports(alone, bases)[0]
     except PortInUseError:
-        return supervisor.bind_ports(alone, dict.fromkeys(DOORS, 0))[0]
+        return supervisor.bind_ports(alone, dict.fromkeys(cluster.doors, 0))[0]

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
+from antiphon.security.private_files import private_folder
+from antiphon.security.settings import Security
 from antiphon.tools.cluster_files import LocalClusterFile, LocalNode
 from antiphon.tools.supervisor import Sockets
 
@@ -12,12 +14,20 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
     """The configuration of one node of a local cluster; what a person changed in its node.toml is kept."""
     directory = Path(node.dir)
     # Who founded the cluster: the voters of `__cluster` are the first of these, on every node and at every start.
-    members = [Member(id=member.id, native=member.native) for member in cluster.nodes if not member.added]
+    members = [
+        Member(id=member.id, native=member.native, peer=member.peer)
+        for member in cluster.nodes
+        if not member.added
+    ]
     ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
+    if cluster.peer_key:
+        ports.peer = _port(node.peer)
     if (directory / "node.toml").exists():
         config = load_config(directory)
         config.nodes, config.ports, config.listen_host = members, ports, cluster.host
         config.bootstrap = not cluster.founded
+        if cluster.peer_key:
+            config.security.peer_key = cluster.peer_key
         return config
     return NodeConfig(
         cluster_id=cluster.cluster_id,
@@ -28,6 +38,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         bootstrap=not cluster.founded,
         profile=cluster.profile,
         ports=ports,
+        security=Security(peer_key=cluster.peer_key),
     )
 
 
@@ -37,7 +48,7 @@ def _port(address: str) -> int:
 
 def write_config(config: NodeConfig, directory: Path) -> None:
     """Write `node.toml`, so that the node can be started alone too."""
-    directory.mkdir(parents=True, exist_ok=True)
+    private_folder(directory)
     save_config(config, directory)
 
 

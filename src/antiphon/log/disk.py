@@ -145,7 +145,7 @@ class RealFile:
 
     def __init__(self, path: str, *, create: bool) -> None:
         self._fd = -1
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -197,7 +197,7 @@ class RealLock:
     """A file locked with flock. The kernel ends the lock with the last descriptor."""
 
     def __init__(self, path: str, note: bytes) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(OSError):  # a full disk: the lock holds without saying whose it is
@@ -322,7 +322,7 @@ class RealDisk:
             missing.append(at)
             at = os.path.dirname(at)
         for made in reversed(missing):
-            os.makedirs(made, exist_ok=True)
+            os.makedirs(made, 0o700, exist_ok=True)
             if made != missing[0]:
                 self.fsync_dir(os.path.dirname(made))
         return bool(missing)

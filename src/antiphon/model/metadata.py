@@ -52,6 +52,7 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str = ""  # changes at each start of the process
     disk_id: str = ""  # changes when the data directory is replaced
     draining: bool = False  # an operator wants its replicas elsewhere; it gets no new ones
+    peer: str = ""  # for other nodes; empty: they use `native`
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):

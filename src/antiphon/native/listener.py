@@ -1,6 +1,7 @@
 """Accepts connections on the native port, up to a limit, and stops reading from them when the node has too much in hand.
 
-Other nodes use the same port. Clients never shut the nodes off from each other: beyond the limit a few more connections are
+Other nodes use the same port, unless they have to prove that they are nodes: then they have a port of their own, which is
+another one of these. Clients never shut the nodes off from each other: beyond the limit a few more connections are
 let in, which have to say within a moment that they are nodes.
 """
 
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from antiphon.errors import UnauthenticatedError
+from antiphon.errors import UnauthenticatedError, UnprovenNodeError
 from antiphon.native.exchange import Exchange, NativeLimits
-from antiphon.native.session import NativeSession
+from antiphon.native.keyed_session import KeyedSession
+from antiphon.native.session import Greets, NativeSession
 from antiphon.transport.connection import Connection, EndOfTurn
 from antiphon.transport.listening import bound_address, listen
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from antiphon.gateway.peers import Peers
     from antiphon.security.authenticator import Authenticator
     from antiphon.security.listening import Listening
+    from antiphon.security.peer_key import PeerKey
     from antiphon.security.tls import ServerTls
 
 PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they are nodes
@@ -37,6 +40,7 @@ class RefusalCount(Protocol):
     """Where connections that were turned away are counted."""
 
     connections_refused: int
+    nodes_refused: int
 
 
 class NativeListener:
@@ -50,8 +54,12 @@ class NativeListener:
         limits: NativeLimits,
         counters: RefusalCount,
         pool: "Pool",
+        greets: Greets = Greets.ANYBODY,
+        key: "PeerKey | None" = None,
     ) -> None:
         self.limits = limits
+        self.greets = greets
+        self._key = key
         self._pool = pool
         self._look: asyncio.TimerHandle | None = None
         self._seen: dict[
@@ -95,7 +103,11 @@ class NativeListener:
 
     def _accept(self) -> Connection:
         exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
-        session = NativeSession(exchange, self._peers, self)
+        session = (
+            NativeSession(exchange, self._peers, self)
+            if self._key is None
+            else KeyedSession(exchange, self._peers, self, self._key)
+        )
         return Connection(session, self._turn, self.limits.connection_write_bytes)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -113,6 +125,8 @@ class NativeListener:
             self._turn_away(session)
         elif beyond > 0:
             self._trials[id(session)] = self._loop.call_later(PEER_PATIENCE_S, self._turn_away, session)
+        elif self.greets in {Greets.NODES, Greets.PROVEN_NODES}:
+            self._trials[id(session)] = self._loop.call_later(PEER_PATIENCE_S, _give_up, session)
 
     def greeted(self, session: NativeSession) -> None:
         """See SessionOwner."""
@@ -156,6 +170,7 @@ class NativeListener:
 
     def not_understood(self, peer: str, reason: "AntiphonError") -> None:
         """See SessionOwner."""
+        self._counters.nodes_refused += isinstance(reason, UnprovenNodeError)
         now_s = self._loop.time()
         if now_s - self._stranger_told_s >= TELL_EVERY_S:
             self._stranger_told_s = now_s
@@ -212,3 +227,10 @@ def _why_hang_up(session: NativeSession, now_s: float) -> UnauthenticatedError |
     if not client.is_open and now_s - session.since_s > LOGIN_S:
         return UnauthenticatedError(f"no login within {LOGIN_S:.0f} s")
     return None
+
+
+def _give_up(session: NativeSession) -> None:
+    """Who has not proved by now that it is a node is none."""
+    connection = session.connection
+    if connection is not None and not session.greeted:
+        connection.close(UnprovenNodeError(f"it did not say which node it is within {PEER_PATIENCE_S:.0f} s"))

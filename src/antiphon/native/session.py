@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
@@ -14,6 +15,7 @@ from antiphon.errors import (
     NotLeaderError,
     ProtocolViolationError,
     UnauthenticatedError,
+    UnprovenNodeError,
 )
 from antiphon.invariants import InvariantError
 from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, AuthenticateReply, Hello, HelloReply
@@ -36,6 +38,15 @@ Handler = Callable[["Exchange", int, Any, memoryview], None]
 HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TABLE_HANDLERS}
 
 
+class Greets(Enum):
+    """Who may say hello on a port, and how."""
+
+    ANYBODY = "anybody"  # clients, and nodes that need no proof
+    CLIENTS = "clients"
+    NODES = "nodes"  # their certificates were proof enough
+    PROVEN_NODES = "proven nodes"  # that know the key
+
+
 class SessionOwner(Protocol):
     """Who keeps count of the sessions."""
 
@@ -54,6 +65,11 @@ class SessionOwner(Protocol):
 
     def closed(self, session: "NativeSession") -> None:
         """The connection is gone."""
+        ...
+
+    @property
+    def greets(self) -> Greets:
+        """Who may say hello here."""
         ...
 
     def not_understood(self, peer: str, reason: AntiphonError) -> None:
@@ -171,8 +187,11 @@ class NativeSession:
 
     def _hello(self, request_id: int, body: Hello) -> None:
         exchange, gateway = self.exchange, self.exchange.gateway
-        if body.version != PROTOCOL_VERSION:
-            error: AntiphonError = InvalidRequestError(
+        refusal = _refusal(self._owner.greets, body)
+        if refusal is not None:
+            error: AntiphonError = UnprovenNodeError(refusal)
+        elif body.version != PROTOCOL_VERSION:
+            error = InvalidRequestError(
                 f"protocol version {body.version} is not spoken here, {PROTOCOL_VERSION} is: use matching versions"
             )
         elif body.cluster_id is not None and body.cluster_id != gateway.cluster_id:
@@ -180,20 +199,23 @@ class NativeSession:
                 f"this is node {gateway.node_id} of cluster {gateway.cluster_id}, not of {body.cluster_id}"
             )
         else:
-            self.greeted = True
-            exchange.reply(
-                request_id,
-                HelloReply(
-                    PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id, exchange.session.mechanisms
-                ),
-            )
-            if body.node_id is not None and body.cluster_id is not None:
-                self._belongs_to(body.node_id)
-            self._owner.greeted(self)
+            self.greet(request_id, None if body.cluster_id is None else body.node_id)
             return
         exchange.fail(request_id, error)
         if self.connection is not None:
             self.connection.close(error)
+
+    def greet(self, request_id: int, node_id: int | None) -> None:
+        """Answer who has said, and proved where that is wanted, that it is a client (None) or a node."""
+        gateway = self.exchange.gateway
+        self.greeted = True
+        mechanisms = self.exchange.session.mechanisms
+        self.exchange.reply(
+            request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id, mechanisms)
+        )
+        if node_id is not None:
+            self._belongs_to(node_id)
+        self._owner.greeted(self)
 
     def _belongs_to(self, node_id: int) -> None:
         connection = self.connection
@@ -203,3 +225,15 @@ class NativeSession:
         self.exchange.belongs_to_a_node()
         self._decode = self._peers.decode
         self._peer = self._peers.accepted(node_id, connection, self.exchange.begin)
+
+
+def _refusal(greets: Greets, body: Hello) -> str | None:
+    """Why this hello is not taken on such a port; None: it is."""
+    is_node = body.node_id is not None and body.cluster_id is not None
+    if greets is Greets.CLIENTS and body.node_id is not None:
+        return "nodes of this cluster prove who they are: connect to the address for nodes (`peer`) with the same peer_key"
+    if greets is Greets.NODES and not is_node:
+        return "this port is for nodes of the cluster only; clients use the native port"
+    if greets is Greets.PROVEN_NODES:
+        return "who is at this end is proved already"
+    return None

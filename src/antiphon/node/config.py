@@ -5,6 +5,7 @@ that were chosen together and are checked together: a node that misses a few hea
 """
 
 import contextlib
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +17,7 @@ from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
 from antiphon.records.intake import VALIDATIONS
+from antiphon.security.private_files import FILE_MODE
 from antiphon.security.settings import Security, check_security
 
 CONFIG_FILE: Final = "node.toml"
@@ -30,19 +32,26 @@ PositiveBytes = Annotated[int, Meta(ge=4096)]
 
 
 class Member(msgspec.Struct, forbid_unknown_fields=True):
-    """An initial member of the cluster: its id and the `host:port` of its native listener."""
+    """An initial member of the cluster: its id, the `host:port` of its native listener, and of the one for other nodes
+    (empty: the native one).
+    """
 
     id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     native: str
+    peer: str = ""
 
 
 class Ports(msgspec.Struct, forbid_unknown_fields=True):
-    """Port of each listener; 0: any free one, -1: none (the native one must be there)."""
+    """Port of each listener; 0: any free one, -1: none (the native one must be there).
+
+    `peer` is for other nodes, which use the native one where nothing proves that they are nodes.
+    """
 
     native: Annotated[int, Meta(ge=0, le=65_535)] = 7400
     kafka: Port = 9092
     oxia: Port = -1
     http: Port = 8080
+    peer: Port = -1
 
 
 class Timings(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,13 +145,7 @@ def check_config(config: NodeConfig) -> NodeConfig:
             f"{CONFIG_FILE} has format {config.format}, this version reads up to {CONFIG_FORMAT}: "
             "start the node with the newer antiphon that wrote it"
         )
-    ids = [member.id for member in config.nodes]
-    if not ids:
-        raise InvalidRequestError("`nodes` is empty: name at least this node with its native address")
-    if len(set(ids)) != len(ids):
-        raise InvalidRequestError(f"`nodes` names a node id twice: {ids}")
-    for member in config.nodes:
-        split_address(member.native)
+    _check_members(config.nodes)
     if config.flush not in {"always", "interval", "os"}:
         raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
     if config.record_validation not in VALIDATIONS:
@@ -158,12 +161,33 @@ def check_config(config: NodeConfig) -> NodeConfig:
             f"log_level must be one of {', '.join(LOG_LEVELS)}, not {config.log_level!r}"
         )
     check_security(config.security)
+    _check_peer_port(config)
     timings = config.timings
     if not timings.tick * 4 <= timings.election_min < timings.election_max:
         raise InvalidRequestError("timings: 4 x tick <= election_min < election_max must hold")
     if timings.node_dead < 3 * timings.heartbeat:
         raise InvalidRequestError("timings: node_dead must be at least 3 x heartbeat")
     return config
+
+
+def _check_members(nodes: list[Member]) -> None:
+    ids = [member.id for member in nodes]
+    if not ids:
+        raise InvalidRequestError("`nodes` is empty: name at least this node with its native address")
+    if len(set(ids)) != len(ids):
+        raise InvalidRequestError(f"`nodes` names a node id twice: {ids}")
+    for member in nodes:
+        split_address(member.native)
+        if member.peer:
+            split_address(member.peer)
+
+
+def _check_peer_port(config: NodeConfig) -> None:
+    if config.security.proves_nodes != (config.ports.peer >= 0):
+        raise InvalidRequestError(
+            "ports.peer and security.peer_key (or security.peer_tls) belong together: nodes prove who they are on a port of "
+            "their own"
+        )
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -213,21 +237,26 @@ def save_config(config: NodeConfig, directory: Path) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Replace a text file as a whole. One that says the same already is left, so that a full disk does not matter.
+    """Replace a text file as a whole; nobody else may read it. Raises OSError with the file's name.
 
-    Raises OSError with the file's name.
+    One that says the same already is left, so that a full disk does not matter.
     """
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if file.read_text() == text:
             return
     temporary = file.with_name(file.name + ".new")
     try:
-        temporary.write_text(text)
+        with open(temporary, "w", opener=_private) as out:
+            out.write(text)
         temporary.replace(file)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
 def _section(name: str, plain: dict[str, Any]) -> list[str]:

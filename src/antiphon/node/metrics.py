@@ -49,6 +49,7 @@ class NodeMetrics:
         self.append_records = 0
         self.refusals = 0
         self.connections_refused = 0
+        self.nodes_refused = 0
         self.tls_handshakes = 0
         self.tls_handshakes_failed = 0
         self.refusal_told_s = -1e9  # when the log was last told
@@ -98,6 +99,7 @@ _COUNTERS: Final = {
     "connections_refused": "Native connections that were refused, for there were too many",
     "denied": "Requests that no access control list allows",
     "logins_failed": "Logins with a wrong name, password or token",
+    "nodes_refused": "Connections of those who said that they are nodes, and did not prove it",
     "tls_handshakes": "Connections that were made with TLS",
     "tls_handshakes_failed": "TLS handshakes that failed",
     "duplicates": "Appends that an earlier try had made already",

@@ -105,7 +105,7 @@ class Node:
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
-        self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults)
+        self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
         self.shards: Shards = Shards(self, self.disk, self._directory)
         self.someone_waits: Callable[[Waiting], None] = self.shards.someone_waits
@@ -224,6 +224,7 @@ class Node:
             alive=True,
             incarnation=self.incarnation,
             disk_id=self._directory.identity.disk_id,
+            peer=addresses.get("peer", ""),
         )
 
     def status(self) -> StatusReply:

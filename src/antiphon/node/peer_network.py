@@ -12,12 +12,14 @@ import structlog
 from antiphon.errors import UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Hello
 from antiphon.node.accepted_peers import AcceptedPeers, PeerFrames
+from antiphon.node.peer_security import PeerSecurity
 from antiphon.node.peers import ON_ACCEPTED, PeerEvents, PeerLink
 from antiphon.replication.messages import AnyMessage, Append
 
 if TYPE_CHECKING:
+    from antiphon.log.disk import Disk
     from antiphon.model.metadata import NodeMeta
-    from antiphon.node.config import NodeConfig
+    from antiphon.node.config import Member, NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.turn import Turn
 
@@ -36,6 +38,7 @@ class PeerNetwork:
         turn: "Turn",
         node: PeerCalls,
         faults: "InjectedFaults | None",
+        disk: "Disk",
     ) -> None:
         self.links: dict[int, PeerLink] = {}
         self.accepted = AcceptedPeers(node, config.limits.connection_write, self._is_cut)
@@ -48,6 +51,7 @@ class PeerNetwork:
             config.node_id,
             incarnation,
         )
+        self.security = PeerSecurity.load(config, disk)
         self._turn = turn
         self._node = node
         self._faults = faults
@@ -58,7 +62,7 @@ class PeerNetwork:
         """Know the nodes that the configuration names."""
         for member in self._config.nodes:
             if member.id != self._config.node_id:
-                self._add(member.id, member.native)
+                self._add(member.id, self._place(member))
 
     def start(self) -> None:
         """Begin to dial."""
@@ -71,12 +75,17 @@ class PeerNetwork:
             await link.close()
 
     def _add(self, node_id: int, address: str) -> PeerLink:
-        link = PeerLink(node_id, address, self._hello, self._turn, self._node, self._config.limits.peer_write)
+        limit_bytes = self._config.limits.peer_write
+        link = PeerLink(node_id, address, self._hello, self._turn, self._node, limit_bytes, self.security)
         link.reconnect_max_s = self._config.timings.reconnect_max / 1000
         link.cut(self._is_cut(node_id))
         self.links[node_id] = link
         self.lost.add(node_id)
         return link
+
+    def _place(self, node: "Member | NodeMeta") -> str:
+        """Where a node is reached by other nodes."""
+        return (self.security.own_port and node.peer) or node.native
 
     def follow(self, nodes: Mapping[int, "NodeMeta"]) -> list[PeerLink]:
         """Dial the nodes that the metadata names; returns the connections to nodes that are no more, to be closed."""
@@ -85,9 +94,9 @@ class PeerNetwork:
                 continue
             link = self.links.get(node.node_id)
             if link is None:
-                self._add(node.node_id, node.native).start()
+                self._add(node.node_id, self._place(node)).start()
             else:
-                link.move(node.native)
+                link.move(self._place(node))
         initial = {member.id for member in self._config.nodes}
         gone = [known for known in self.links if known not in nodes and known not in initial]
         self.lost.update(gone)

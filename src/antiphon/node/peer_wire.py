@@ -11,7 +11,8 @@ import msgspec
 
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
 from antiphon.model.cluster import ClusterReply, ClusterRequest, MetadataDelta
-from antiphon.model.requests import Body, Reply, Request
+from antiphon.model.peer_handshake import PeerChallenge
+from antiphon.model.requests import Body, Failure, HelloReply, Reply, Request
 from antiphon.partition.multi_batches import checked_entries
 from antiphon.records.batch import CONTROL_BIT, check_batch, iter_batches
 from antiphon.records.builder import members_of
@@ -84,6 +85,9 @@ decode_peer = MessageDecoder(PeerBody)
 """Header of a frame from a node -> (request id, one of `PeerBody`)."""
 decode_peer_reply = MessageDecoder(PeerReply)
 """Header of what a node sends on a connection that was made to it -> (request id, one of `PeerReply`)."""
+
+decode_challenge = MessageDecoder(PeerChallenge | HelloReply | Failure)
+"""Header of the first answer to a `PeerHello`."""
 
 _replace = msgspec.structs.replace
 

@@ -14,12 +14,21 @@ from typing import Any, Final, Protocol
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, ForeignDirectoryError, TimedOutError, UnavailableError, from_wire
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    TimedOutError,
+    UnavailableError,
+    UnprovenNodeError,
+    from_wire,
+)
 from antiphon.gateway.interface import AnsweredWithBulk
 from antiphon.gateway.peers import Answered, PeerConnection
+from antiphon.model.peer_handshake import PeerChallenge
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 from antiphon.node.config import split_address
-from antiphon.node.peer_wire import decode_peer_reply, encode_replica_message, with_payload
+from antiphon.node.peer_security import UNSECURED, PeerSecurity
+from antiphon.node.peer_wire import decode_challenge, decode_peer_reply, encode_replica_message, with_payload
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
     Ack,
@@ -31,6 +40,7 @@ from antiphon.replication.messages import (
     Truncate,
     TruncateReply,
 )
+from antiphon.security.peer_key import Dialer
 from antiphon.transport.connection import Connection
 from antiphon.wire.frames import Buffer, Frame, encode_message
 
@@ -83,7 +93,14 @@ class PeerLink:
     """The connection to one other node; dials again, with growing pauses, until `close()`."""
 
     def __init__(
-        self, node_id: int, address: str, hello: Hello, turn: Turn, events: PeerEvents, limit_bytes: int
+        self,
+        node_id: int,
+        address: str,
+        hello: Hello,
+        turn: Turn,
+        events: PeerEvents,
+        limit_bytes: int,
+        security: PeerSecurity = UNSECURED,
     ) -> None:
         self.node_id = node_id
         self.address = address
@@ -92,6 +109,8 @@ class PeerLink:
         self._turn = turn
         self._events = events
         self._limit = limit_bytes
+        self._security = security
+        self._dialer: Dialer | None = None
         self._connection: Connection | None = None
         self._pending: dict[int, Answered] = {}
         self._forwarded: dict[int, AnsweredWithBulk] = {}
@@ -251,16 +270,12 @@ class PeerLink:
                 return False
             try:
                 host, port = split_address(self.address)
-                await asyncio.wait_for(
-                    asyncio.get_running_loop().create_connection(
-                        lambda: Connection(self, self._turn, self._limit), host, port
-                    ),
-                    CONNECT_TIMEOUT_S,
-                )
+                await asyncio.wait_for(self._connect(host, port), CONNECT_TIMEOUT_S)
             except ConnectionRefusedError:
                 self._swap()
-            except (OSError, TimeoutError, AntiphonError):
+            except (OSError, TimeoutError, AntiphonError) as error:
                 refused = False
+                self._tell_of_tls(error)
                 self._swap()
             else:
                 return True
@@ -268,15 +283,39 @@ class PeerLink:
             self._events.peer_lost(self.node_id, refused=True)
         return False
 
+    async def _connect(self, host: str, port: int) -> None:
+        make = self._security.dial_context
+        options: dict[str, Any] = {} if make is None else {"ssl": make(), "server_hostname": host}
+        await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self, self._turn, self._limit), host, port, **options
+        )
+
+    def _tell_of_tls(self, error: Exception) -> None:
+        """A node whose certificate is not taken, or that takes not ours, is not just away."""
+        if self._security.dial_context is not None and isinstance(
+            error, ValueError
+        ):  # as SSLCertVerificationError is
+            self._log.error("not_the_peer", address=self.address, answer=str(error))
+
     def connected(self, connection: Connection) -> None:
         """See ConnectionOwner."""
         self._connection = connection
         connection.cut(self._cut)
-        connection.send(encode_message(1, self._hello))
+        key, hello = self._security.key, self._hello
+        if key is None:
+            connection.send(encode_message(1, hello))
+        else:
+            self._dialer = Dialer(
+                key, hello.cluster_id or "", hello.node_id or 0, self.node_id, hello.incarnation
+            )
+            connection.send(encode_message(1, self._dialer.hello))
         self._next_id = 2
 
     def received(self, connection: Connection, frame: Frame) -> None:
         """See ConnectionOwner."""
+        if self._dialer is not None:
+            self._prove(connection, frame)
+            return
         request_id, body = decode_peer_reply(frame.header)
         if not self.up:
             self._welcome(connection, body)
@@ -290,6 +329,21 @@ class PeerLink:
         elif (passed_on := self._forwarded.pop(request_id, None)) is not None:
             is_failure = isinstance(body, Failure)
             passed_on(from_wire(body.code, body.message, body.details) if is_failure else body, frame.payload)
+
+    def _prove(self, connection: Connection, frame: Frame) -> None:
+        """The other side has said what it is to be proved to; raises ProtocolViolationError for anything else."""
+        dialer, self._dialer = self._dialer, None
+        _, body = decode_challenge(frame.header)
+        if not isinstance(body, PeerChallenge) or dialer is None:
+            self._welcome(connection, body)
+            return
+        try:
+            proof = dialer.answer(body)
+        except UnprovenNodeError as error:
+            self._log.error("not_the_peer", address=self.address, answer=error.message)
+            connection.close(error)
+        else:
+            connection.send(encode_message(1, proof))
 
     def _welcome(self, connection: Connection, body: Any) -> None:
         if isinstance(body, Failure):
@@ -317,7 +371,7 @@ class PeerLink:
     def disconnected(self, _connection: Connection, reason: Exception | None) -> None:
         """See ConnectionOwner."""
         was_up, self.up = self.up, False
-        self._connection = None
+        self._connection = self._dialer = None
         self._gone.set()
         pending, self._pending = self._pending, {}
         lost = UnavailableError(f"the connection to node {self.node_id} broke")

@@ -68,6 +68,11 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
     )
     oauth: OAuth = msgspec.field(default_factory=OAuth)
 
+    @property
+    def proves_nodes(self) -> bool:
+        """Must a node prove that it is one?"""
+        return bool(self.peer_key) or self.peer_tls.on
+
 
 def check_security(security: Security) -> Security:
     """Return `security` when its parts fit together; raises InvalidRequestError saying what does not."""
@@ -78,9 +83,9 @@ def check_security(security: Security) -> Security:
             )
         if tls.on != bool(tls.key):
             raise InvalidRequestError(f"security.{name}: certificate and key belong together, one is missing")
-        if tls.client_auth != "none" and not tls.authority:
+        if (tls.client_auth != "none" or (tls is security.peer_tls and tls.on)) and not tls.authority:
             raise InvalidRequestError(
-                f"security.{name}: to check the certificates of clients name their `authority`"
+                f"security.{name}: to check the certificates of the other side name their `authority`"
             )
     unknown = sorted(set(security.sasl_mechanisms) - set(SASL_MECHANISMS))
     if unknown:

@@ -56,28 +56,16 @@ class HandshakeCount(Protocol):
     tls_handshakes_failed: int
 
 
-class ServerTls:
-    """The TLS of a listener; see the module's text.
+class _Watched:
+    """A context that is made anew when one of its files has changed. `make` raises InvalidRequestError."""
 
-    Args:
-        tls: its files, relative to `directory`.
-        directory: the node's.
-        name: of the listener's setting, for the log, such as `tls`.
-        counters: where handshakes are counted.
-
-    Raises InvalidRequestError when the files cannot be used.
-    """
-
-    def __init__(self, tls: Tls, directory: Path, name: str, counters: HandshakeCount) -> None:
-        self._tls = tls
+    def __init__(self, tls: Tls, directory: Path, name: str, make: Callable[[], ssl.SSLContext]) -> None:
         self._name = name
-        self._counters = counters
         self._files = [directory / file for file in (tls.certificate, tls.key, tls.authority) if file]
-        self._directory = directory
+        self._make = make
         self._log = structlog.get_logger()
         self._seen = self._signature()
-        self._context = server_context(tls, directory, name)
-        self._told_s = -TELL_EVERY_S
+        self._context = make()
 
     def current(self) -> ssl.SSLContext:
         """The context for a handshake that begins now. Files that changed and are not good are logged once; the last
@@ -87,7 +75,7 @@ class ServerTls:
         if found != self._seen:
             self._seen = found
             try:
-                self._context = server_context(self._tls, self._directory, self._name)
+                self._context = self._make()
             except InvalidRequestError as error:
                 self._log.error("tls_files_not_taken", setting=f"security.{self._name}", error=error.message)
             else:
@@ -105,6 +93,31 @@ class ServerTls:
             else:
                 found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         return tuple(found)
+
+
+class PeerDialTls(_Watched):
+    """The TLS of connections that this node makes to others. Raises InvalidRequestError when its files cannot be used."""
+
+    def __init__(self, tls: Tls, directory: Path) -> None:
+        super().__init__(tls, directory, "peer_tls", lambda: peer_client_context(tls, directory))
+
+
+class ServerTls(_Watched):
+    """The TLS of a listener; see the module's text.
+
+    Args:
+        tls: its files, relative to `directory`.
+        directory: the node's.
+        name: of the listener's setting, for the log, such as `tls`.
+        counters: where handshakes are counted.
+
+    Raises InvalidRequestError when the files cannot be used.
+    """
+
+    def __init__(self, tls: Tls, directory: Path, name: str, counters: HandshakeCount) -> None:
+        super().__init__(tls, directory, name, lambda: server_context(tls, directory, name))
+        self._counters = counters
+        self._told_s = -TELL_EVERY_S
 
     def succeeded(self) -> None:
         """Count a handshake."""

@@ -8,14 +8,13 @@ import socket
 from typing import TYPE_CHECKING
 
 from antiphon.log.wal_thread import WalThread
-from antiphon.native.exchange import NativeLimits
-from antiphon.native.listener import NativeListener
 from antiphon.node.node import Node
 from antiphon.security.authenticator import Authenticator
 from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import clients_tls, start_http, start_kafka
+from antiphon.server.node_doors import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import shared_secret
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from antiphon.table.store import StoreEngine
 
 Sockets = dict[str, socket.socket]
-"""Sockets that listen already, by listener: `native`, `kafka`, `http`."""
+"""Sockets that listen already, by listener: `native`, `kafka`, `http`, `peer`."""
 
 
 class Server:
@@ -49,6 +48,7 @@ class Server:
         authenticator: who its clients are, and what they may do.
         memory: what clients hold of the node's memory.
         native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
+        peers: its listener for other nodes, where they prove that they are nodes.
     """
 
     def __init__(
@@ -63,22 +63,14 @@ class Server:
         finishes_epochs: bool = True,
     ) -> None:
         node = self.node = Node(config, disk, faults, make_wal, stores)
-        limits = config.limits
         self.authenticator = Authenticator(
             config.security, node.gateway.access, node.metrics, shared_secret(config)
         )
-        self.memory = memory_for_clients(limits)
+        self.memory = memory_for_clients(config.limits)
         add_memory_gauges(node.metrics.gauges, self.memory)
-        self.native = NativeListener(
-            node.gateway,
-            node.network.accepted,
-            node.turn,
-            NativeLimits(limits.connections, limits.requests_per_connection, limits.connection_write),
-            node.metrics,
-            self.memory.pools["native"],
-        )
+        self.native = clients_listener(node, self.memory.pools["native"])
         self.native.authenticator = self.authenticator
-        node.intakes.append(self.native)
+        self.peers = nodes_listener(node, self.memory.pools["native"])
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
         self._config = config
@@ -101,6 +93,10 @@ class Server:
                 config.listen_host, ports.native, self._sockets.get("native"), config.host_told, tls
             )
         }
+        if self.peers is not None:
+            addresses["peer"] = await self.peers.start(
+                config.listen_host, ports.peer, self._sockets.get("peer"), config.host_told, nodes_tls(node)
+            )
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(
                 node.gateway,
@@ -136,10 +132,13 @@ class Server:
         if self._stop_finisher is not None:
             self._stop_finisher()
         await node.leave()
-        self.native.close()
+        natives = [self.native] if self.peers is None else [self.native, self.peers]
+        for native in natives:
+            native.close()
         for listener in (self.kafka, self.http):
             if listener is not None:
                 await listener.stop()
         node.close_shards()
-        await self.native.hang_up()
+        for native in natives:
+            await native.hang_up()
         await node.close()

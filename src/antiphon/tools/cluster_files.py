@@ -6,6 +6,7 @@ is in its folder (`node.toml`, identity, logs); this file only says which folder
 
 import json
 import os
+import secrets
 import uuid
 from pathlib import Path
 from typing import Final
@@ -14,11 +15,15 @@ import msgspec
 
 from antiphon.errors import AntiphonError, ForeignDirectoryError, InvalidRequestError, NewerFormatError
 from antiphon.node.config import replace_text
+from antiphon.security.private_files import private_folder, write_private
 
 FORMAT: Final = 1
 CLUSTER_FILE: Final = "cluster.json"
 PID_FILE: Final = "node.pid"
 DOORS: Final = ("native", "kafka", "http")
+PEER_DOOR: Final = "peer"  # for other nodes, where they share a key
+KEY_FILE: Final = "peer.key"
+KEY_BYTES: Final = 32
 
 
 class LocalNode(msgspec.Struct):
@@ -34,10 +39,14 @@ class LocalNode(msgspec.Struct):
     oxia: str = ""
     http: str = ""
     added: bool = False
+    peer: str = ""
 
 
 class LocalClusterFile(msgspec.Struct):
-    """The contents of `cluster.json`. `founded`: all of its nodes have been up together."""
+    """The contents of `cluster.json`. `founded`: all of its nodes have been up together.
+
+    `peer_key`: the file with the key that the nodes share; empty in clusters that an earlier version made.
+    """
 
     format: int
     cluster_id: str
@@ -45,6 +54,12 @@ class LocalClusterFile(msgspec.Struct):
     profile: str
     nodes: list[LocalNode]
     founded: bool = True
+    peer_key: str = ""
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """The listeners that each node has."""
+        return (*DOORS, PEER_DOOR) if self.peer_key else DOORS
 
 
 def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalClusterFile:
@@ -52,7 +67,8 @@ def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalCl
     if not 1 <= nodes <= 64:
         raise InvalidRequestError(f"a local cluster has 1 to 64 nodes, not {nodes}")
     members = [LocalNode(id=i, dir=str(directory / f"node-{i}")) for i in range(nodes)]
-    return LocalClusterFile(FORMAT, uuid.uuid4().hex, host, profile, members, founded=False)
+    cluster_id = uuid.uuid4().hex
+    return LocalClusterFile(FORMAT, cluster_id, host, profile, members, founded=False, peer_key=KEY_FILE)
 
 
 def new_node(directory: Path, cluster: LocalClusterFile) -> LocalNode:
@@ -90,8 +106,32 @@ def load_cluster(directory: Path) -> LocalClusterFile | None:
 
 def save_cluster(directory: Path, cluster: LocalClusterFile) -> None:
     """Write `cluster.json` so that a crash leaves the old one or the new one."""
-    directory.mkdir(parents=True, exist_ok=True)
+    private_folder(directory)
     replace_text(directory / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster)).decode() + "\n")
+
+
+def make_key(directory: Path, cluster: LocalClusterFile) -> None:
+    """See to it that a new cluster has the key that its nodes share."""
+    if cluster.peer_key and not cluster.founded and not (directory / cluster.peer_key).exists():
+        private_folder(directory)
+        write_private(directory / cluster.peer_key, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+
+
+def hand_out_key(cluster: LocalClusterFile, node_dir: Path) -> None:
+    """Copy the key that the nodes share into a node's folder, where it is not there yet.
+
+    Raises InvalidRequestError when it is nowhere.
+    """
+    own = node_dir / cluster.peer_key
+    if not cluster.peer_key or own.exists():
+        return
+    for place in (node_dir.parent, *(Path(node.dir) for node in cluster.nodes)):
+        if (place / cluster.peer_key).exists():
+            write_private(own, (place / cluster.peer_key).read_bytes())
+            return
+    raise InvalidRequestError(
+        f"the key of the cluster's nodes, {node_dir.parent / cluster.peer_key}, is gone: put it back from a backup"
+    )
 
 
 def find_cluster(directory: Path) -> LocalClusterFile:

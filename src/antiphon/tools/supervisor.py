@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
-from antiphon.tools.cluster_files import DOORS, LocalClusterFile, LocalNode, running_pid, write_pid
+from antiphon.security.private_files import FILE_MODE, only_private_files
+from antiphon.tools.cluster_files import DOORS, PEER_DOOR, LocalClusterFile, LocalNode, running_pid, write_pid
 
 READY_TIMEOUT_S = 60.0
 SIGNALS_EVERY_S = 0.1
@@ -37,7 +38,7 @@ def bind_ports(cluster: LocalClusterFile, bases: Mapping[str, int | None]) -> li
         for node in cluster.nodes:
             sockets: Sockets = {}
             bound.append(sockets)
-            for door in DOORS:
+            for door in cluster.doors:
                 base = bases.get(door)
                 port = _last_port(node, door) if base is None else base + node.id if base else 0
                 sockets[door] = _listen(cluster.host, port, door, node.id)
@@ -52,8 +53,10 @@ def bind_again(node: LocalNode) -> Sockets:
     """Bind the doors of one node where it listened before."""
     sockets: Sockets = {}
     try:
-        for door in DOORS:
+        for door in (*DOORS, PEER_DOOR):
             host, _, port = str(getattr(node, door)).rpartition(":")
+            if not port:
+                continue
             sockets[door] = _listen(host, int(port), door, node.id)
     except BaseException:
         close_sockets([sockets])
@@ -122,6 +125,7 @@ def fork_node(
         ):  # what the parent does with them is not for nodes
             signal.signal(number, signal.SIG_DFL)
         os.setsid()  # ctrl-C reaches the supervisor only, which stops the nodes in order
+        only_private_files()
         _quiet_stdio(node_dir)
         run(lambda joined: _report(writer, READY if joined else ALONE))
         status = 0
@@ -145,7 +149,7 @@ def _report(writer: int, message: bytes) -> None:
 def _quiet_stdio(node_dir: Path) -> None:
     """Keep a node's stray output in its own folder, so that the terminal and pipes of the caller are free."""
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(node_dir / "node.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(node_dir / "node.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -11,8 +11,10 @@ from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.log import producer_state
+from antiphon.native import session
 from antiphon.node.peers import PeerLink
 from antiphon.records.intake import RecordWalker
+from antiphon.security.peer_key import Acceptor
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
 
@@ -111,6 +113,25 @@ DOOR_PLANTS: Final = (
         ),
         options={**CALM, "putters": 0, "appenders": 0, "forwarded_clients": 6},
         rare=True,
+    ),
+    ClusterPlant(
+        "door-takes-wrong-proofs",
+        "a node takes whoever says that it is a node for one, whatever its proof of the key",
+        (
+            Edit(
+                Acceptor,
+                "check",
+                'not self._key.is_proof(proof.proof, b"dialer", terms)',
+                "False",
+            ),
+        ),
+        options={**CALM, **_DOORS, "peer_key": True, "impostors": 1},
+    ),
+    ClusterPlant(
+        "door-takes-nodes-among-clients",
+        "a node takes whoever says so on the port of clients for a node, where nodes have to prove it",
+        (Edit(session, "_refusal", "greets is Greets.CLIENTS and", "False and"),),
+        options={**CALM, **_DOORS, "peer_key": True, "impostors": 1},
     ),
     ClusterPlant(
         "door-delete-does-nothing",

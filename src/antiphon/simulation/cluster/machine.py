@@ -8,9 +8,10 @@ from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports
+from antiphon.security.settings import Security
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.disk_view import DIRECTORY
-from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT, NATIVE_PORT, World
+from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
 from antiphon.simulation.runtime.process import EPOCH_NS, Process
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from antiphon.node.node import Node
     from antiphon.table.store import StoreEngine
 
+KEY_DIRECTORY: Final = "/etc"
+KEY_NAME: Final = "peer.key"
+KEY: Final = b"the key of all nodes of a simulated cluster"
 CARE_S: Final = 2.0  # between two looks of an operator
 RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
@@ -102,17 +106,22 @@ class Machine:
     def config(self) -> NodeConfig:
         """What the node is told."""
         options = self._world.options
-        members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(options.nodes)]
+        keyed = options.peer_key
+        members = [
+            Member(i, f"node-{i}:{NATIVE_PORT}", f"node-{i}:{PEER_PORT}" if keyed else "")
+            for i in range(options.nodes)
+        ]
         return NodeConfig(
-            cluster_id="simulated",
+            cluster_id=CLUSTER_ID,
             node_id=self.node_id,
             nodes=members,
             dir=DIRECTORY,  # type: ignore[arg-type]  # a path on the simulated disk
             bootstrap=self.founding,
             listen_host=self.host,
             profile=options.profile if options.profile != "multi" else "oxia",
-            ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT),
+            ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
             limits=Limits(),
+            security=Security(peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else ""),
         )
 
     def start(self) -> None:
@@ -131,7 +140,14 @@ class Machine:
         process.on_disk_crash = self.power_off
         world.network.medium.down.discard(self.host)
         world.tell("start", self.node_id)
+        if world.options.peer_key:
+            self._give_key()
         process.run(self._serve(process))
+
+    def _give_key(self) -> None:
+        """As an operator does: each machine has the key of the nodes, also one with a new disk."""
+        if not self.disk.exists(KEY_DIRECTORY):
+            self.disk.restore(KEY_DIRECTORY, {KEY_NAME: KEY})
 
     async def _serve(self, process: Process) -> None:
         try:

@@ -80,6 +80,8 @@ class ClusterOptions:
     thread_lag_us: int = 0  # what was done in a thread is known so much later, at most
     intruders: int = 0  # clients that write to what belongs to the cluster
     store_block_bytes: int = 4096  # of tables' stores: a row of another block is read where one is damaged
+    peer_key: bool = False  # nodes prove to each other that they know a key
+    impostors: int = 0  # those who say that they are nodes, and do not know it; needs `peer_key`
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
 
     def words(self) -> str:
@@ -142,6 +144,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
             **_networks(profile, seed),
             **_delays(profile, seed),
             **_deletes(profile, seed),
+            **_proofs(profile, seed),
             **overrides,
         },
     )
@@ -210,6 +213,12 @@ def _delays(profile: str, seed: int) -> dict[str, Any]:
 def _deletes(profile: str, seed: int) -> dict[str, int]:
     draw = Random(f"antiphon cluster deletes {profile} {seed}")
     return {"record_deleters": 2 if draw.random() < 0.1 else 0}
+
+
+def _proofs(profile: str, seed: int) -> dict[str, Any]:
+    draw = Random(f"antiphon cluster proofs {profile} {seed}")
+    peer_key = draw.random() < 0.25
+    return {"peer_key": peer_key, "impostors": int(peer_key and draw.random() < 0.5)}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

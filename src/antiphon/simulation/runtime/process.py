@@ -100,6 +100,10 @@ class Process:
         """See `system.System`."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
+    def secret_bytes(self, count: int) -> bytes:
+        """See `system.System`."""
+        return self.random.randbytes(count)
+
     def resident_bytes(self) -> int:
         """See `system.System`."""
         return RESIDENT_BYTES

@@ -8,6 +8,7 @@ from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.forwarded import ForwardedWorkload
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
+from antiphon.simulation.cluster.workloads.impostors import ImpostorWorkload
 from antiphon.simulation.cluster.workloads.intruders import IntruderWorkload
 from antiphon.simulation.cluster.workloads.kafka_admin import AdminWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
@@ -47,6 +48,7 @@ DRAWN: Final[dict[str, Make]] = {
     "http_clients": lambda cluster, *_: HttpWorkload(cluster),
     "intruders": lambda cluster, *_: IntruderWorkload(cluster),
     "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
+    "impostors": lambda cluster, *_: ImpostorWorkload(cluster),
     "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""

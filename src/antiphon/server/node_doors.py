@@ -1,0 +1,59 @@
+"""The listeners of the native protocol: one for clients and nodes alike, or one for each where nodes prove who they are."""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from antiphon.native.exchange import NativeLimits
+from antiphon.native.listener import NativeListener
+from antiphon.native.session import Greets
+
+if TYPE_CHECKING:
+    from antiphon.gateway.budget import Pool
+    from antiphon.node.node import Node
+    from antiphon.security.tls import ServerTls
+
+PEER_CONNECTIONS_MAX: Final = 256
+
+
+def clients_listener(node: "Node", pool: "Pool") -> NativeListener:
+    """The native listener; other nodes use it too where nothing says that they must prove themselves."""
+    greets = Greets.CLIENTS if node.network.security.own_port else Greets.ANYBODY
+    return _listener(node, node.limits.connections, greets, pool)
+
+
+def nodes_listener(node: "Node", pool: "Pool") -> NativeListener | None:
+    """The listener for nodes that prove that they are nodes, where that is wanted."""
+    security = node.network.security
+    if not security.own_port:
+        return None
+    greets = Greets.NODES if security.key is None else Greets.PROVEN_NODES
+    return _listener(node, PEER_CONNECTIONS_MAX, greets, pool)
+
+
+def _listener(node: "Node", connections_max: int, greets: Greets, pool: "Pool") -> NativeListener:
+    limits = node.limits
+    security = node.network.security
+    made = NativeListener(
+        node.gateway,
+        node.network.accepted,
+        node.turn,
+        NativeLimits(connections_max, limits.requests_per_connection, limits.connection_write),
+        node.metrics,
+        pool,
+        greets,
+        security.key if greets is Greets.PROVEN_NODES else None,
+    )
+    node.intakes.append(made)
+    return made
+
+
+def nodes_tls(node: "Node") -> "ServerTls | None":
+    """The TLS of the listener for nodes: the other side always shows a certificate. Raises InvalidRequestError."""
+    tls = node.config.security.peer_tls
+    if not tls.on:
+        return None
+    from antiphon.security.tls import ServerTls
+
+    demanding = msgspec.structs.replace(tls, client_auth="required")
+    return ServerTls(demanding, node.config.dir, "peer_tls", node.metrics)
