@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from antiphon import aio
+    from antiphon.client.changes import Changes
     from antiphon.client.log_backed_store import Applied, LogBackedStore
-    from antiphon.client.sync import Changes, Client, Table, Topic, connect
+    from antiphon.client.sync import Client, Table, Topic, connect
     from antiphon.client.table import ABSENT
     from antiphon.client.topic_writer import Position
     from antiphon.client.watch import Change
@@ -41,7 +42,7 @@ _LAZY = {
     "Applied": "antiphon.client.log_backed_store",
     "Change": "antiphon.client.watch",
     "ChangeKind": "antiphon.records.changes",
-    "Changes": "antiphon.client.sync",
+    "Changes": "antiphon.client.changes",
     "Client": "antiphon.client.sync",
     "KeyNotFoundError": "antiphon.errors",
     "LogBackedStore": "antiphon.client.log_backed_store",

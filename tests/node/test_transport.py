@@ -11,6 +11,7 @@ from antiphon.model.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, N
 from antiphon.node.peers import PeerLink
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import AnyMessage
+from antiphon.security.listening import Listening
 from antiphon.transport.connection import Connection
 from antiphon.transport.listening import bound_address, listen
 from antiphon.wire.frames import Frame, decode_request, encode_message
@@ -78,7 +79,7 @@ def polite(body: Any) -> Any:
     return HelloReply(PROTOCOL_VERSION, "c", 1) if isinstance(body, Hello) else Done()
 
 
-async def serve(turn: Turn, owner: Answers) -> tuple[asyncio.Server, str]:
+async def serve(turn: Turn, owner: Answers) -> tuple[Listening, str]:
     server = await listen(lambda: Connection(owner, turn, 1 << 20), "127.0.0.1", 0, None, "native")
     return server, bound_address(server, "127.0.0.1")
 

@@ -214,7 +214,8 @@ class _HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
-        transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
+        # Any answer is more than this. Not 0: uvloop's TLS would then pause an empty buffer, and never go on.
+        transport.set_write_buffer_limits(high=64)  # type: ignore[attr-defined]
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._time_is_up)
         if not self._listener.opened(self):
             self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
