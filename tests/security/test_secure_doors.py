@@ -14,23 +14,23 @@ import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
-from antiphon.security.settings import Security
+from antiphon.security.settings import Security, Tls
 from antiphon.server.server import Server
 from tests.node.real_nodes import Nodes
 from tests.security.certificates import authority, server_files
 
 
 class Secure:
-    """One node on a loop in a thread, with TLS on all three doors."""
+    """One node on a loop in a thread, with TLS on all three doors; `encrypts` of False: without."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, client_auth: str = "none", encrypts: bool = True) -> None:
         self.directory = directory
         self.authority = directory / "node-0" / "authority.pem"
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        tls = server_files(directory / "node-0")
-        self.call(self._start(tls))
+        tls = server_files(directory / "node-0", client_auth)
+        self.call(self._start(tls if encrypts else Tls()))
 
     async def _start(self, tls: Any) -> None:
         self.nodes = Nodes(self.directory, 1, {}, kafka=True, http=True, security=Security(tls=tls))

@@ -18,6 +18,7 @@ from antiphon.client.cluster import Cluster, default_servers
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shards_on_their_way
 from antiphon.client.table import AsyncTable
+from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
 from antiphon.errors import (
     AntiphonError,
@@ -56,6 +57,7 @@ from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer
 
 if TYPE_CHECKING:
+    from antiphon.client.tls import Dialing, TlsChoice
     from antiphon.client.topic_writer import TopicWriter
 
 TIMEOUT_S: Final = 30.0
@@ -73,9 +75,10 @@ class AsyncClient:
         timeout_s: float = TIMEOUT_S,
         client_id: str = "",
         account: Account | None = None,
+        tls: "Dialing | None" = None,
     ) -> None:
         who = client_id or f"antiphon-client/{system.installed_version()}"
-        self._cluster = Cluster(servers, who, account)
+        self._cluster = Cluster(servers, who, account, tls)
         self._timeout_s = timeout_s
         self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
         self._tables: dict[str, AsyncTable] = {}
@@ -444,6 +447,7 @@ def connect(
     user: str = "",
     password: str = "",
     token: str = "",
+    tls: "TlsChoice" = None,
 ) -> Connecting:
     """Connect to a cluster, by awaiting this or as an asynchronous context.
 
@@ -456,6 +460,8 @@ def connect(
         user: who logs in (with SCRAM), where the cluster asks for that; by default the environment's ANTIPHON_USER.
         password: of the user; by default ANTIPHON_PASSWORD, or what the file ANTIPHON_PASSWORD_FILE holds.
         token: a bearer token (JWT), in place of those; by default ANTIPHON_TOKEN.
+        tls: speak TLS: True trusts the system's authorities, a path those of a PEM file, an `ssl.SSLContext` is used as it
+            is (for certificates of clients); False: never. By default the environment's ANTIPHON_TLS: `on`, or a path.
 
     Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address.
     """
@@ -465,6 +471,7 @@ def connect(
             timeout_s=timeout_s,
             client_id=client_id,
             account=account_of(user, password, token),
+            tls=tls_of(tls),
         ),
         connect_timeout_s,
     )

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Answer, Buffer, Link
 from antiphon.client.routes import Next, Routes
@@ -21,6 +21,7 @@ from antiphon.errors import (
     NotLeaderError,
     ProtocolViolationError,
     TimedOutError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownTopicError,
     UnreachableError,
@@ -31,6 +32,9 @@ from antiphon.errors import (
 from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
 from antiphon.model.requests import Failure, GetMetadata, MetadataReply
 from antiphon.security.account import Account
+
+if TYPE_CHECKING:
+    from antiphon.client.tls import Dialing
 
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
@@ -89,7 +93,8 @@ class Cluster(Closes):
     """The cluster, seen from one process. Not thread-safe.
 
     `timeout_ms` bounds every call, retries included. `retries`: so often a call is tried again without any progress; None:
-    as often as the time allows. `account`: to log in with; None: the environment's.
+    as often as the time allows. `account`: to log in with, `tls`: how to connect; None: as the
+    environment says.
     """
 
     def __init__(
@@ -98,8 +103,10 @@ class Cluster(Closes):
         timeout_ms: int,
         retries: int | None = None,
         account: Account | None = None,
+        tls: "Dialing | None" = None,
     ) -> None:
         self._account = account
+        self._tls = tls
         self._servers = list(servers)
         self._timeout_s = timeout_ms / 1000
         self._retries = retries
@@ -163,7 +170,7 @@ class Cluster(Closes):
                 reply = self._link(address).call(GetMetadata(), min(left, ANSWER_TIMEOUT_S)).body
             except (OSError, AntiphonError) as error:
                 self._drop(address)
-                if isinstance(error, InvalidRequestError | ProtocolViolationError):
+                if isinstance(error, InvalidRequestError | ProtocolViolationError | UnauthenticatedError):
                     raise
                 problem = f"{error}"
                 continue
@@ -200,7 +207,7 @@ class Cluster(Closes):
         if shunned is not None and time.monotonic() < shunned.until:
             raise ConnectionError(shunned.problem)
         try:
-            link = Link(address, account=self._account)
+            link = Link(address, account=self._account, tls=self._tls)
         except OSError as error:
             pause_s = SHUN_S_MIN if shunned is None else min(2 * shunned.pause_s, SHUN_S_MAX)
             until = time.monotonic() + pause_s * random.uniform(0.5, 1.0)

@@ -6,13 +6,19 @@ from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.account import check_logged_in, client_login, default_account
-from antiphon.errors import ProtocolViolationError, from_wire
+from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
+from antiphon.errors import AntiphonError, ProtocolViolationError, from_wire
 from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, Failure, Hello, HelloReply
 from antiphon.security.account import Account
 from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
+
+if TYPE_CHECKING:
+    import ssl
+
+    from antiphon.client.tls import Dialing
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
@@ -37,16 +43,24 @@ class Link:
     """One connection to one node. Requests may be sent ahead; answers come in any order and are matched by id."""
 
     def __init__(
-        self, address: Address, timeout_s: float = CONNECT_TIMEOUT_S, account: Account | None = None
+        self,
+        address: Address,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        account: Account | None = None,
+        tls: "Dialing | None" = None,
     ) -> None:
         """Connect and greet; raises OSError or an AntiphonError."""
         self.address = address
+        context = context_for(tls, *address)
+        self._encrypts = context is not None
         self._socket = socket.create_connection(address, timeout=timeout_s)
         _set_options(self._socket)
+        if context is not None:
+            self._socket = _encrypted(self._socket, address, context)
         self._rest = memoryview(b"")  # what came after the last frame
         self._next_id = 1
         try:
-            hello = self.call(Hello(PROTOCOL_VERSION, _who()), timeout_s)
+            hello = self._hello(timeout_s)
             if not isinstance(hello.body, HelloReply):
                 raise ProtocolViolationError(
                     f"{address[0]}:{address[1]} answered the greeting with {hello.body!r}"
@@ -57,6 +71,15 @@ class Link:
             self.close()
             raise
         self.cluster_id: str = hello.body.cluster_id
+
+    def _hello(self, timeout_s: float) -> Answer:
+        try:
+            return self.call(Hello(PROTOCOL_VERSION, _who()), timeout_s)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            hint = HUNG_UP_ON_TLS if self._encrypts else HUNG_UP
+            raise ConnectionResetError(f"{error} {hint}") from error
 
     def _log_in(self, account: Account, mechanisms: tuple[str, ...]) -> None:
         where = f"{self.address[0]}:{self.address[1]}"
@@ -86,7 +109,10 @@ class Link:
                 where = f"{self.address[0]}:{self.address[1]}"
                 raise TimeoutError(f"{where} did not accept a request within {timeout_s:.1f} s")
             self._socket.settimeout(left)
-            sent = self._socket.sendmsg(list(islice(waiting, SEND_PARTS_MAX)))
+            if self._encrypts:  # such sockets take one part at a time
+                sent = self._socket.send(waiting[0])
+            else:
+                sent = self._socket.sendmsg(list(islice(waiting, SEND_PARTS_MAX)))
             while waiting and sent >= len(waiting[0]):
                 sent -= len(waiting.popleft())
             if sent:
@@ -156,6 +182,18 @@ class Link:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def _encrypted(plain: socket.socket, address: Address, context: "ssl.SSLContext") -> "ssl.SSLSocket":
+    """Shake hands within the socket's time; raises OSError and AntiphonError, and closes it then."""
+    try:
+        return context.wrap_socket(plain, server_hostname=address[0])
+    except OSError as error:
+        plain.close()
+        problem = why_no_tls(f"{address[0]}:{address[1]}", error)
+        if isinstance(problem, AntiphonError):
+            raise problem from error
+        raise ConnectionError(problem) from error
 
 
 def _set_options(connection: socket.socket) -> None:

@@ -8,7 +8,7 @@ request waits at the node until there is newer metadata, so that the client lear
 import asyncio
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
 from antiphon.client.connection import (
@@ -35,6 +35,9 @@ from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
 from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer
+
+if TYPE_CHECKING:
+    from antiphon.client.tls import Dialing
 
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 0.5
@@ -71,8 +74,15 @@ class Pauses:
 class Cluster:
     """Metadata and connections of one client; all methods belong to one event loop."""
 
-    def __init__(self, servers: str | Iterable[str], who: str, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        who: str,
+        account: Account | None = None,
+        tls: "Dialing | None" = None,
+    ) -> None:
         self._account = account
+        self._tls = tls
         self.servers = parse_servers(servers)
         self.closed = False
         self._who = who
@@ -210,7 +220,7 @@ class Cluster:
 
     async def _open(self, address: str) -> Connection:
         cluster_id = self.meta.cluster_id if self.meta is not None else None
-        return await open_connection(address, self._who, cluster_id, self._account)
+        return await open_connection(address, self._who, cluster_id, self._account, self._tls)
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.client.account import check_logged_in, client_login, default_account
+from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -30,6 +31,11 @@ from antiphon.model.requests import (
 )
 from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
+
+if TYPE_CHECKING:
+    import ssl
+
+    from antiphon.client.tls import Dialing
 
 CONNECT_TIMEOUT_S: Final = 2.0
 LOGIN_TIMEOUT_S: Final = 5.0  # a login that fails is answered after a second
@@ -227,26 +233,35 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 async def open_connection(
-    address: str, who: str, cluster_id: str | None, account: Account | None = None
+    address: str,
+    who: str,
+    cluster_id: str | None,
+    account: Account | None = None,
+    tls: "Dialing | None" = None,
 ) -> Connection:
     """Connect and say hello.
 
     Raises ConnectionLostError when nobody answers within 2 s, ForeignDirectoryError when `cluster_id` is given and the node
     is of another cluster, InvalidRequestError when it speaks another version, ProtocolViolationError when it is no node,
-    UnauthenticatedError when it wants a login and `account` (by default the environment's) is not taken.
+    UnauthenticatedError when it wants a login and `account` (by default the environment's) is not taken, or when its
+    certificate is not trusted. `tls`: see `context_for`.
     """
     host, port = parse_address(address)
-    loop = asyncio.get_running_loop()
+    context = context_for(tls, host, port)
     connection = Connection(address)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await loop.create_connection(lambda: connection, host, port)
+            await _dial(connection, host, port, context)
             reply, _ = await connection.request(Hello(PROTOCOL_VERSION, who, cluster_id))
     except TimeoutError:
         await connection.close()
         raise ConnectionLostError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise ConnectionLostError(f"{address} cannot be reached: {error}") from error
+    except ConnectionLostError as error:
+        await connection.close()
+        hint = HUNG_UP if context is None else HUNG_UP_ON_TLS
+        raise ConnectionLostError(f"{error.message} {hint}") from error
     except BaseException:
         await connection.close()
         raise
@@ -257,6 +272,21 @@ async def open_connection(
     if reply.mechanisms:
         await _log_in(connection, account or default_account(), reply.mechanisms)
     return connection
+
+
+async def _dial(connection: Connection, host: str, port: int, context: "ssl.SSLContext | None") -> None:
+    """Connect, with TLS where there is a context. Raises OSError and AntiphonError."""
+    loop = asyncio.get_running_loop()
+    if context is None:
+        await loop.create_connection(lambda: connection, host, port)
+        return
+    try:
+        await loop.create_connection(lambda: connection, host, port, ssl=context, server_hostname=host)
+    except OSError as error:
+        problem = why_no_tls(connection.address, error)
+        if isinstance(problem, AntiphonError):
+            raise problem from error
+        raise ConnectionLostError(problem) from error
 
 
 async def _log_in(connection: Connection, account: Account, mechanisms: tuple[str, ...]) -> None:

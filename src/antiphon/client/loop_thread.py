@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from antiphon.client.aio import AsyncClient
 from antiphon.client.connection import ClientClosedError
 from antiphon.errors import InvalidRequestError
 from antiphon.security.account import Account
+
+if TYPE_CHECKING:
+    from antiphon.client.tls import Dialing
 
 T = TypeVar("T")
 
@@ -20,7 +23,12 @@ class LoopThread:
     """An event loop in a daemon thread, and one AsyncClient on it."""
 
     def __init__(
-        self, servers: str | Iterable[str], timeout_s: float, client_id: str, account: Account | None = None
+        self,
+        servers: str | Iterable[str],
+        timeout_s: float,
+        client_id: str,
+        account: Account | None = None,
+        tls: "Dialing | None" = None,
     ) -> None:
         self.loop = _new_loop()
         self._closing = threading.Lock()
@@ -29,7 +37,7 @@ class LoopThread:
         self._thread.start()
 
         async def make() -> AsyncClient:
-            return AsyncClient(servers, timeout_s=timeout_s, client_id=client_id, account=account)
+            return AsyncClient(servers, timeout_s=timeout_s, client_id=client_id, account=account, tls=tls)
 
         try:
             self.client = self.call(make())

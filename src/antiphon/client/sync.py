@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
@@ -20,6 +20,7 @@ from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.table import AsyncTable, Key
 from antiphon.client.table import Value as TableValue
+from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic, Message, Value
 from antiphon.client.topic_writer import Position
 from antiphon.client.transaction import Operation, Results, Transaction
@@ -29,6 +30,9 @@ from antiphon.model.requests import Row, StatusReply, Version
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
 from antiphon.security.account import Account
+
+if TYPE_CHECKING:
+    from antiphon.client.tls import Dialing, TlsChoice
 
 T = TypeVar("T")
 
@@ -279,8 +283,9 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         client_id: str = "",
         account: Account | None = None,
+        tls: "Dialing | None" = None,
     ) -> None:
-        self._thread = LoopThread(servers, timeout_s, client_id, account)
+        self._thread = LoopThread(servers, timeout_s, client_id, account, tls)
         self._finalizer = weakref.finalize(self, LoopThread.close, self._thread)
 
     @property
@@ -436,6 +441,7 @@ def connect(
     user: str = "",
     password: str = "",
     token: str = "",
+    tls: "TlsChoice" = None,
 ) -> Client:
     """Connect to a cluster.
 
@@ -448,6 +454,8 @@ def connect(
         user: who logs in, where the cluster asks for that; by default the environment's ANTIPHON_USER.
         password: of the user; by default ANTIPHON_PASSWORD, or what the file ANTIPHON_PASSWORD_FILE holds.
         token: a bearer token, in place of those; by default ANTIPHON_TOKEN.
+        tls: speak TLS: True trusts the system's authorities, a path those of a PEM file, an `ssl.SSLContext` is used as it
+            is (for certificates of clients); False: never. By default the environment's ANTIPHON_TLS: `on`, or a path.
 
     Raises UnreachableError, UnauthenticatedError, and InvalidRequestError for an invalid address.
     """
@@ -456,6 +464,7 @@ def connect(
         timeout_s=timeout_s,
         client_id=client_id,
         account=account_of(user, password, token),
+        tls=tls_of(tls),
     )
     try:
         client.connect(connect_timeout_s)

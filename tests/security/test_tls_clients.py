@@ -1,0 +1,174 @@
+"""Our own clients (asynchronous, synchronous, Spark's blocking one) at a node that takes TLS only, and at one without."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import antiphon
+import antiphon.aio
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.connection import parse_address
+from antiphon.client.tls import tls_of
+from antiphon.errors import AntiphonError, InvalidRequestError, UnauthenticatedError, UnreachableError
+from antiphon.model.requests import AppendBatch, Appended, Fetch, Fetched
+from tests.kafka.raw import batch
+from tests.security.certificates import authority, client_files
+from tests.security.test_secure_doors import Secure
+
+BIG = 3_000_000
+VALUES = [bytes([number]) * 10_000 for number in range(100)]
+Failing = Callable[[str, "bool | Path | None"], object]
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    made = Secure(tmp_path_factory.mktemp("secure"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    made = Secure(tmp_path_factory.mktemp("plain"), encrypts=False)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    file = tmp_path / "other.pem"
+    file.write_bytes(authority("another authority").certificate)
+    return file
+
+
+def use(servers: str, tls: "bool | str | Path | ssl.SSLContext | None", name: str) -> None:
+    with antiphon.connect(servers, tls=tls) as db:
+        table = db.create_table(f"{name}-table")
+        table.put("key", b"v" * 500_000)
+        row = table.get("key")
+        assert row is not None
+        assert row.value == b"v" * 500_000
+        topic = db.create_topic(f"{name}-topic")
+        topic.append_batch(VALUES, shard=0)
+        assert [record.value for record in topic.read()] == VALUES
+
+
+def test_the_synchronous_client_speaks_tls(secure: Secure) -> None:
+    use(secure.native, secure.authority, "path")
+    use(secure.native, str(secure.authority), "text")
+    use(secure.native, ssl.create_default_context(cafile=str(secure.authority)), "context")
+
+
+def test_the_asynchronous_client_speaks_tls(secure: Secure) -> None:
+    async def test() -> None:
+        async with antiphon.aio.connect(secure.native, tls=secure.authority) as db:
+            table = await db.create_table("async-table")
+            await asyncio.gather(*(table.put(f"key-{number}", b"value") for number in range(100)))
+            assert len([row async for row in table.scan()]) == 100
+            topic = await db.create_topic("async-topic")
+            await topic.append(b"x" * 900_000)
+            assert [record.value async for record in topic.read()] == [b"x" * 900_000]
+
+    asyncio.run(test())
+
+
+def test_sparks_client_speaks_tls(secure: Secure) -> None:
+    with antiphon.connect(secure.native, tls=secure.authority) as db:
+        db.create_topic("blocking")
+        topics = {topic.name: topic for topic in db.metadata().topics}
+        shard = topics["blocking"].shards[0].shard_id
+    written = bytes(batch(b"a" * 400_000, b"b" * 400_000))
+    with Cluster([parse_address(secure.native)], 10_000, tls=tls_of(secure.authority)) as cluster:
+        halves = (written[:70], written[70:])
+        appended = cluster.call(ShardCall(shard, AppendBatch(shard), halves)).body
+        assert isinstance(appended, Appended)
+        answers = cluster.call_all([ShardCall(shard, Fetch(shard, 0, max_bytes=BIG))])
+        assert isinstance(answers[0].body, Fetched)
+        assert b"a" * 400_000 in bytes(answers[0].payload)
+
+
+def test_the_environment_says_whom_to_trust(secure: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_TLS", str(secure.authority))
+    use(secure.native, None, "environment")
+    with Cluster([parse_address(secure.native)], 10_000) as cluster:
+        assert cluster.metadata().nodes
+    monkeypatch.setenv("ANTIPHON_TLS", "on")
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure.authority))  # OpenSSL's: what the system trusts
+    context = ssl.create_default_context()
+    monkeypatch.setattr("antiphon.client.tls._system", lambda: context)
+    use(secure.native, None, "system")
+
+
+def test_the_program_goes_before_the_environment(plain: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_TLS", "on")
+    with antiphon.connect(plain.native, tls=False) as db:
+        assert db.metadata().nodes
+
+
+def connect_sync(servers: str, tls: "bool | Path | None") -> None:
+    antiphon.connect(servers, tls=tls, connect_timeout_s=1.5).close()
+
+
+def connect_blocking(servers: str, tls: "bool | Path | None") -> None:
+    with Cluster([parse_address(servers)], 1500, tls=tls_of(tls)) as cluster:
+        cluster.metadata()
+
+
+both = pytest.mark.parametrize("connect", [connect_sync, connect_blocking])
+
+
+@both
+def test_a_node_that_another_authority_signed_is_not_trusted(
+    secure: Secure, stranger: Path, connect: Failing
+) -> None:
+    with pytest.raises(UnauthenticatedError, match=r"is not trusted.*give tls= the authority that signed it"):
+        connect(secure.native, stranger)
+    with pytest.raises(UnauthenticatedError, match="is not trusted"):
+        connect(secure.native, True)
+
+
+@both
+def test_a_certificate_for_another_host_is_not_trusted(secure: Secure, connect: Failing) -> None:
+    other_name = f"127.1:{parse_address(secure.native)[1]}"  # of the same address
+    with pytest.raises(UnauthenticatedError, match="connect to a name that it is for"):
+        connect(other_name, secure.authority)
+
+
+@both
+def test_a_client_without_tls_is_told(secure: Secure, connect: Failing) -> None:
+    with pytest.raises(
+        UnreachableError, match="if it takes TLS only, connect with tls=, or set ANTIPHON_TLS"
+    ):
+        connect(secure.native, None)
+
+
+@both
+def test_a_client_with_tls_is_told_of_a_node_without(plain: Secure, connect: Failing, stranger: Path) -> None:
+    with pytest.raises(AntiphonError, match=r"speaks no TLS|does it speak TLS"):
+        connect(plain.native, stranger)
+
+
+def test_a_file_that_holds_no_authorities_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot read"):
+        antiphon.connect("127.0.0.1:1", tls=tmp_path / "none.pem")
+    (tmp_path / "empty.pem").write_text("nothing")
+    with pytest.raises(InvalidRequestError, match="holds no certificates"):
+        antiphon.connect("127.0.0.1:1", tls=str(tmp_path / "empty.pem"))
+
+
+def test_a_client_shows_its_certificate(tmp_path: Path) -> None:
+    secure = Secure(tmp_path, client_auth="required")
+    try:
+        context = ssl.create_default_context(cafile=str(secure.authority))
+        context.load_cert_chain(*client_files(tmp_path))
+        use(secure.native, context, "shown")
+        with Cluster([parse_address(secure.native)], 5000, tls=tls_of(context)) as cluster:
+            assert cluster.metadata().nodes
+        for connect in (connect_sync, connect_blocking):
+            with pytest.raises(UnreachableError, match="if it wants a certificate of the client"):
+                connect(secure.native, secure.authority)
+    finally:
+        secure.stop()
