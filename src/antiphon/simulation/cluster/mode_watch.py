@@ -25,10 +25,10 @@ from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from antiphon.log.operations import LogOp
-    from antiphon.model.metadata import ShardMeta
+    from antiphon.model.metadata import ShardMeta, TopicMeta
     from antiphon.node.node import Node
     from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.records.batch import Buffer
@@ -67,13 +67,23 @@ class ModeWatch:
     # -- what the coordinator records -----------------------------------------------------------------------------------
 
     def look(self, node: "Node") -> None:
-        """A step of this node is over; what it has committed is judged after this, by the records that it knows."""
-        if node.view.version > self.version:
-            self.version = node.view.version
-            self._look_at_records(node)
+        """A step of this node is over; what it has committed is judged after this, by the records that it knows.
 
-    def _look_at_records(self, node: "Node") -> None:
-        for topic, shard in node.view.all_shards():
+        A voter of `__cluster` knows what is committed there before its own node is told with the other nodes.
+        """
+        shell = node.coordinator
+        if shell is not None and shell.state.version > self.version:
+            state = shell.state
+            self.version = state.version
+            self._look_at_records(
+                (state.topics[state.names[one.topic_id]], one.meta) for one in state.shards.values()
+            )
+        elif node.view.version > self.version:
+            self.version = node.view.version
+            self._look_at_records(node.view.all_shards())
+
+    def _look_at_records(self, records: "Iterable[tuple[TopicMeta, ShardMeta]]") -> None:
+        for topic, shard in records:
             record = (shard.ensemble, shard.outgoing, shard.live, shard.fence)
             if self._records.get(shard.shard_id) == record:
                 continue
