@@ -1,10 +1,12 @@
 """Our own clients (asynchronous, synchronous, Spark's blocking one) at a node that takes TLS only, and at one without."""
 
 import asyncio
+import queue
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import antiphon
@@ -14,8 +16,13 @@ from antiphon.client.connection import parse_address
 from antiphon.client.tls import tls_of
 from antiphon.errors import AntiphonError, InvalidRequestError, UnauthenticatedError, UnreachableError
 from antiphon.model.requests import AppendBatch, Appended, Fetch, Fetched
+from antiphon.security.settings import Tls
+from antiphon.security.tls import nodes_client_context
+from antiphon.server.epoch_finisher import start_epoch_finisher
+from antiphon.spark.staging import housekeeper
+from antiphon.spark.staging.housekeeper import Housekeeper, Look
 from tests.kafka.raw import batch
-from tests.security.certificates import authority, client_files
+from tests.security.certificates import authority, client_files, server_files
 from tests.security.test_secure_doors import Secure
 
 BIG = 3_000_000
@@ -157,6 +164,60 @@ def test_a_file_that_holds_no_authorities_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
     with pytest.raises(InvalidRequestError, match="holds no certificates"):
         antiphon.connect("127.0.0.1:1", tls=str(tmp_path / "empty.pem"))
+
+
+@pytest.mark.parametrize(("client_auth", "encrypts"), [("none", True), ("required", True), ("none", False)])
+def test_the_thread_that_finishes_epochs_reaches_its_own_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client_auth: str, encrypts: bool
+) -> None:
+    looks: queue.Queue[object] = queue.Queue()
+    look = Housekeeper.look
+
+    def told(keeper: Housekeeper, cluster: Cluster) -> Look:
+        try:
+            found = look(keeper, cluster)
+        except Exception as error:
+            looks.put(error)
+            raise
+        looks.put(found)
+        return found
+
+    monkeypatch.setattr(Housekeeper, "look", told)
+    monkeypatch.setattr(housekeeper, "TIMEOUT_MS", 1000)
+    monkeypatch.setenv(housekeeper.WAIT_VARIABLE, "0.2")
+    monkeypatch.setenv("ANTIPHON_TLS", "on")  # what clients on this machine use does not count
+    secure = Secure(tmp_path, client_auth=client_auth, encrypts=encrypts)
+    stop = start_epoch_finisher(secure.nodes.config(0), secure.native)
+    try:
+        assert looks.get(timeout=10) == Look()
+    finally:
+        stop()
+        secure.stop()
+
+
+def test_a_node_as_a_client_trusts_its_own_file_and_its_authority(secure: Secure, tmp_path: Path) -> None:
+    port = parse_address(secure.native)[1]
+    own = secure.directory / "node-0"
+    files = server_files(tmp_path, signer="another authority")  # of a node that is not this one
+    signed = Tls(files.certificate, files.key, str(own / "authority.pem"))
+    itself = Tls(str(own / "server.pem"), files.key)
+
+    def reach(tls: Tls, *, itself: bool, host: str = "127.0.0.1") -> None:
+        context = nodes_client_context(tls, tmp_path, itself=itself)
+        with Cluster([(host, port)], 1500, tls=tls_of(context)) as cluster:
+            assert cluster.metadata().nodes
+
+    reach(signed, itself=False)
+    reach(itself, itself=False)
+    reach(itself, itself=True, host="127.1")  # a name that the certificate does not have
+    with pytest.raises(UnauthenticatedError, match="is not trusted"):
+        reach(itself, itself=False, host="127.1")
+    for tls, is_itself in ((signed, True), (files, False), (files, True)):
+        with pytest.raises(UnauthenticatedError, match="is not trusted"):
+            reach(
+                msgspec.structs.replace(tls, authority=tls.authority if tls is signed else ""),
+                itself=is_itself,
+            )
 
 
 def test_a_client_shows_its_certificate(tmp_path: Path) -> None:

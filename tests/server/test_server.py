@@ -30,7 +30,7 @@ def test_an_embedded_server_finishes_epochs_at_the_port_that_it_got(
     begun: list[Any] = []
     ended: list[str] = []
 
-    def start(node_id: int, address: tuple[str, int], _account: Any) -> Any:
+    def start(node_id: int, address: tuple[str, int], _account: Any, _tls: Any) -> Any:
         begun.append((node_id, address))
         return lambda: ended.append("finisher")
 

@@ -186,6 +186,27 @@ def peer_client_context(tls: Tls, directory: Path) -> ssl.SSLContext:
     return context
 
 
+def nodes_client_context(tls: Tls, directory: Path, *, itself: bool) -> ssl.SSLContext:
+    """A context for handshakes that this node begins at listeners for clients: at its own, it takes its own certificate,
+    whatever names that has; at another's, what its own file or `authority` or the system's authorities signed for that name.
+
+    It shows its certificate where clients must show one. Raises InvalidRequestError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a certificate of the file is enough
+    _load_authority(context, directory / tls.certificate, "security.tls")
+    if itself:
+        context.check_hostname = False
+    else:
+        context.load_default_certs()
+        if tls.authority:
+            _load_authority(context, directory / tls.authority, "security.tls")
+    if tls.client_auth == "required":
+        _load_chain(context, directory / tls.certificate, directory / tls.key, "security.tls")
+    return context
+
+
 def _harden(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)

@@ -121,7 +121,7 @@ class Server:
             node.spawn(make_first_user(node.gateway, config.dir / config.security.first_user))
         if self._finishes_epochs:
             self._stop_finisher = start_epoch_finisher(
-                node.node_id, config.listen_host, addresses["native"], self.authenticator.own_account
+                config, addresses["native"], self.authenticator.own_account
             )
 
     async def stop(self) -> None:

@@ -24,12 +24,14 @@ import structlog
 from antiphon.client.account import NOBODY, Account, use_account
 from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
+from antiphon.client.tls import tls_of, use_tls
 from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
 from antiphon.model import internal
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import Row, Trimmed, TrimShard
 
 if TYPE_CHECKING:
+    from antiphon.client.tls import Dialing
     from antiphon.spark.staging.epochs import Epoch, Epochs
 
 WAIT_VARIABLE: Final = "ANTIPHON_ROLL_FORWARD_S"
@@ -54,8 +56,11 @@ class Look(NamedTuple):
     trimmed: int = 0  # shards
 
 
-def start(node_id: int, address: Address, account: Account = NOBODY) -> Callable[[], None]:
+def start(
+    node_id: int, address: Address, account: Account = NOBODY, tls: "Dialing | None" = None
+) -> Callable[[], None]:
     """Begin to look after the cluster, from the process of a node that listens at `address`. `account`: to log in with.
+    `tls`: how to connect; None: without TLS.
 
     Returns what ends that. A look that is underway then is not waited for; the thread does not keep the process.
     """
@@ -67,7 +72,7 @@ def start(node_id: int, address: Address, account: Account = NOBODY) -> Callable
     if wait_s > 0:
         keeper = Housekeeper([address], node_id, wait_s=wait_s)
         threading.Thread(
-            target=keeper.run, args=(stopped, account), name="staging housekeeper", daemon=True
+            target=keeper.run, args=(stopped, account, tls), name="staging housekeeper", daemon=True
         ).start()
     return stopped.set
 
@@ -89,9 +94,12 @@ class Housekeeper:
         self._told: set[bytes] = set()  # keys of rows that cannot be read
         self._log = structlog.get_logger()
 
-    def run(self, stopped: threading.Event, account: Account = NOBODY) -> None:
+    def run(self, stopped: threading.Event, account: Account = NOBODY, tls: "Dialing | None" = None) -> None:
         """Look again and again, until `stopped`."""
         use_account(account)
+        dialing = tls or tls_of(False)
+        if dialing is not None:
+            use_tls(dialing)
         with Cluster(self._servers, TIMEOUT_MS, account=None if account.is_empty else account) as cluster:
             while not stopped.wait(self._look_s):
                 try:
