@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,19 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(AntiphonError, match=r"pip install 'antiphon\[spark\]'"):
         session()
+
+
+def test_without_a_home_the_launcher_lies_where_nobody_else_can_put_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = java._private_temporary()
+    assert folder == java._private_temporary()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)  # as one that somebody else has made for all
+    other = java._private_temporary()
+    assert other != folder
+    assert other.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
+    folder.symlink_to(other)
+    assert java._private_temporary() not in {folder, other}

@@ -11,9 +11,11 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -118,7 +120,21 @@ def _default_cache() -> Path:
     try:
         return Path.home() / ".cache" / "antiphon"
     except RuntimeError:  # a user without a home directory
-        return Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}"
+        return _private_temporary()
+
+
+def _private_temporary() -> Path:
+    """A temporary folder that only this user can write to, since what is in it is executed: the same one each time, unless
+    somebody else has made that.
+    """
+    folder = Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if is_ours and not stat.S_IMODE(found.st_mode) & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="antiphon-"))
 
 
 def _shim(java: Path, cache_dir: Path) -> Path:
