@@ -61,6 +61,7 @@ ALLOWED: dict[str, set[str]] = {
         "spark.staging",
         "table",
         "log",
+        "model",
     },
     "simulation": {
         "security",

@@ -7,8 +7,6 @@ an unknown user or a wrong password, fails at the same message with the same err
 import hmac
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from scramp import ScramException, ScramMechanism
-
 from antiphon import system
 from antiphon.errors import UnauthenticatedError
 from antiphon.model.access import AccessBook, Credential
@@ -204,7 +202,9 @@ class _Scram:
         self._name = ""
         self._found: Credential | None = None
         self._known = False
-        self._server = ScramMechanism(mechanism).make_server(self._look_up, s_nonce=system.new_uuid().hex)
+        self._server = passwords.mechanism_of(mechanism).make_server(
+            self._look_up, s_nonce=system.new_uuid().hex
+        )
         self._steps = 0
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
@@ -213,6 +213,8 @@ class _Scram:
         return found.salt, found.stored_key, found.server_key, found.iterations
 
     def step(self, data: bytes) -> bytes:
+        from scramp import ScramException
+
         self._steps += 1
         try:
             if self._steps == 1:

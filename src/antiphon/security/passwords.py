@@ -1,17 +1,19 @@
 """Passwords, as the cluster keeps them: stored keys of SCRAM (RFC 5802, RFC 7677), which prove one and do not reveal it.
 
-The computations are those of the library `scramp`.
+The computations are those of the library `scramp`, which is loaded when somebody first has a password.
 """
 
 import hashlib
 import hmac
 import secrets
-from typing import Final
-
-from scramp import ScramException, ScramMechanism
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import AccessBook, Credential
+
+if TYPE_CHECKING:
+    from scramp import ScramMechanism
 
 SHA_256: Final = "SCRAM-SHA-256"
 SHA_512: Final = "SCRAM-SHA-512"
@@ -21,7 +23,14 @@ SALT_BYTES: Final = 24
 PASSWORD_BYTES_MAX: Final = 1024
 
 _HASHES: Final = {SHA_256: "sha256", SHA_512: "sha512"}
-_MECHANISMS: Final = {name: ScramMechanism(name) for name in MECHANISMS}
+
+
+@cache
+def mechanism_of(name: str) -> "ScramMechanism":
+    """The library's own, by name."""
+    from scramp import ScramMechanism
+
+    return ScramMechanism(name)
 
 
 def new_password() -> str:
@@ -35,9 +44,11 @@ def credential(
     """What is kept of a password. Takes milliseconds. Raises InvalidRequestError for one that SASLprep does not allow."""
     if not 0 < len(password.encode()) <= PASSWORD_BYTES_MAX:
         raise InvalidRequestError(f"a password has 1 to {PASSWORD_BYTES_MAX:,} bytes")
+    from scramp import ScramException
+
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
     try:
-        _, stored, server, _ = _MECHANISMS[mechanism].make_auth_info(password, iterations, salt)
+        _, stored, server, _ = mechanism_of(mechanism).make_auth_info(password, iterations, salt)
     except ScramException:
         raise InvalidRequestError("the password has characters that are not allowed in one") from None
     return Credential(mechanism, salt, iterations, stored, server)
