@@ -35,7 +35,7 @@ def authenticator(settings: Security | None = None, *users: User) -> Authenticat
     book = AccessBook()
     found = users or (User("user", (PENCIL,)), User("alice", passwords.credentials("wonder")))
     book.apply(AccessDelta(users=found), whole=True)
-    return Authenticator(settings or Security(authentication=True), book, Counters(), b"secret")
+    return Authenticator(settings or Security(authentication=True), book, Counters(), b"secret" * 6)
 
 
 class Given:

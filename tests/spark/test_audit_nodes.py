@@ -268,8 +268,8 @@ def test_a_node_whose_replica_is_wrong_is_named_over_the_wire(
             async def from_disk(*args: Any, **named: Any) -> Served:
                 return fault(await disk(*args, **named))
 
-            monkeypatch.setattr(host, "read", from_memory)
-            monkeypatch.setattr(host, "read_in_thread", from_disk)
+            monkeypatch.setattr(host.reads, "read", from_memory)
+            monkeypatch.setattr(host.reads, "read_in_thread", from_disk)
             report = await cluster.audit(Scope(topics=["log"]), step=8)
             assert report.verdict == "differs"
             assert {(p.kind, p.offset) for p in report.problems} >= found

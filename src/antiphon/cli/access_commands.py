@@ -67,7 +67,7 @@ def user_add(
     typer.echo(f"user {name!r} is there" + (f"; the password, told once: {password}" if generated else ""))
 
 
-@users.command("list")
+@users.command("list", epilog="Example: antiphon user list")
 @reports_errors
 def user_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
     """List the users and their mechanisms."""
@@ -75,7 +75,7 @@ def user_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR)
         typer.echo(f"{name}  {', '.join(mechanisms)}")
 
 
-@users.command("remove")
+@users.command("remove", epilog="Example: antiphon user remove alice")
 @reports_errors
 def user_remove(
     name: Annotated[str, typer.Argument(help="Name of the user.")],
@@ -108,7 +108,9 @@ def acl_add(
     typer.echo(_text(acl))
 
 
-@acls.command("remove")
+@acls.command(
+    "remove", epilog="Example: antiphon acl remove --principal User:alice --name orders --operation read"
+)
 @reports_errors
 def acl_remove(
     principal: PrincipalOption,
@@ -130,7 +132,7 @@ def acl_remove(
     typer.echo(f"removed: {_text(acl)}")
 
 
-@acls.command("list")
+@acls.command("list", epilog="Example: antiphon acl list")
 @reports_errors
 def acl_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
     """List the entries."""
