@@ -42,7 +42,7 @@ DOOR_PLANTS: Final = (
         "door-remembers-one-batch",
         "a producer's batch is recognised only when it is the last one, though five may be in flight",
         (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
-        options=_PRODUCERS,
+        options={**_PRODUCERS, "fault_every_ms": 60, "fault_ms": 4_000},
     ),
     ClusterPlant(
         "door-takes-garbage",
