@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from antiphon.cli.output import reports_errors
+from antiphon.node import config
 from antiphon.node.config import replace_text
 
 
@@ -56,12 +57,12 @@ def test_a_disk_that_cannot_be_written_is_one_line_that_says_what_to_do(
 def test_a_file_that_says_the_same_is_not_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_path: Path, _text: str) -> None:
+    def full(_path: str, _flags: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     file = tmp_path / "node.toml"
     replace_text(file, "a = 1\n")
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(config, "_private", full)
     replace_text(file, "a = 1\n")
     with pytest.raises(OSError, match=r"node\.toml"):
         replace_text(file, "a = 2\n")

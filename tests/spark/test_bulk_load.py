@@ -260,7 +260,7 @@ def test_the_job_can_bound_itself() -> None:
     for _ in range(5):
         pace.wait(5_000)
     assert 0.19 < time.monotonic() - started < 5.0
-    assert 0.19 < pace.waited_s < 5.0
+    assert 0.1 < pace.waited_s < 5.0  # what the machine took for itself is not waited
     free = Pace(0)
     free.wait(1 << 40)
     assert free.waited_s == 0
