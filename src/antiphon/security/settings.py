@@ -46,7 +46,6 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         authentication: clients of every listener must say who they are, and access control lists decide what they may do.
-        insecure: listen beyond the loopback interface also without TLS and authentication.
         tls: of the listeners for clients (native, Kafka, HTTP).
         peer_tls: of the listener for other nodes; both sides show a certificate that `authority` signed.
         peer_key: file with a key that all nodes share; who does not prove that it knows it is no node.
@@ -57,7 +56,6 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     authentication: bool = False
-    insecure: bool = False
     tls: Tls = msgspec.field(default_factory=Tls)
     peer_tls: Tls = msgspec.field(default_factory=Tls)
     peer_key: str = ""
