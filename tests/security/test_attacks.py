@@ -203,6 +203,7 @@ def leaders(db: Any) -> dict[int, tuple[int, int]]:
     return {s.shard_id: (s.leader, s.term) for topic in db.metadata().topics for s in topic.shards}
 
 
+@pytest.mark.skipif("ATTACK_S" not in os.environ, reason="a campaign of its own: make attacks")
 def test_all_attacks_at_once_hurt_neither_nodes_nor_other_clients() -> None:
     with LocalCluster.start(3) as running, antiphon.connect(running.native) as db:
         db.create_topic("log", shards=1, replicas=3)
