@@ -2,9 +2,6 @@
 
 import asyncio
 import struct
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,20 +11,9 @@ from antiphon.kafka.connection import RECEIVE_BYTES
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from tests.kafka.doors import Doors
 from tests.kafka.raw import batch, door, fetch_body, produce, produce_body, run
+from tests.memory import allocated_at_most
 
 MIB = 1024 * 1024
-
-
-@contextmanager
-def allocated_at_most(limit_bytes: int) -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        yield
-        assert tracemalloc.get_traced_memory()[1] - before < limit_bytes
-    finally:
-        tracemalloc.stop()
 
 
 def pool_of(doors: Doors) -> Any:

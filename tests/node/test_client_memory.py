@@ -1,9 +1,7 @@
 """What native clients may hold of a node's memory: reads whose answers nobody takes, frames that do not end, silence."""
 
 import asyncio
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,21 +25,10 @@ from antiphon.model.requests import (
 from antiphon.native.exchange import REQUEST_COSTS_BYTES
 from antiphon.records.builder import build_batch
 from antiphon.wire.frames import PREFIX, FrameDecoder, decode_reply, encode_message
+from tests.memory import allocated_at_most
 from tests.node.in_process import Nodes, cluster_of, eventually, run
 
 MIB = 1024 * 1024
-
-
-@contextmanager
-def allocated_at_most(limit_bytes: int) -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        yield
-        assert tracemalloc.get_traced_memory()[1] - before < limit_bytes
-    finally:
-        tracemalloc.stop()
 
 
 class Client:

@@ -90,11 +90,7 @@ class MergedWrites:
         now_ms = system.wall_ms()
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
-            if request.producer_epoch < 0 or request.sequence < 0:
-                raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
-            header = producer_header(
-                request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
-            )
+            header = producer_header(request, now_ms)
             duplicate = state.log.producers.check(header, table=True)
             if duplicate is not None:
                 state.services.metrics.duplicates += 1

@@ -58,11 +58,7 @@ class TableWrites:
         now_ms = system.wall_ms()
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
-            if request.producer_epoch < 0 or request.sequence < 0:
-                raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
-            header = producer_header(
-                request.producer_id, request.producer_epoch, request.sequence, len(request.ops), now_ms
-            )
+            header = producer_header(request, now_ms)
             if (
                 request.producer_id >= JOB_ID_MIN
             ):  # first: to this log alone, what came before a split is out of order
@@ -162,10 +158,13 @@ def size_of_write(request: TableWrite) -> int:
     return sum(OP_BYTES + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops)
 
 
-def producer_header(
-    producer_id: int, epoch: int, sequence: int, records: int, timestamp_ms: int
-) -> BatchHeader:
-    """A header that carries only what the duplicate check looks at, for a batch that is not built yet."""
+def producer_header(request: TableWrite, now_ms: int) -> BatchHeader:
+    """A header that carries only what the duplicate check looks at, for a batch that is not built yet.
+
+    Raises InvalidRequestError for a producer id without epoch or sequence.
+    """
+    if request.producer_epoch < 0 or request.sequence < 0:
+        raise InvalidRequestError("a producer id needs an epoch and a sequence of at least 0")
     return BatchHeader(
         base_offset=0,
         batch_length=0,
@@ -173,11 +172,11 @@ def producer_header(
         magic=2,
         crc=0,
         attributes=0,
-        last_offset_delta=max(0, records - 1),
-        base_timestamp=timestamp_ms,
-        max_timestamp=timestamp_ms,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        record_count=records,
+        last_offset_delta=max(0, len(request.ops) - 1),
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        base_sequence=request.sequence,
+        record_count=len(request.ops),
     )
