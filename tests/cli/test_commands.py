@@ -19,7 +19,7 @@ from tests.records.test_intake import INSIDE
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.driver
 @pytest.mark.cluster
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_small_demo_proves_everything(tmp_path: Path) -> None:
     plot = tmp_path / "demo.png"
     command = (

@@ -233,7 +233,7 @@ def test_examples_run_without_a_warning(processes: Processes, name: str) -> None
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), servers(processes)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=170,
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -31,7 +31,7 @@ def run(served: Served, scenario: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=170,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

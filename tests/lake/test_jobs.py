@@ -19,7 +19,7 @@ from tests.spark.native_server import MemoryShard, NativeServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 
 def target(kind: str, folder: Path) -> dict[str, str]:

@@ -429,7 +429,6 @@ class Dying:
         return does
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_crash_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     frames = [

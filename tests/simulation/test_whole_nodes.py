@@ -10,8 +10,6 @@ from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
 
-pytestmark = pytest.mark.timeout(180)
-
 SEEDS = range(1, 9)
 SHORT = {"fault_ms": 1_500}
 

@@ -74,7 +74,6 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
     )
 
 
-@pytest.mark.timeout(180)
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
     result = run_cluster(draw_options(9048))
     assert result.failure is None, _words(result)

@@ -16,8 +16,6 @@ from antiphon.simulation.rocks_on_disk import RealFiles, RocksOnDisk, RocksOnDis
 from antiphon.simulation.runtime import escapes
 from antiphon.simulation.runtime.escapes import no_escapes
 
-pytestmark = pytest.mark.timeout(180)
-
 FAULTS = {
     "rocks": True,
     "fault_ms": 1_500,

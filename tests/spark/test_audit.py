@@ -114,7 +114,6 @@ def diverge(store: Path, key: bytes) -> None:
         state.apply_effects([(key, b"diverged", packed)], state.applied_offset, state.next_version_id)
 
 
-@pytest.mark.timeout(180)
 def test_honest_data_agrees_and_planted_faults_are_found_at_their_place(
     spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client
 ) -> None:

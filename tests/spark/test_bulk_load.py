@@ -202,7 +202,6 @@ def test_the_book_lets_a_second_run_skip_what_is_through(nodes: LocalCluster, db
         _load(spec, _rows(300, b"w"))
 
 
-@pytest.mark.timeout(120)
 def test_the_leader_dies_and_the_shard_is_split_under_a_load(
     nodes: LocalCluster, db: antiphon.Client
 ) -> None:

@@ -36,7 +36,6 @@ def _numbers(reader: Reader, topic: str) -> Counter[int]:
     )
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("protocol", ["staged", "direct"])
 def test_from_log_to_log_while_everything_fails(
     cluster: LocalCluster, db: antiphon.Client, reader: Reader, tmp_path: Path, protocol: str
@@ -81,7 +80,6 @@ def test_from_log_to_log_while_everything_fails(
     assert sum(end - start for start, end in (out.offsets(shard) for shard in range(3))) >= EVENTS
 
 
-@pytest.mark.timeout(120)
 def test_tables_there_and_back(db: antiphon.Client, reader: Reader) -> None:
     table = db.create_table("state", shards=2)
     frame = reader.spark.range(0, 500, numPartitions=3).selectExpr(

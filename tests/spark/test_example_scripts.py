@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("script", "shown"),
     [

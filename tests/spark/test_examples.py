@@ -27,7 +27,6 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.mark.timeout(150)
 def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None:
     """As its README says, word for word."""
     here = tmp_path / "pipeline"
@@ -75,7 +74,6 @@ def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None
     }
 
 
-@pytest.mark.timeout(180)
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
     from nbclient import NotebookClient

@@ -114,7 +114,6 @@ def _planners() -> list[int]:
     return [pid for pid in found if is_ours(pid)]
 
 
-@pytest.mark.timeout(180)
 def test_a_killed_planner(db: antiphon.Client, reader: Reader, tmp_path: Path) -> None:
     copy = Copy(reader, db, "planner", tmp_path)
     copy.append(EVENTS)
@@ -173,7 +172,6 @@ def test_a_cluster_that_goes_away_and_comes_back(
     copy.finish()
 
 
-@pytest.mark.timeout(120)
 def test_an_empty_log_and_then_not(db: antiphon.Client, reader: Reader, tmp_path: Path) -> None:
     copy = Copy(reader, db, "empty", tmp_path)
     for events in (0, 0, 10):

@@ -475,7 +475,7 @@ def test_tasks_do_not_load_pandas(server: NativeServer) -> None:
     fill(server.create("t")[0], 2)
     (shard,) = server.create("a", kind=Kind.TABLE)
     shard.write_table(TableWrite(0, (Put(b"a", b"1"), Put(b"b", b"2"))))
-    subprocess.run([sys.executable, "-c", READING, server.address], check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", READING, server.address], check=True, timeout=170)
 
 
 def test_every_error_crosses_processes_whole() -> None:

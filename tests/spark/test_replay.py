@@ -103,7 +103,6 @@ def history(db: antiphon.Client) -> History:
     return history
 
 
-@pytest.mark.timeout(180)
 def test_a_table_as_of_any_moment_over_a_split(
     spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client, history: History, tmp_path: Path
 ) -> None:
@@ -140,7 +139,6 @@ def test_a_table_as_of_any_moment_over_a_split(
     assert (again.was_done, again.digest) == (True, done.digest)
 
 
-@pytest.mark.timeout(180)
 def test_a_replay_that_was_cut_short_is_completed_and_others_are_refused(
     spark: "SparkSession",
     nodes: LocalCluster,
@@ -195,7 +193,6 @@ def latest(_state: Any, record: FoldRecord) -> Any:
     return record.value
 
 
-@pytest.mark.timeout(120)
 def test_folds_of_topics_and_of_changes(
     spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client, history: History
 ) -> None:
@@ -227,7 +224,6 @@ def test_folds_of_topics_and_of_changes(
         jobs.fold_topic(spark, nodes.native, "events", fold="first-per-key")
 
 
-@pytest.mark.timeout(120)
 def test_a_table_is_compared_with_its_log(
     spark: "SparkSession", nodes: LocalCluster, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +265,6 @@ def kills_its_worker_once(
     yield from write_partition(spec, watched())
 
 
-@pytest.mark.timeout(180)
 def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
     spark: "SparkSession",
     nodes: LocalCluster,
@@ -318,7 +313,6 @@ def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
     assert again.digest == done.digest
 
 
-@pytest.mark.timeout(120)
 def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
     spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client
 ) -> None:
@@ -364,7 +358,6 @@ def command(spark: "SparkSession", nodes: LocalCluster, monkeypatch: pytest.Monk
     return run
 
 
-@pytest.mark.timeout(120)
 def test_the_commands(
     command: Any, db: antiphon.Client, history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,6 @@ def test_an_epoch_that_comes_back_different_is_refused_when_it_is_written_direct
     assert _values(*shards) == _numbers(0, 100)
 
 
-@pytest.mark.timeout(90)
 def test_an_epoch_that_comes_back_different_is_there_once_when_it_is_staged(
     server: "NativeServer", antiphon_reader: "Reader", tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ print(*sorted({"numba", "pandas"} & set(sys.modules)))
 
 def test_rows_are_moved_without_pandas() -> None:
     done = subprocess.run(
-        (sys.executable, "-c", READ_AND_WRITE), capture_output=True, text=True, timeout=50, check=False
+        (sys.executable, "-c", READ_AND_WRITE), capture_output=True, text=True, timeout=170, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["numba"]
