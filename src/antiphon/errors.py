@@ -1,6 +1,6 @@
 """The errors that callers meet: each says what was asked, what was found and what to do.
 
-One class per cause, one table (`ERRORS`) from the code that travels on the wire to the class. The doors keep their own
+One class per cause, one table (`ERRORS`) from the code that travels on the wire to the class. The listeners keep their own
 tables from these classes to Kafka error codes, gRPC statuses, HTTP statuses and exit codes.
 """
 

@@ -72,7 +72,7 @@ def test_pid_of_an_ended_or_recycled_process_is_not_taken_for_a_node(tmp_path: P
     assert cluster_files.running_pid(tmp_path) is None
 
 
-def test_port_in_use_names_port_door_and_option_and_frees_the_others(tmp_path: Path) -> None:
+def test_port_in_use_names_port_listener_and_option_and_frees_the_others(tmp_path: Path) -> None:
     cluster = cluster_files.new_cluster(tmp_path, 2, "127.0.0.1", "oxia")
     anything = dict.fromkeys(("kafka", "native", "http"), 0)
     bound = supervisor.bind_ports(cluster, anything)

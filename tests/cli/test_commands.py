@@ -233,7 +233,7 @@ def test_how_a_topic_is_replicated_is_chosen_shown_changed_and_warned_of(shell: 
     assert "unsafe" in shell.refused("table", "create", "no", "--election", "raft", "--commit", "live")
 
 
-def test_http_door(cluster: LocalCluster) -> None:
+def test_http_listener(cluster: LocalCluster) -> None:
     address = cluster.nodes[0].http
     with urllib.request.urlopen(f"http://{address}/healthz", timeout=10) as answer:
         assert answer.status == 200

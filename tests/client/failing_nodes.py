@@ -1,4 +1,4 @@
-"""Nodes whose native door fails on request: real nodes, with a fault planted between a client's request and its answer.
+"""Nodes whose native listener fails on request: real nodes, with a fault planted between a client's request and its answer.
 
 `fail` says what becomes of the next requests of a kind. Nothing else of a node is changed, and requests of other nodes
 are let through. On the virtual loop a whole cluster is made for each test (`FailingNodes.cluster`); the blocking client's
@@ -29,8 +29,8 @@ Fault = str | AntiphonError | Callable[[Callable[[], None]], object] | None
 sends the answer; None: nothing."""
 
 
-class FailingDoors:
-    """What clients asked of the native doors of all nodes in this process, and what is to become of it."""
+class FailingListeners:
+    """What clients asked of the native listeners of all nodes in this process, and what is to become of it."""
 
     def __init__(self) -> None:
         self.faults: dict[type, deque[Fault]] = {}
@@ -49,7 +49,7 @@ class FailingDoors:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """While this lasts, every native door of this process fails as it is told to."""
+        """While this lasts, every native listener of this process fails as it is told to."""
         dispatch, reply = NativeSession._dispatch, Exchange.reply
 
         def dispatched(session: NativeSession, request_id: int, body: Any, payload: memoryview) -> None:
@@ -99,8 +99,8 @@ def drop(exchange: Exchange) -> None:
         exchange.connection.close()
 
 
-class FailingNodes(FailingDoors):
-    """Whole nodes on the virtual loop, with such doors."""
+class FailingNodes(FailingListeners):
+    """Whole nodes on the virtual loop, with such listeners."""
 
     def __init__(self, nodes: Nodes) -> None:
         super().__init__()

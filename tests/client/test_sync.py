@@ -20,13 +20,13 @@ from antiphon.errors import (
     UnreachableError,
 )
 from antiphon.model.requests import TableWrite
-from tests.client.failing_nodes import DROP_AFTER, SILENT, FailingDoors
+from tests.client.failing_nodes import DROP_AFTER, SILENT, FailingListeners
 from tests.node.real_nodes import Nodes
 
 T = TypeVar("T")
 
 
-class RealNodes(FailingDoors):
+class RealNodes(FailingListeners):
     """Three nodes on an event loop of their own, in another thread: what blocks needs a real loop to wait for."""
 
     def __init__(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""The asynchronous topic client, against whole nodes whose doors fail on request."""
+"""The asynchronous topic client, against whole nodes whose listeners fail on request."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""The Kafka door: codecs against two independent ones, groups as a state machine, real clients over sockets."""
+"""The Kafka listener: codecs against two independent ones, groups as a state machine, real clients over sockets."""

@@ -85,7 +85,7 @@ def static(address: str) -> None:
 
 
 def table(address: str) -> None:
-    """Tables are not written through this door."""
+    """Tables are not written through this listener."""
     producer = kafka.KafkaProducer(bootstrap_servers=address)
     try:
         producer.send("atable", b"x").get(10)

@@ -10,7 +10,7 @@ from antiphon.kafka.apis import APIS
 from antiphon.kafka.primitives import put_compact_nullable_bytes, put_compact_nullable_string, put_uvarint
 from antiphon.kafka.schema import Message, decode, encode
 from antiphon.records.builder import build_batch
-from tests.kafka.doors import Doors
+from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import kio_class
 from tests.node import in_process
 
@@ -61,9 +61,9 @@ Connect = Callable[..., Awaitable[RawClient]]
 
 
 @asynccontextmanager
-async def door(nodes: int = 1, at: int = 0, **config: Any) -> AsyncIterator[tuple[Doors, Connect]]:
-    """Nodes in virtual time, and what connects to the door of node `at`."""
-    async with Doors.cluster(nodes, **config) as doors:
+async def listening(nodes: int = 1, at: int = 0, **config: Any) -> AsyncIterator[tuple[KafkaNodes, Connect]]:
+    """Nodes in virtual time, and what connects to the listener of node `at`."""
+    async with KafkaNodes.running(nodes, **config) as served:
         clients: list[RawClient] = []
 
         async def connect(node_id: int = at) -> RawClient:
@@ -72,7 +72,7 @@ async def door(nodes: int = 1, at: int = 0, **config: Any) -> AsyncIterator[tupl
             return client
 
         try:
-            yield doors, connect
+            yield served, connect
         finally:
             for client in clients:
                 client.writer.close()

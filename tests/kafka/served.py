@@ -1,4 +1,4 @@
-"""A node with a Kafka door on an event loop in a thread, for clients that block or bring their own loop."""
+"""A node with a Kafka listener on an event loop in a thread, for clients that block or bring their own loop."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from antiphon.model.metadata import TopicMeta
-from tests.kafka.doors import create, listener_of, real_node
+from tests.kafka.kafka_nodes import create, listener_of, real_node
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Served:
     def __init__(self, directory: Path, **config: Any) -> None:
         self.loop = uvloop.new_event_loop()
         self._nodes = real_node(directory, **config)
-        self._thread = threading.Thread(target=self.loop.run_forever, name="kafka door", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="kafka listener", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -54,7 +54,7 @@ class Served:
 
 @contextmanager
 def serve(directory: Path, **config: Any) -> Iterator[Served]:
-    """A running node. `config`: of its door."""
+    """A running node. `config`: of its listener."""
     served = Served(directory, **config)
     served.start()
     try:

@@ -1,4 +1,4 @@
-"""Who may do what at the Kafka door: every API that touches a resource refuses a principal without rights."""
+"""Who may do what at the Kafka listener: every API that touches a resource refuses a principal without rights."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,9 +16,9 @@ from antiphon.security.account import Account
 from antiphon.security.client_login import ClientLogin
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
-from tests.kafka.doors import Doors
+from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import leaves
-from tests.kafka.raw import Connect, RawClient, batch, door, fetch, produce, run
+from tests.kafka.raw import Connect, RawClient, batch, fetch, listening, produce, run
 from tests.kafka.test_apis import TO_COORDINATOR, TO_LEADER
 
 SECURITY = Security(authentication=True, super_users=["User:root"])
@@ -104,19 +104,19 @@ def test_every_api_is_shown_to_ask() -> None:
 
 
 @asynccontextmanager
-async def secured(nodes: int = 1, **config: Any) -> AsyncIterator[tuple[Doors, Connect]]:
+async def secured(nodes: int = 1, **config: Any) -> AsyncIterator[tuple[KafkaNodes, Connect]]:
     """A cluster with users `root`, who may do everything, and `eve`, who may do what the lists say."""
-    async with door(nodes, security=SECURITY, **config) as (doors, connect):
+    async with listening(nodes, security=SECURITY, **config) as (served, connect):
         for name in ("root", "eve"):
-            await doors.first.gateway.administer(AlterUser(name, credentials(f"of {name}")))
-        yield doors, connect
+            await served.first.gateway.administer(AlterUser(name, credentials(f"of {name}")))
+        yield served, connect
 
 
 async def log_in(client: RawClient, name: str, password: str | None = None) -> Any:
     """The last answer of a login."""
     chosen = await client.ask(security.SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 17, 1)
     assert chosen.error_code == code.NONE
-    login = ClientLogin(Account(name, password or f"of {name}"), ["SCRAM-SHA-256"], "the door")
+    login = ClientLogin(Account(name, password or f"of {name}"), ["SCRAM-SHA-256"], "the listener")
     first = await client.ask(security.SaslAuthenticateRequest(auth_bytes=login.first()), 36, 2)
     assert first.error_code == code.NONE, "whoever it is"
     second = login.next(first.auth_bytes) or b""
@@ -134,8 +134,8 @@ async def ask(client: RawClient, name: str) -> Any:
     return await client.ask(PLAIN_REQUESTS[name], api.key, api.max_version)
 
 
-async def give(doors: Doors, *acls: Acl) -> None:
-    await doors.first.gateway.administer(AlterAcls(acls))
+async def give(served: KafkaNodes, *acls: Acl) -> None:
+    await served.first.gateway.administer(AlterAcls(acls))
 
 
 def eves(resource: Resource, name: str, operation: Operation, **more: Any) -> Acl:
@@ -144,12 +144,12 @@ def eves(resource: Resource, name: str, operation: Operation, **more: Any) -> Ac
 
 def test_each_api_refuses_who_has_no_rights() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
-            await doors.create("t")
-            await doors.create("__groups", kind=Kind.TABLE, internal=True)
-            before = doors.first.gateway.access.version
+        async with secured() as (served, connect):
+            await served.create("t")
+            await served.create("__groups", kind=Kind.TABLE, internal=True)
+            before = served.first.gateway.access.version
             eve = await as_user(connect, "eve")
-            denied = doors.first.metrics.denied
+            denied = served.first.metrics.denied
             assert (await produce(eve, "t", batch(b"x")))[0].error_code == code.TOPIC_AUTHORIZATION_FAILED
             assert (await fetch(eve, "t", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
             for name in PLAIN_REQUESTS:
@@ -158,18 +158,18 @@ def test_each_api_refuses_who_has_no_rights() -> None:
             assert (await eve.ask(groups.ListGroupsRequest(), 16, 4)).groups == []
             everything = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
             assert everything.topics == []
-            assert doors.first.metrics.denied > denied
-            assert doors.first.gateway.access.version == before, "nothing was changed"
-            assert doors.end("t") == 0
+            assert served.first.metrics.denied > denied
+            assert served.first.gateway.access.version == before, "nothing was changed"
+            assert served.end("t") == 0
 
     run(scenario)
 
 
 def test_who_may_do_everything_is_refused_nothing() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
-            await doors.create("t")
-            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+        async with secured() as (served, connect):
+            await served.create("t")
+            await served.create("__groups", kind=Kind.TABLE, internal=True)
             root = await as_user(connect, "root")
             assert (await produce(root, "t", batch(b"x")))[0].error_code == code.NONE
             assert (await fetch(root, "t", 0)).error_code == code.NONE
@@ -181,8 +181,8 @@ def test_who_may_do_everything_is_refused_nothing() -> None:
 
 def test_without_authentication_nobody_is_refused() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NONE
             refused = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
@@ -193,8 +193,8 @@ def test_without_authentication_nobody_is_refused() -> None:
 
 def test_lists_count_at_once_and_deny_wins() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
-            await doors.create("orders")
+        async with secured() as (served, connect):
+            await served.create("orders")
             eve = await as_user(connect, "eve")
 
             async def written() -> int:
@@ -203,12 +203,12 @@ def test_lists_count_at_once_and_deny_wins() -> None:
             allow = eves(R.TOPIC, "or", Op.WRITE, pattern=Pattern.PREFIXED)
             deny = eves(R.TOPIC, "*", Op.ALL, permission=Permission.DENY)
             assert await written() == code.TOPIC_AUTHORIZATION_FAILED
-            await give(doors, allow)
+            await give(served, allow)
             assert await written() == code.NONE
             assert (await fetch(eve, "orders", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
-            await give(doors, deny)
+            await give(served, deny)
             assert await written() == code.TOPIC_AUTHORIZATION_FAILED
-            await doors.first.gateway.administer(AlterAcls(remove=(deny,)))
+            await served.first.gateway.administer(AlterAcls(remove=(deny,)))
             assert await written() == code.NONE
 
     run(scenario)
@@ -216,11 +216,11 @@ def test_lists_count_at_once_and_deny_wins() -> None:
 
 def test_topics_are_hidden_and_made_only_by_who_may() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
+        async with secured() as (served, connect):
             for name in ("seen", "hidden"):
-                await doors.create(name)
+                await served.create(name)
             eve = await as_user(connect, "eve")
-            await give(doors, eves(R.TOPIC, "seen", Op.READ), eves(R.TOPIC, "new", Op.READ))
+            await give(served, eves(R.TOPIC, "seen", Op.READ), eves(R.TOPIC, "new", Op.READ))
             found = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
             assert [topic.name for topic in found.topics] == ["seen"]
 
@@ -231,22 +231,22 @@ def test_topics_are_hidden_and_made_only_by_who_may() -> None:
             assert await asked("hidden") == code.TOPIC_AUTHORIZATION_FAILED
             assert await asked("absent") == code.TOPIC_AUTHORIZATION_FAILED, "the same, whether it is there"
             assert await asked("new") == code.TOPIC_AUTHORIZATION_FAILED, "to make a topic takes CREATE"
-            await give(doors, eves(R.TOPIC, "new", Op.CREATE))
+            await give(served, eves(R.TOPIC, "new", Op.CREATE))
             assert await asked("new") == code.NONE
-            assert "absent" not in {topic.name for topic in doors.first.gateway.metadata.topics}
+            assert "absent" not in {topic.name for topic in served.first.gateway.metadata.topics}
 
     run(scenario)
 
 
 def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
-            await doors.create("k", kind=Kind.TABLE)
-            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+        async with secured() as (served, connect):
+            await served.create("k", kind=Kind.TABLE)
+            await served.create("__groups", kind=Kind.TABLE, internal=True)
             eve = await as_user(connect, "eve")
-            await give(doors, eves(R.TOPIC, "*", Op.ALL))
+            await give(served, eves(R.TOPIC, "*", Op.ALL))
             assert (await fetch(eve, "k", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
-            await give(doors, eves(R.TABLE, "*", Op.ALL))
+            await give(served, eves(R.TABLE, "*", Op.ALL))
             assert (await fetch(eve, "k", 0)).error_code == code.NONE
             assert (await fetch(eve, "__groups", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
 
@@ -270,7 +270,7 @@ def test_nothing_is_answered_before_a_login() -> None:
 
 def test_a_wrong_password_and_an_unknown_user_fail_alike_after_a_while() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
+        async with secured() as (served, connect):
             loop, told = asyncio.get_running_loop(), []
             for name, password in (("eve", "wrong"), ("nobody", "of nobody")):
                 client, began = await connect(), loop.time()
@@ -279,16 +279,16 @@ def test_a_wrong_password_and_an_unknown_user_fail_alike_after_a_while() -> None
                 told.append((answer.error_code, answer.error_message, answer.auth_bytes))
                 assert await client.is_closed()
             assert told == [(code.SASL_AUTHENTICATION_FAILED, "authentication failed", b"")] * 2
-            assert doors.first.metrics.logins_failed == 2
+            assert served.first.metrics.logins_failed == 2
 
     run(scenario)
 
 
 def test_a_removed_user_is_hung_up_on() -> None:
     async def scenario() -> None:
-        async with secured() as (doors, connect):
+        async with secured() as (served, connect):
             eve, root = await as_user(connect, "eve"), await as_user(connect, "root")
-            await doors.first.gateway.administer(AlterUser("eve", remove=True))
+            await served.first.gateway.administer(AlterUser("eve", remove=True))
             async with asyncio.timeout(3):
                 assert await eve.is_closed()
             versions = await root.ask(cluster.ApiVersionsRequest(), 18, 3)
@@ -323,7 +323,7 @@ def test_another_mechanism_out_of_turn_and_bare_messages() -> None:
             assert await client.is_closed()
             bare = await connect()
             await bare.ask(security.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 17, 0)
-            login = ClientLogin(Account("root", "of root"), ["SCRAM-SHA-512"], "the door")
+            login = ClientLogin(Account("root", "of root"), ["SCRAM-SHA-512"], "the listener")
             data: bytes | None = login.first()
             while data is not None:
                 bare.writer.write(len(data).to_bytes(4, "big") + data)

@@ -1,4 +1,4 @@
-"""aiokafka, unchanged, against the door: the client with the oldest versions on the wire."""
+"""aiokafka, unchanged, against the listener: the client with the oldest versions on the wire."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError
 
 from antiphon.node.node import Node
-from tests.kafka.doors import create, listener_of, real_node
+from tests.kafka.kafka_nodes import create, listener_of, real_node
 
 Scenario = Callable[[Node, str], Awaitable[None]]
 Run = Callable[[Scenario], None]

@@ -16,7 +16,7 @@ from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
 from antiphon.model.metadata import Kind
 from tests.kafka.oracles import leaves
-from tests.kafka.raw import batch, door, fetch, produce, run
+from tests.kafka.raw import batch, fetch, listening, produce, run
 
 PLAIN = [pytest.param(api, id=api.name) for api in APIS.values() if not isinstance(api.handler, HotHandler)]
 
@@ -47,7 +47,7 @@ def test_what_has_no_row_is_refused() -> None:
 
 def test_api_versions_tells_of_every_row() -> None:
     async def scenario() -> None:
-        async with door() as (_, connect):
+        async with listening() as (_, connect):
             answer = await (await connect()).ask(ApiVersionsRequest(), 18, 3)
             told = [(found.api_key, found.min_version, found.max_version) for found in answer.api_keys]
             assert told == [(api.key, api.min_version, api.max_version) for api in APIS.values()]
@@ -125,11 +125,11 @@ def routed(routing: Routing) -> set[str]:
 
 def test_another_node_than_the_one_that_the_table_names_says_so() -> None:
     async def scenario() -> None:
-        async with door(2) as (doors, connect):
-            await doors.create("t")
-            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+        async with listening(2) as (served, connect):
+            await served.create("t")
+            await served.create("__groups", kind=Kind.TABLE, internal=True)
             for name in ("t", "__groups"):
-                await doors.lead(name, 0)
+                await served.lead(name, 0)
             client = await connect(1)
             assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NOT_LEADER_OR_FOLLOWER
             assert (await fetch(client, "t", 0)).error_code == code.NOT_LEADER_OR_FOLLOWER

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka), unchanged, against the door."""
+"""confluent-kafka (librdkafka), unchanged, against the listener."""
 
 import threading
 import uuid

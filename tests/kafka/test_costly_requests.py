@@ -14,7 +14,7 @@ from antiphon.kafka.handlers import metadata
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.schema import encode
-from tests.kafka.raw import door, run
+from tests.kafka.raw import listening, run
 from tests.node.in_process import eventually
 
 
@@ -29,7 +29,7 @@ def empty_tags() -> tuple[int, int, bytes]:
 @pytest.mark.parametrize("made", [million_groups, empty_tags])
 def test_a_request_of_too_many_elements_ends_its_connection(made: Any) -> None:
     async def scenario() -> None:
-        async with door() as (_, connect):
+        async with listening() as (_, connect):
             good, bad = await connect(), await connect()
             began_s = time.process_time()
             bad.send(*made())
@@ -42,8 +42,8 @@ def test_a_request_of_too_many_elements_ends_its_connection(made: Any) -> None:
 
 def test_what_is_named_again_and_again_is_answered_once() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t", 20)
+        async with listening() as (served, connect):
+            await served.create("t", 20)
             client = await connect()
             wanted = [cluster.MetadataRequestTopic(name="t") for _ in range(5000)]
             told = await client.ask(cluster.MetadataRequest(topics=wanted), 3, 9)
@@ -64,7 +64,7 @@ def test_many_names_are_looked_at_once() -> None:
     """Twenty thousand names that all differ: no comparison of each with each."""
 
     async def scenario() -> None:
-        async with door() as (_, connect):
+        async with listening() as (_, connect):
             client = await connect()
             topics = [
                 admin.CreatableTopic(
@@ -103,7 +103,7 @@ def test_topics_are_made_on_demand_up_to_a_number(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(metadata, "TOPICS_MAX", 12)
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
+        async with listening() as (served, connect):
             client = await connect()
             for _ in range(6):
                 wanted = [cluster.MetadataRequestTopic(name=f"made-{n}") for n in range(40)]
@@ -111,7 +111,7 @@ def test_topics_are_made_on_demand_up_to_a_number(monkeypatch: pytest.MonkeyPatc
                 told = await client.ask(request, 3, 9)
                 missing = {t.error_code for t in told.topics} - {code.NONE}
                 assert missing <= {code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE}
-            made = [t for t in doors.first.gateway.metadata.topics if t.name.startswith("made")]
+            made = [t for t in served.first.gateway.metadata.topics if t.name.startswith("made")]
             assert 0 < len(made) <= 12
 
     run(scenario)
@@ -131,7 +131,7 @@ def join_request(n: int, size_bytes: int, session_ms: int = 1_800_000) -> groups
 
 def test_members_say_little_about_themselves_and_are_forgotten_with_their_connections() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
+        async with listening() as (served, connect):
             first = await connect()
             find = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
             for _ in range(20):
@@ -140,11 +140,11 @@ def test_members_say_little_about_themselves_and_are_forgotten_with_their_connec
                     break
             large = await first.ask(join_request(0, 2_000_000), 11, 3)
             assert large.error_code == code.INVALID_REQUEST
-            coordinator = doors.listener._coordinator
+            coordinator = served.listener._coordinator
             clients = [await connect() for _ in range(200)]
             for n, client in enumerate(clients):
                 client.send(11, 3, encode(join_request(n, 250_000), 3, flexible=False))
-            await eventually(lambda: doors.listener.requests >= 220 or len(coordinator._hosted) > 100)
+            await eventually(lambda: served.listener.requests >= 220 or len(coordinator._hosted) > 100)
             assert sum(group.kept_bytes for group in coordinator.hosted()) <= 32 * 1024 * 1024
             refused = await first.ask(join_request(999, 250_000), 11, 3)
             assert refused.error_code == code.COORDINATOR_NOT_AVAILABLE

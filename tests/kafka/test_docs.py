@@ -1,4 +1,4 @@
-"""The page about the Kafka door says what is served."""
+"""The page about the Kafka listener says what is served."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""kafka-python 3, unchanged, against the door: the client with the newest versions on the wire."""
+"""kafka-python 3, unchanged, against the listener: the client with the newest versions on the wire."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The door over a raw socket: order, bounds, hostile bytes, hints, epochs, groups."""
+"""The listener over a raw socket: order, bounds, hostile bytes, hints, epochs, groups."""
 
 import asyncio
 import random
@@ -19,16 +19,16 @@ from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
-from tests.kafka.raw import batch, door, fetch, fetch_body, produce, produce_body, run
+from tests.kafka.raw import batch, fetch, fetch_body, listening, produce, produce_body, run
 from tests.node.in_process import KAFKA_PORT, eventually
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
-            doors.nodes.slow_s[0] = 1.0
+            served.nodes.slow_s[0] = 1.0
             began_s = asyncio.get_running_loop().time()
 
             def passed_s() -> float:
@@ -43,7 +43,7 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
             for expected in (first, second, third):
                 await client.receive(expected)
                 assert passed_s() >= 1.0
-            found = doors.batches("t")
+            found = served.batches("t")
             assert [data.count(value) for data, value in zip(found, (b"a", b"b"), strict=True)] == [1, 1]
 
     run(scenario)
@@ -51,13 +51,13 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
 
 def test_many_pipelined_requests_are_all_answered() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             sent = [client.send(0, 10, produce_body("t", batch(b"x" * (n * 37 % 5000)))) for n in range(1500)]
             for correlation in sent:
                 await client.receive(correlation)
-            assert doors.end("t") == 1500
+            assert served.end("t") == 1500
 
     run(scenario)
 
@@ -65,8 +65,8 @@ def test_many_pipelined_requests_are_all_answered() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 30_000])
 def test_torn_frames_are_put_together(size: int) -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             chunks: list[bytes] = []
             writer, client.writer = client.writer, _Collect(chunks)  # type: ignore[assignment]
@@ -80,7 +80,7 @@ def test_torn_frames_are_put_together(size: int) -> None:
                 await asyncio.sleep(0)
             for correlation in (1, 2, 3):
                 await client.receive(correlation)
-            assert doors.end("t") == 3
+            assert served.end("t") == 3
 
     run(scenario)
 
@@ -110,7 +110,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bytes_close_their_connection_and_disturb_nobody(name: str) -> None:
     async def scenario() -> None:
-        async with door() as (_, connect):
+        async with listening() as (_, connect):
             good, bad = await connect(), await connect()
             bad.writer.write(HOSTILE[name])
             assert await bad.is_closed()
@@ -121,9 +121,9 @@ def test_hostile_bytes_close_their_connection_and_disturb_nobody(name: str) -> N
 
 def test_random_bytes_never_disturb_others() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
-            good, serving = await connect(), doors.listener
+        async with listening() as (served, connect):
+            await served.create("t")
+            good, serving = await connect(), served.listener
             rng = random.Random(5)
             for n in range(150):
                 api = rng.choice(list(APIS.values()))
@@ -147,10 +147,10 @@ def test_random_bytes_never_disturb_others() -> None:
 
 def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
-            await doors.append("t", batch(bytes(900_000)))
-            client, good, serving = await connect(), await connect(), doors.listener
+        async with listening() as (served, connect):
+            await served.create("t")
+            await served.append("t", batch(bytes(900_000)))
+            client, good, serving = await connect(), await connect(), served.listener
             for _ in range(400):
                 client.send(1, 12, fetch_body("t", 0))
             await client.writer.drain()
@@ -164,7 +164,7 @@ def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
 
 def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
     async def scenario() -> None:
-        async with door() as (_, connect):
+        async with listening() as (_, connect):
             client = await connect()
             body = await client.receive(client.send(18, 77, b"whatever comes"))
             answer = decode(cluster.ApiVersionsResponse, memoryview(body), 0, flexible=False)
@@ -181,11 +181,11 @@ def test_hints_name_the_leader() -> None:
     """KIP-951: with error 6 come the leader, its epoch and its address."""
 
     async def scenario() -> None:
-        async with door(nodes=3) as (doors, connect):
-            await doors.create("t")
-            leader = 2 if doors.leader("t") != 2 else 1
-            await doors.lead("t", leader)
-            client, epoch = await connect(), doors.host("t").state.term
+        async with listening(nodes=3) as (served, connect):
+            await served.create("t")
+            leader = 2 if served.leader("t") != 2 else 1
+            await served.lead("t", leader)
+            client, epoch = await connect(), served.host("t").state.term
             assert epoch > 1
             done, answer = await produce(client, "t", batch(b"a"))
             assert int(done.error_code) == code.NOT_LEADER_OR_FOLLOWER
@@ -202,10 +202,10 @@ def test_hints_name_the_leader() -> None:
 
 def test_leader_epochs_are_compared() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
-            await doors.append("t", batch(b"a"))
-            client, term = await connect(), doors.host("t").state.term
+        async with listening() as (served, connect):
+            await served.create("t")
+            await served.append("t", batch(b"a"))
+            client, term = await connect(), served.host("t").state.term
             for epoch, error in (
                 (-1, 0),
                 (term, 0),
@@ -239,12 +239,12 @@ def test_leader_epochs_are_compared() -> None:
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int, int], version: int) -> None:
     async def scenario() -> None:
-        async with door(nodes=3) as (doors, connect):
-            await doors.create("t")
-            while doors.host("t").state.term < 3:
-                await doors.lead("t", (doors.leader("t") + 1) % 3)
-            await doors.append("t", batch(b"a"))
-            client = await connect(doors.leader("t"))
+        async with listening(nodes=3) as (served, connect):
+            await served.create("t")
+            while served.host("t").state.term < 3:
+                await served.lead("t", (served.leader("t") + 1) % 3)
+            await served.append("t", batch(b"a"))
+            client = await connect(served.leader("t"))
             partition = offsets.EpochPartition(partition=0, current_leader_epoch=current, leader_epoch=asked)
             topic = offsets.EpochTopic(topic="t", partitions=[partition])
             answer = await client.ask(offsets.OffsetForLeaderEpochRequest(topics=[topic]), 23, version)
@@ -260,12 +260,12 @@ def test_each_node_tells_what_its_replicas_take_on_its_disk() -> None:
         return admin.DescribeLogDirsRequest(topics=topics or None)
 
     async def scenario() -> None:
-        async with door(2) as (doors, connect):
-            await doors.create("pair", 2, replicas=2)
-            await doors.create("one", replicas=1)
-            home = doors.leader("one")
+        async with listening(2) as (served, connect):
+            await served.create("pair", 2, replicas=2)
+            await served.create("one", replicas=1)
+            home = served.leader("one")
             await produce(await connect(home), "one", batch(b"x" * 500))
-            await doors.create("__groups", kind=Kind.TABLE, internal=True)
+            await served.create("__groups", kind=Kind.TABLE, internal=True)
             found = {}
             for node in (0, 1):
                 client = await connect(node)
@@ -290,11 +290,11 @@ def test_each_node_tells_what_its_replicas_take_on_its_disk() -> None:
 
 def test_a_node_that_knows_no_names_yet_tells_of_no_disk() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             not_ready = NotReadyError("this node was just started")
-            with patch.object(type(doors.first.gateway), "shard", side_effect=not_ready):
+            with patch.object(type(served.first.gateway), "shard", side_effect=not_ready):
                 answer = await client.ask(admin.DescribeLogDirsRequest(topics=None), 35, 3)
             assert answer.error_code == answer.results[0].error_code == code.LEADER_NOT_AVAILABLE
             assert answer.results[0].topics == []
@@ -304,9 +304,9 @@ def test_a_node_that_knows_no_names_yet_tells_of_no_disk() -> None:
 
 def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
     async def scenario() -> None:
-        async with door(2) as (doors, connect):
-            await doors.create("t", 3, replicas=2)
-            first = [shard.ensemble[0] for shard in doors.first.gateway.topic("t").shards]
+        async with listening(2) as (served, connect):
+            await served.create("t", 3, replicas=2)
+            first = [shard.ensemble[0] for shard in served.first.gateway.topic("t").shards]
             client = await connect()
 
             async def elect(partitions: list[int] | None, version: int = 2, kind: int = 0) -> Any:
@@ -322,7 +322,7 @@ def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
                     for one in topic.partition_result
                 }
 
-            await doors.lead("t", 0)
+            await served.lead("t", 0)
             moved = [index for index in range(3) if first[index] == 1]
             assert 0 < len(moved) < 3
             kept = next(index for index in range(3) if index not in moved)
@@ -331,14 +331,14 @@ def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
                 ("t", moved[0]): code.NONE,
                 ("t", 9): code.UNKNOWN_TOPIC_OR_PARTITION,
             }
-            await doors.lead("t", 1)
+            await served.lead("t", 1)
             for version in (0, 1):
                 found = await elect(None, version)
                 back = {("t", index) for index in range(3) if first[index] == 0}
                 assert {at for at, error in found.items() if at[0] == "t"} == (
                     back if version == 0 else set()
                 )
-            await eventually(lambda: [s.leader for s in doors.first.gateway.topic("t").shards] == first)
+            await eventually(lambda: [s.leader for s in served.first.gateway.topic("t").shards] == first)
             assert await elect([0], kind=1) == {("t", 0): code.ELECTION_NOT_NEEDED}
             unknown = admin.ElectLeadersRequest(election_type=7, topic_partitions=None, timeout_ms=1)
             assert (await client.ask(unknown, 43, 2)).error_code == code.INVALID_REQUEST
@@ -348,14 +348,14 @@ def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
 
 def test_a_preferred_leader_that_is_gone_is_not_elected() -> None:
     async def scenario() -> None:
-        async with door(3) as (doors, connect):
-            await doors.create("t", replicas=3)
-            (shard,) = doors.first.gateway.topic("t").shards
+        async with listening(3) as (served, connect):
+            await served.create("t", replicas=3)
+            (shard,) = served.first.gateway.topic("t").shards
             gone = shard.ensemble[0]
             asked = next(node for node in range(3) if node != gone)
             client = await connect(asked)
-            await doors.nodes.stop(gone)
-            node = doors.nodes.nodes[asked]
+            await served.nodes.stop(gone)
+            node = served.nodes.nodes[asked]
             await eventually(lambda: node.gateway.topic("t").shards[0].leader not in {gone, -1})
             for kind, error in ((0, code.PREFERRED_LEADER_NOT_AVAILABLE), (1, code.ELECTION_NOT_NEEDED)):
                 wanted = [admin.ElectionTopic(topic="t", partitions=[0])]
@@ -373,13 +373,13 @@ def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
     """KIP-207: its high watermark may be behind what consumers have seen."""
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
 
             def not_ready(*_: Any) -> Any:
                 raise NotReadyError("soon")
 
-            doors.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # planted
+            served.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # planted
             client = await connect()
             partition = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
             request = offsets.ListOffsetsRequest(
@@ -394,8 +394,8 @@ def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
 
 def test_fetch_sessions_are_not_kept() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             answer = await fetch(await connect(), "t", 0, session=5)
             assert int(answer.error_code) == code.FETCH_SESSION_ID_NOT_FOUND
 
@@ -404,8 +404,8 @@ def test_fetch_sessions_are_not_kept() -> None:
 
 def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             client.send(1, 12, fetch_body("t", 0, wait_ms=200_000))
             other = await connect()
@@ -414,15 +414,15 @@ def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
             fetches = [task for task in asyncio.all_tasks() if task.get_name() == "kafka Fetch"]
             assert len(fetches) == 1
             await asyncio.wait(fetches)
-            assert doors.listener.connections == 1
+            assert served.listener.connections == 1
 
     run(scenario)
 
 
 def test_metadata_forms() -> None:
     async def scenario() -> None:
-        async with door(nodes=3, auto_create_topics=False) as (doors, connect):
-            topic = await doors.create("t", shards=2, replicas=1)
+        async with listening(nodes=3, auto_create_topics=False) as (served, connect):
+            topic = await served.create("t", shards=2, replicas=1)
             client = await connect()
 
             async def names(topics: list[cluster.MetadataRequestTopic] | None, version: int) -> list[Any]:
@@ -442,10 +442,10 @@ def test_metadata_forms() -> None:
             assert await names([asked(name="u u")], 13) == [("u u", code.INVALID_TOPIC_EXCEPTION, 0)]
             other = [asked(name="__consumer_offsets")]  # tools look whether Kafka's own is there
             assert await names(other, 13) == [("__consumer_offsets", code.UNKNOWN_TOPIC_OR_PARTITION, 0)]
-            index = next(index for index in (0, 1) if doors.leader("t", index) != 0)
-            victim = doors.leader("t", index)
-            doors.nodes.kill(victim)  # who had the only replica
-            await eventually(lambda: not doors.first.gateway.metadata.nodes[victim].alive)
+            index = next(index for index in (0, 1) if served.leader("t", index) != 0)
+            victim = served.leader("t", index)
+            served.nodes.kill(victim)  # who had the only replica
+            await eventually(lambda: not served.first.gateway.metadata.nodes[victim].alive)
             answer = await client.ask(cluster.MetadataRequest(topics=[asked(name="t")]), 3, 13)
             lost = next(part for part in answer.topics[0].partitions if part.partition_index == index)
             assert (lost.error_code, lost.leader_id) == (code.LEADER_NOT_AVAILABLE, -1)
@@ -455,12 +455,12 @@ def test_metadata_forms() -> None:
 
 def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> None:
     async def scenario() -> None:
-        async with door(nodes=3) as (doors, connect):
+        async with listening(nodes=3) as (served, connect):
             client = await connect()
             request = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
             await client.ask(request, 10, 6)  # makes the table, too
-            assert doors.first.gateway.topic("__groups").internal
-            await doors.lead("__groups", 0)
+            assert served.first.gateway.topic("__groups").internal
+            await served.lead("__groups", 0)
             found = await client.ask(request, 10, 6)
             assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 0)
             join = groups.JoinGroupRequest(
@@ -478,7 +478,7 @@ def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> 
             )  # waits for the first member to rejoin
             other = await connect()
             await other.receive(other.send(18, 0, b""))
-            await doors.lead("__groups", 2)
+            await served.lead("__groups", 2)
             body = await client.receive(waiting)
             answer = decode(groups.JoinGroupResponse, memoryview(body), 3, flexible=False)
             assert answer.error_code == code.NOT_COORDINATOR
@@ -494,7 +494,7 @@ def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes() -> 
 
 def test_the_number_of_connections_is_bounded() -> None:
     async def scenario() -> None:
-        async with door(connections_max=2) as (_, connect):
+        async with listening(connections_max=2) as (_, connect):
             first, _second = await connect(), await connect()
             await first.receive(first.send(18, 0, b""))
             assert await (await connect()).is_closed()
@@ -505,10 +505,10 @@ def test_the_number_of_connections_is_bounded() -> None:
 
 def test_a_taken_port_is_told() -> None:
     async def scenario() -> None:
-        async with door() as (doors, _):
-            second = KafkaListener(doors.first.gateway, "node-0", KAFKA_PORT)
+        async with listening() as (served, _):
+            second = KafkaListener(served.first.gateway, "node-0", KAFKA_PORT)
             with pytest.raises(PortInUseError, match=str(KAFKA_PORT)):
-                await doors.nodes.processes[0].run(second.start())
+                await served.nodes.processes[0].run(second.start())
 
     run(scenario)
 
@@ -521,12 +521,12 @@ def test_rows_that_are_no_offsets_are_passed_over() -> None:
     """Whoever wrote them into the groups' table: each answer is whole, and no connection ends."""
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            topic = await doors.create("t")
+        async with listening() as (served, connect):
+            topic = await served.create("t")
             client = await connect()
             await client.ask(cluster.FindCoordinatorRequest(coordinator_keys=["g"]), 10, 6)
             good = committed(7, -1, "m", 1, topic.topic_id)
-            for shard in doors.first.gateway.topic("__groups").shards:
+            for shard in served.first.gateway.topic("__groups").shards:
                 bad = {
                     b"offset/x": b"",
                     b"offset/": good,
@@ -545,7 +545,7 @@ def test_rows_that_are_no_offsets_are_passed_over() -> None:
                     b"offset/g/t/0": good,
                 }
                 puts = tuple(Put(key, value) for key, value in bad.items())
-                await doors.first.gateway.table_write(TableWrite(shard.shard_id, puts))
+                await served.first.gateway.table_write(TableWrite(shard.shard_id, puts))
             for _ in range(2):
                 listed = await client.ask(groups.ListGroupsRequest(), 16, 4)
                 assert (listed.error_code, [group.group_id for group in listed.groups]) == (0, ["g", "zz"])

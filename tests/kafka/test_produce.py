@@ -7,13 +7,13 @@ import pytest
 from antiphon.kafka import error_codes as code
 from antiphon.records.batch import stamp
 from antiphon.records.builder import build_batch
-from tests.kafka.raw import batch, door, fetch, produce, produce_body, run
+from tests.kafka.raw import batch, fetch, listening, produce, produce_body, run
 
 
 def test_old_message_formats_are_refused_politely() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             body = struct.pack(">hiih", 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 3) + b"old"
             answer = await client.receive(client.send(0, 2, body))
@@ -31,8 +31,8 @@ def test_conditional_appends() -> None:
     """KIP-27 through the base offset (S2.9, S2.12-S2.15): `~expected` lands exactly there or has no effect."""
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             done, _ = await produce(client, "t", with_base(batch(b"a", b"b"), ~0))
             assert (int(done.error_code), done.base_offset) == (0, 0)
@@ -42,7 +42,7 @@ def test_conditional_appends() -> None:
             assert (int(refused.error_code), refused.base_offset) == (code.INVALID_RECORD, -1)
             assert "2" in refused.error_message
             assert "3" in refused.error_message
-            assert doors.end("t") == 3
+            assert served.end("t") == 3
             refused, _ = await produce(client, "t", with_base(batch(b"d"), ~3), acks=1)
             assert int(refused.error_code) == code.INVALID_RECORD
             refused, _ = await produce(client, "t", with_base(batch(b"d"), 3))
@@ -55,14 +55,14 @@ def test_a_retried_conditional_append_gets_its_first_answer() -> None:
     """S2.14: the duplicate check comes before the comparison."""
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
             for _ in range(2):
                 done, _ = await produce(client, "t", with_base(batch(b"a", **fields), ~0))
                 assert (int(done.error_code), done.base_offset) == (0, 0)
-            assert doors.end("t") == 1
+            assert served.end("t") == 1
 
     run(scenario)
 
@@ -90,19 +90,19 @@ def damaged() -> bytearray:
 )
 def test_batches_that_no_log_takes(records: bytearray | None, error: int) -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             done, _ = await produce(await connect(), "t", records)
             assert int(done.error_code) == error
-            assert doors.end("t") == 0
+            assert served.end("t") == 0
 
     run(scenario)
 
 
 def test_zstd_needs_a_client_that_can_read_it() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             records = build_batch([(None, b"x" * 100, (), 1)], compression="zstd")
             client = await connect()
             body = (
@@ -119,8 +119,8 @@ def test_zstd_needs_a_client_that_can_read_it() -> None:
 
 def test_unknown_topics_partitions_and_acks() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             for topic, partition, acks, error in (
                 ("nothing", 0, -1, code.UNKNOWN_TOPIC_OR_PARTITION),
@@ -137,12 +137,12 @@ def test_unknown_topics_partitions_and_acks() -> None:
 
 def test_without_acks_there_is_no_answer_and_an_error_closes() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             client.send(0, 10, produce_body("t", batch(b"a"), acks=0))
             await client.receive(client.send(18, 0, b""))
-            assert doors.end("t") == 1
+            assert served.end("t") == 1
             client.send(0, 10, produce_body("nothing", batch(b"a"), acks=0))
             assert await client.is_closed()
 
@@ -153,7 +153,7 @@ def test_what_lies_behind_a_refused_batch_waits_for_it() -> None:
     """A producer that is not in the log could begin with any sequence."""
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
+        async with listening() as (served, connect):
             client = await connect()
 
             async def send(sequence: int) -> tuple[int, int]:
@@ -164,7 +164,7 @@ def test_what_lies_behind_a_refused_batch_waits_for_it() -> None:
                 return int(done.error_code), done.base_offset
 
             assert await send(0) == (code.UNKNOWN_TOPIC_OR_PARTITION, -1)
-            await doors.create("t")
+            await served.create("t")
             assert await send(1) == (code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
             assert await send(0) == (0, 0)
             assert await send(1) == (0, 1)

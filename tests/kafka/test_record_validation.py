@@ -8,9 +8,9 @@ from antiphon.errors import CorruptBatchError, InvalidRecordError
 from antiphon.kafka import error_codes as code
 from antiphon.model.requests import AlterTopic, AppendBatch
 from antiphon.records.builder import recompress
-from tests.kafka.doors import Doors
+from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import kio_class
-from tests.kafka.raw import RawClient, batch, door, produce, produce_body, run
+from tests.kafka.raw import RawClient, batch, listening, produce, produce_body, run
 from tests.node.in_process import NATIVE_PORT, ask
 from tests.records.test_intake import INSIDE, field, with_records
 
@@ -19,9 +19,9 @@ MANY = field(field(batch(b"a"), 57, ">i", 2**31 - 1), 23, ">i", 2**31 - 2)
 BOMB = with_records(bytes(90_000_000), 3, 1)
 
 
-async def with_full(doors: Doors, name: str) -> None:
+async def with_full(served: KafkaNodes, name: str) -> None:
     """A topic whose compressed batches are looked into."""
-    await doors.create(name, config={"record.validation": "full"})
+    await served.create(name, config={"record.validation": "full"})
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ async def with_full(doors: Doors, name: str) -> None:
 )
 def test_batches_that_nobody_could_read_are_refused(records: bytearray, error: int) -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             for version in (9, 10):
                 done, _ = await produce(client, "t", records, version)
                 assert int(done.error_code) == error
                 assert done.error_message
-            assert doors.end("t") == 0
+            assert served.end("t") == 0
             done, _ = await produce(client, "t", batch(b"good"))
             assert (int(done.error_code), done.base_offset) == (0, 0)
 
@@ -55,8 +55,8 @@ def test_batches_that_nobody_could_read_are_refused(records: bytearray, error: i
 
 def test_a_refusal_says_which_record_and_why() -> None:
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             done, _ = await produce(await connect(), "t", INSIDE[2][1])
             assert int(done.error_code) == code.INVALID_RECORD
             found = [(e.batch_index, e.batch_index_error_message) for e in done.record_errors]
@@ -71,20 +71,20 @@ def test_compressed_records_are_looked_at_where_the_topic_says_so() -> None:
     packed = recompress(bytearray(GARBAGE), 1)
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await doors.create("t")
+        async with listening() as (served, connect):
+            await served.create("t")
             client = await connect()
             done, _ = await produce(client, "t", packed)
             assert int(done.error_code) == 0
-            await doors.first.gateway.alter_topic(AlterTopic(name="t", config={"record.validation": "full"}))
+            await served.first.gateway.alter_topic(AlterTopic(name="t", config={"record.validation": "full"}))
             done, _ = await produce(client, "t", packed)
             assert int(done.error_code) == code.INVALID_RECORD
             lied = with_records(bytes(90_000_000), 3, 1)
             struct.pack_into("<I", lied, len(lied) - 4, 5)
             done, _ = await produce(client, "t", field(lied, 8, ">i", len(lied) - 12))
             assert int(done.error_code) == code.MESSAGE_TOO_LARGE
-            assert doors.end("t") == 3
-            await doors.first.gateway.alter_topic(
+            assert served.end("t") == 3
+            await served.first.gateway.alter_topic(
                 AlterTopic(name="t", config={"record.validation": "shallow"})
             )
             done, _ = await produce(client, "t", GARBAGE)
@@ -97,8 +97,8 @@ def test_batches_keep_their_order_while_one_is_unpacked() -> None:
     """What comes behind a batch that a thread looks at waits for it, whatever it is itself; a refused one does not land."""
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await with_full(doors, "t")
+        async with listening() as (served, connect):
+            await with_full(served, "t")
             client = await connect()
             sent = [
                 batch(b"0" * 50, compression="gzip"),
@@ -131,8 +131,8 @@ def test_an_idempotent_producer_goes_on_behind_a_batch_that_was_unpacked() -> No
     fields = {"producer_id": 5, "producer_epoch": 0}
 
     async def scenario() -> None:
-        async with door() as (doors, connect):
-            await with_full(doors, "t")
+        async with listening() as (served, connect):
+            await with_full(served, "t")
             client = await connect()
             sent = [
                 batch(b"0" * 50, compression="gzip", base_sequence=0, **fields),
@@ -141,16 +141,16 @@ def test_an_idempotent_producer_goes_on_behind_a_batch_that_was_unpacked() -> No
             ]
             waiting = [send(client, records) for records in sent]
             assert [await landed(client, one) for one in waiting] == [(0, 0), (0, 1), (0, 1)]
-            assert doors.end("t") == 2
+            assert served.end("t") == 2
 
     run(scenario)
 
 
 def test_a_native_client_is_told_the_same() -> None:
     async def scenario() -> None:
-        async with door() as (doors, _):
-            await doors.create("t")
-            shard = doors.first.gateway.topic("t").shards[0].shard_id
+        async with listening() as (served, _):
+            await served.create("t")
+            shard = served.first.gateway.topic("t").shards[0].shard_id
             for records, error in ((GARBAGE, InvalidRecordError), (MANY, InvalidRecordError)):
                 with pytest.raises(error):
                     await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(records))

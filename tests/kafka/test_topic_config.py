@@ -1,4 +1,4 @@
-"""The door's knowledge of settings and names agrees with those who decide about them."""
+"""The listener's knowledge of settings and names agrees with those who decide about them."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from antiphon.node.config import Member, NodeConfig
 from antiphon.node.topic_settings import read_settings
 
 
-def test_the_door_knows_the_settings_that_the_coordinator_takes() -> None:
+def test_the_listener_knows_the_settings_that_the_coordinator_takes() -> None:
     assert set(TOPIC_SETTINGS) == set(topic_rules.SETTINGS)
 
 

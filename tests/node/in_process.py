@@ -1,6 +1,6 @@
 """Whole nodes on a simulated machine each: one event loop in virtual time, a network, disks and table stores in memory.
 
-A test of nodes, clients or doors runs here without a port, a file or a sleep, and does the same each time it runs.
+A test of nodes, clients or listeners runs here without a port, a file or a sleep, and does the same each time it runs.
 What must be on the real machine (threads, RocksDB's files, sockets, `flock`) is in `tests/node/real_nodes.py`.
 
 The test's own code runs in a process `test` on a machine of its own. Each node runs in a process on its machine, which can

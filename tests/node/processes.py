@@ -33,7 +33,7 @@ from antiphon.records.builder import build_batch
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
 
 SCRIPT = Path(__file__).parent / "run_one_node.py"
-DOORS = ("native", "kafka", "http")
+LISTENERS = ("native", "kafka", "http")
 START_TIMEOUT_S = 30.0
 
 
@@ -58,7 +58,7 @@ class Processes:
         self.directory = directory
         self._shell = ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh") if descriptors else ()
         self._processes: dict[int, subprocess.Popen[str]] = {}
-        bound = [{door: bind() for door in DOORS} for _ in range(nodes)]
+        bound = [{name: bind() for name in LISTENERS} for _ in range(nodes)]
         members = [Member(i, f"127.0.0.1:{port_of(bound[i]['native'])}") for i in range(nodes)]
         self.native = {member.id: member.native for member in members}
         self.http = {i: f"127.0.0.1:{port_of(bound[i]['http'])}" for i in range(nodes)}
@@ -66,8 +66,8 @@ class Processes:
         for i in self.ids:
             ports = Ports(
                 *(
-                    port_of(bound[i][door]) if door != "oxia" else -1
-                    for door in ("native", "kafka", "oxia", "http")
+                    port_of(bound[i][name]) if name != "oxia" else -1
+                    for name in ("native", "kafka", "oxia", "http")
                 )
             )
             config = NodeConfig(cluster_id="test", node_id=i, nodes=members, ports=ports, **settings)
@@ -91,7 +91,7 @@ class Processes:
         return self.directory / f"node-{node_id}"
 
     def _begin(self, node_id: int, sockets: dict[str, socket.socket] | None = None) -> None:
-        fds = {door: listener.fileno() for door, listener in (sockets or {}).items()}
+        fds = {name: listener.fileno() for name, listener in (sockets or {}).items()}
         self._processes[node_id] = subprocess.Popen(
             (
                 *self._shell,
@@ -99,7 +99,7 @@ class Processes:
                 str(SCRIPT),
                 str(self.dir(node_id)),
                 *(["bootstrap"] if sockets else []),
-                *(f"{door}={fd}" for door, fd in fds.items()),
+                *(f"{name}={fd}" for name, fd in fds.items()),
             ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

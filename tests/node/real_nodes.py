@@ -37,7 +37,7 @@ class Nodes:
         self.directory = directory
         self.disks = disks
         self.dial = dial
-        self.kafka = kafka  # is there a door for Kafka's clients, on any free port?
+        self.kafka = kafka  # is there a listener for Kafka's clients, on any free port?
         self.http = http
         self.security = Security() if security is None else security
         self.servers: dict[int, Server] = {}

@@ -1,4 +1,4 @@
-"""Runs one node for the tests: `run_one_node.py DIR [bootstrap] [DOOR=FD...]`.
+"""Runs one node for the tests: `run_one_node.py DIR [bootstrap] [LISTENER=FD...]`.
 
 It says `ready` on stdout, or the error on stderr.
 """
@@ -16,9 +16,9 @@ def main() -> int:
     directory, *words = sys.argv[1:]
     sockets = {}
     for word in words:
-        door, is_door, number = word.partition("=")
-        if is_door:
-            sockets[door] = socket.socket(fileno=int(number))
+        name, is_listener, number = word.partition("=")
+        if is_listener:
+            sockets[name] = socket.socket(fileno=int(number))
     try:
         config = load_config(Path(directory))
         config.bootstrap = "bootstrap" in words

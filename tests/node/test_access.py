@@ -1,4 +1,4 @@
-"""Who may do what at the native door and over HTTP: logins, the table of requests, rows of the cluster's own tables."""
+"""Who may do what at the native listener and over HTTP: logins, the table of requests, rows of the cluster's own tables."""
 
 import asyncio
 import base64

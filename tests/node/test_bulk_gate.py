@@ -160,7 +160,7 @@ async def _connect(address: str) -> "Client":
 
 
 class Client:
-    """One connection to the native door."""
+    """One connection to the native listener."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

@@ -177,7 +177,7 @@ def test_a_stranger_s_bytes_hurt_nobody(cluster: Processes, bytes_: bytes) -> No
     assert cluster.metadata(0).version > 0
 
 
-def test_the_http_door_shows_health_and_metrics(cluster: Processes) -> None:
+def test_the_http_listener_shows_health_and_metrics(cluster: Processes) -> None:
     with urllib.request.urlopen(f"http://{cluster.http[1]}/healthz", timeout=10) as answer:
         assert json.load(answer)["healthy"]
     with urllib.request.urlopen(f"http://{cluster.http[1]}/metrics", timeout=10) as answer:

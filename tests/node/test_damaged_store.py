@@ -99,8 +99,8 @@ def whole(rows: TableRows) -> bool:
 
 
 def health(node: Node) -> tuple[int, dict[str, Any]]:
-    door = HttpListener(node.gateway, metrics=lambda: b"", status=dict)
-    status, _, body = door.answer(b"GET /healthz HTTP/1.1")
+    listener = HttpListener(node.gateway, metrics=lambda: b"", status=dict)
+    status, _, body = listener.answer(b"GET /healthz HTTP/1.1")
     return status, json.loads(body)
 
 

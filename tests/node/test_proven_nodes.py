@@ -143,7 +143,7 @@ def test_who_proves_nothing_is_not_waited_for() -> None:
     run(test())
 
 
-def test_clients_do_not_get_in_by_the_door_for_nodes() -> None:
+def test_clients_do_not_get_in_by_the_listener_for_nodes() -> None:
     async def test() -> None:
         async with cluster_of(1, secrets={0: KEY}):
             assert await ask(f"node-0:{NATIVE_PORT}", GetMetadata())

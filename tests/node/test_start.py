@@ -60,11 +60,11 @@ def start_fails(directory: Path) -> str:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("door", ["native", "kafka", "http"])
-def test_a_taken_port_is_named(tmp_path: Path, door: str) -> None:
+@pytest.mark.parametrize("listener", ["native", "kafka", "http"])
+def test_a_taken_port_is_named(tmp_path: Path, listener: str) -> None:
     with bind() as taken:
         ports = Ports(0, -1, -1, -1)
-        setattr(ports, door, port_of(taken))
+        setattr(ports, listener, port_of(taken))
         config_for(tmp_path / "node", ports=ports)
         said = start_fails(tmp_path / "node")
         assert said.startswith("port_in_use: ")

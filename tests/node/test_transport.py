@@ -239,7 +239,7 @@ def test_a_stranger_is_hung_up_on() -> None:
     run(test)
 
 
-def test_a_taken_port_is_named_with_its_door() -> None:
+def test_a_taken_port_is_named_with_its_listener() -> None:
     async def test(turn: Turn) -> None:
         server, address = await serve(turn, Answers(polite))
         port = int(address.rpartition(":")[2])

@@ -23,7 +23,7 @@ from antiphon.spark.staging import housekeeper
 from antiphon.spark.staging.housekeeper import Housekeeper, Look
 from tests.kafka.raw import batch
 from tests.security.certificates import authority, client_files, server_files
-from tests.security.test_secure_doors import Secure
+from tests.security.test_secure_listeners import Secure
 
 BIG = 3_000_000
 VALUES = [bytes([number]) * 10_000 for number in range(100)]

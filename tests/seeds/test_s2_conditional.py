@@ -1,7 +1,7 @@
 """S2, conditional publish (KIP-27): what a shard's leader does with an expected offset, claim by claim.
 
 The key-value store that the document builds on it (S2.4-S2.8, S2.10, S2.11) is `LogBackedStore`; its claims are shown in
-`tests/client/test_log_backed_store.py`, those of Kafka's door in `tests/kafka/test_produce.py`.
+`tests/client/test_log_backed_store.py`, those of Kafka's listener in `tests/kafka/test_produce.py`.
 """
 
 import asyncio

@@ -254,7 +254,7 @@ Histories = dict[int, list[Seen]]
 
 
 async def look(address: str, shard_id: int, seen: list[Seen]) -> None:
-    """Wait for each change of a node's metadata through its native door, and note what it says of the shard."""
+    """Wait for each change of a node's metadata through its native listener, and note what it says of the shard."""
     version = -1
     with suppress(AntiphonError):  # the node was stopped
         async with connected(address) as client:

@@ -37,6 +37,18 @@ def test_lists_plants_a_name_a_line() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_plants_are_known_by_their_names_of_before_too(tmp_path: Path) -> None:
+    """Those of the listeners were `door-...`: scripts that name them so, and runs that were saved, go on."""
+    saved = str(tmp_path / "run.json")
+    found = call("--plant", "door-wrong-offset", "--seed", "1", "--save", saved)
+    assert found.exit_code == 1, found.output
+    assert "--plant listener-wrong-offset" in found.stdout
+    Path(saved).write_text(Path(saved).read_text().replace("listener-wrong-offset", "door-wrong-offset"))
+    again = call("--replay", saved)
+    assert again.exit_code == 1, again.output
+    assert "broke acknowledged-committed" in again.stdout
+
+
 def test_good_seeds_of_whole_nodes_exit_zero_and_say_what_was_done() -> None:
     result = call("--seeds", "2", "--seconds", "0.5", "--jobs", "2", "--json")
     assert result.exit_code == 0, result.output

@@ -61,7 +61,7 @@ def up(
     native_port: Annotated[int | None, typer.Option(help="Native port of node 0, likewise. [7400]")] = None,
     http_port: Annotated[int | None, typer.Option(help="HTTP port of node 0, likewise. [8080]")] = None,
     oxia_port: Annotated[
-        int | None, typer.Option(help="Taken so that scripts may name it; this version has no Oxia door.")
+        int | None, typer.Option(help="Taken so that scripts may name it; this version has no Oxia listener.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on and to advertise.")] = "127.0.0.1",
     detach: Annotated[
@@ -72,7 +72,7 @@ def up(
     """Start a cluster on this machine, one process a node. The same --dir again is the same cluster with its data."""
     started_at = time.monotonic()
     if oxia_port:
-        typer.echo("antiphon: this version has no Oxia door; --oxia-port is not used", err=True)
+        typer.echo("antiphon: this version has no Oxia listener; --oxia-port is not used", err=True)
     directory = directory.absolute()
     cluster = _cluster_to_start(directory, nodes, host, profile)
     fresh = not any(node.native for node in cluster.nodes)
@@ -210,8 +210,8 @@ def _announce(
     typer.echo("      echo hello | antiphon produce greetings && antiphon consume greetings")
 
 
-def _all(cluster: LocalClusterFile, door: str) -> str:
-    return ",".join(getattr(node, door) for node in cluster.nodes)
+def _all(cluster: LocalClusterFile, listener: str) -> str:
+    return ",".join(getattr(node, listener) for node in cluster.nodes)
 
 
 def _node_json(node: LocalNode, pid: int | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`antiphon demo`: the main job, start to proof.
 
-Three nodes, a year of flights through the Kafka door into topic `flights`, each flight's aircraft into table `aircraft`,
+Three nodes, a year of flights through the Kafka listener into topic `flights`, each flight's aircraft into table `aircraft`,
 both through Spark into Parquet, delays per carrier and hour back into table `delays`. Half way the leader of the busiest
 shard is killed with SIGKILL, and comes back later. In the end everything is read back and compared.
 """

@@ -273,14 +273,14 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
 
 
 def _bind(cluster: LocalClusterFile, node: LocalNode) -> supervisor.Sockets:
-    """Bind the new node's doors: in line with the others' ports where those are in a line, else anywhere."""
+    """Bind the new node's listeners: in line with the others' ports where those are in a line, else anywhere."""
     alone = msgspec.structs.replace(cluster, nodes=[node])
     bases: dict[str, int | None] = {}
-    for door in cluster.doors:
-        ports = {each.id: int(str(getattr(each, door)).rpartition(":")[2] or 0) for each in cluster.nodes}
+    for name in cluster.listeners:
+        ports = {each.id: int(str(getattr(each, name)).rpartition(":")[2] or 0) for each in cluster.nodes}
         starts = {port - node_id for node_id, port in ports.items()}
-        bases[door] = starts.pop() if len(starts) == 1 and len(ports) > 1 else 0
+        bases[name] = starts.pop() if len(starts) == 1 and len(ports) > 1 else 0
     try:
         return supervisor.bind_ports(alone, bases)[0]
     except PortInUseError:
-        return supervisor.bind_ports(alone, dict.fromkeys(cluster.doors, 0))[0]
+        return supervisor.bind_ports(alone, dict.fromkeys(cluster.listeners, 0))[0]

@@ -50,7 +50,10 @@ def simulate(
     seeds: SeedsOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed to run, or to begin with.", min=0)] = None,
     profile: ProfileOption = None,
-    plant: Annotated[str | None, typer.Option(help="Plant this bug first: now a run has to fail.")] = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(help="Plant this bug first: now a run has to fail.", callback=runs.plant_name),
+    ] = None,
     plants: Annotated[
         bool, typer.Option("--plants", help="List the bugs that can be planted, a name a line.")
     ] = False,

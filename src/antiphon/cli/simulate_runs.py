@@ -47,6 +47,15 @@ def plants() -> Mapping[str, "ClusterPlant"]:
     return CLUSTER_PLANTS
 
 
+def plant_name(given: str | None) -> str | None:
+    """What a plant is called, by its name or one of before."""
+    if given is None:
+        return None
+    from antiphon.simulation.cluster.plants import name_now
+
+    return name_now(given)
+
+
 def checked_profile(profile: str | None, plant: str | None) -> str | None:
     """The profile that is meant. Raises InvalidRequestError for what there is not, or does not go together."""
     from antiphon.simulation.cluster.options import PROFILES

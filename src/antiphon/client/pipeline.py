@@ -104,7 +104,7 @@ class ShardPipeline(ABC):
         self._sweep_at = math.inf
         self._closed = False
         self._room: asyncio.Future[None] | None = None  # of the first who waits for it
-        self._door = asyncio.Lock()
+        self._entrance = asyncio.Lock()
         self._entering = 0
         self.producer_id = -1
         self._next_sequence = 0
@@ -178,7 +178,7 @@ class ShardPipeline(ABC):
             return
         self._entering += 1
         try:
-            async with asyncio.timeout_at(item.deadline), self._door:
+            async with asyncio.timeout_at(item.deadline), self._entrance:
                 while self.full:
                     self._room = self._loop.create_future()
                     await self._room

@@ -14,7 +14,7 @@ from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import clients_tls, start_http, start_kafka
-from antiphon.server.node_doors import clients_listener, nodes_listener, nodes_tls
+from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import shared_secret
 
 if TYPE_CHECKING:

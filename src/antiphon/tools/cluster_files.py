@@ -20,14 +20,14 @@ from antiphon.security.private_files import private_folder, write_private
 FORMAT: Final = 1
 CLUSTER_FILE: Final = "cluster.json"
 PID_FILE: Final = "node.pid"
-DOORS: Final = ("native", "kafka", "http")
-PEER_DOOR: Final = "peer"  # for other nodes, where they share a key
+LISTENERS: Final = ("native", "kafka", "http")
+PEER_LISTENER: Final = "peer"  # for other nodes, where they share a key
 KEY_FILE: Final = "peer.key"
 KEY_BYTES: Final = 32
 
 
 class LocalNode(msgspec.Struct):
-    """One node of a local cluster. Addresses are `host:port` of its last start, empty where a door is off.
+    """One node of a local cluster. Addresses are `host:port` of its last start, empty where a listener is off.
 
     `added`: it joined later; the others chose the voters of `__cluster` without it.
     """
@@ -57,9 +57,9 @@ class LocalClusterFile(msgspec.Struct):
     peer_key: str = ""
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def listeners(self) -> tuple[str, ...]:
         """The listeners that each node has."""
-        return (*DOORS, PEER_DOOR) if self.peer_key else DOORS
+        return (*LISTENERS, PEER_LISTENER) if self.peer_key else LISTENERS
 
 
 def new_cluster(directory: Path, nodes: int, host: str, profile: str) -> LocalClusterFile:

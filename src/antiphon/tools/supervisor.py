@@ -16,7 +16,14 @@ from pathlib import Path
 
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
 from antiphon.security.private_files import FILE_MODE, only_private_files
-from antiphon.tools.cluster_files import DOORS, PEER_DOOR, LocalClusterFile, LocalNode, running_pid, write_pid
+from antiphon.tools.cluster_files import (
+    LISTENERS,
+    PEER_LISTENER,
+    LocalClusterFile,
+    LocalNode,
+    running_pid,
+    write_pid,
+)
 
 READY_TIMEOUT_S = 60.0
 SIGNALS_EVERY_S = 0.1
@@ -29,7 +36,7 @@ Sockets = dict[str, socket.socket]
 
 
 def bind_ports(cluster: LocalClusterFile, bases: Mapping[str, int | None]) -> list[Sockets]:
-    """Bind each node's doors: base port + node id, 0 for any free one, None for the port of its last start.
+    """Bind each node's listeners: base port + node id, 0 for any free one, None for the port of its last start.
 
     Fills in the nodes' addresses. Raises PortInUseError, with everything closed again.
     """
@@ -38,11 +45,11 @@ def bind_ports(cluster: LocalClusterFile, bases: Mapping[str, int | None]) -> li
         for node in cluster.nodes:
             sockets: Sockets = {}
             bound.append(sockets)
-            for door in cluster.doors:
-                base = bases.get(door)
-                port = _last_port(node, door) if base is None else base + node.id if base else 0
-                sockets[door] = _listen(cluster.host, port, door, node.id)
-                setattr(node, door, f"{cluster.host}:{sockets[door].getsockname()[1]}")
+            for name in cluster.listeners:
+                base = bases.get(name)
+                port = _last_port(node, name) if base is None else base + node.id if base else 0
+                sockets[name] = _listen(cluster.host, port, name, node.id)
+                setattr(node, name, f"{cluster.host}:{sockets[name].getsockname()[1]}")
     except BaseException:
         close_sockets(bound)
         raise
@@ -50,14 +57,14 @@ def bind_ports(cluster: LocalClusterFile, bases: Mapping[str, int | None]) -> li
 
 
 def bind_again(node: LocalNode) -> Sockets:
-    """Bind the doors of one node where it listened before."""
+    """Bind the listeners of one node where it listened before."""
     sockets: Sockets = {}
     try:
-        for door in (*DOORS, PEER_DOOR):
-            host, _, port = str(getattr(node, door)).rpartition(":")
+        for name in (*LISTENERS, PEER_LISTENER):
+            host, _, port = str(getattr(node, name)).rpartition(":")
             if not port:
                 continue
-            sockets[door] = _listen(host, int(port), door, node.id)
+            sockets[name] = _listen(host, int(port), name, node.id)
     except BaseException:
         close_sockets([sockets])
         raise
@@ -71,13 +78,15 @@ def close_sockets(bound: Iterable[Sockets]) -> None:
             listener.close()
 
 
-def _last_port(node: LocalNode, door: str) -> int:
-    return int(str(getattr(node, door)).rpartition(":")[2] or 0)
+def _last_port(node: LocalNode, name: str) -> int:
+    return int(str(getattr(node, name)).rpartition(":")[2] or 0)
 
 
-def _listen(host: str, port: int, door: str, node_id: int) -> socket.socket:
+def _listen(host: str, port: int, name: str, node_id: int) -> socket.socket:
     if not 0 <= port <= 65_535:
-        raise InvalidRequestError(f"port {port} ({door} door of node {node_id}) is not between 0 and 65535")
+        raise InvalidRequestError(
+            f"port {port} ({name} listener of node {node_id}) is not between 0 and 65535"
+        )
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -86,8 +95,8 @@ def _listen(host: str, port: int, door: str, node_id: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise PortInUseError(
-            f"port {port} ({door} door of node {node_id}) cannot be used: {error.strerror}; "
-            f"choose another with --{door}-port, 0 for any free one",
+            f"port {port} ({name} listener of node {node_id}) cannot be used: {error.strerror}; "
+            f"choose another with --{name}-port, 0 for any free one",
             port=port,
         ) from None
     listener.set_inheritable(True)

@@ -138,7 +138,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **{
             **_loads(profile, seed),
             **_more_loads(profile, seed),
-            **_doors(profile, seed),
+            **_listeners(profile, seed),
             **_more_disk(profile, seed),
             **_intruders(profile, seed),
             **_networks(profile, seed),
@@ -175,9 +175,9 @@ def _more_loads(profile: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _doors(profile: str, seed: int) -> dict[str, int]:
-    """Clients of the other doors: few, because a seed should not take long, and half of the worlds have none."""
-    draw = Random(f"antiphon cluster doors {profile} {seed}")
+def _listeners(profile: str, seed: int) -> dict[str, int]:
+    """Clients of the other listeners: few, because a seed should not take long, and half of the worlds have none."""
+    draw = Random(f"antiphon cluster doors {profile} {seed}")  # the text is part of what a seed stands for
     some = draw.random() < 0.5
     mix = {
         "kafka_producers": draw.choice((0, 1, 2)),

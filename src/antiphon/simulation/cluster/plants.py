@@ -11,9 +11,9 @@ from antiphon.invariants import invariant
 from antiphon.simulation.cluster.client_plants import CLIENT_PLANTS
 from antiphon.simulation.cluster.core_plants import CORE_PLANTS
 from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
-from antiphon.simulation.cluster.door_plants import DOOR_PLANTS
 from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
 from antiphon.simulation.cluster.host_plants import HOST_PLANTS
+from antiphon.simulation.cluster.listener_plants import LISTENER_PLANTS
 from antiphon.simulation.cluster.mode_plants import MODE_PLANTS
 from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
@@ -25,13 +25,13 @@ from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 
-__all__ = ["CLUSTER_PLANTS", "OF_SCRIPTS", "ClusterPlant", "Edit", "planted", "seeds_to_catch"]
+__all__ = ["CLUSTER_PLANTS", "OF_SCRIPTS", "ClusterPlant", "Edit", "name_now", "planted", "seeds_to_catch"]
 
 _ALL: Final = (
     *DISK_PLANTS,
     *HOST_PLANTS,
     *CLIENT_PLANTS,
-    *DOOR_PLANTS,
+    *LISTENER_PLANTS,
     *FAULT_PLANTS,
     *PROTOCOL_PLANTS,
     *TABLE_PLANTS,
@@ -53,6 +53,11 @@ OF_SCRIPTS: Final[dict[str, ClusterPlant]] = {
 """Those that scripts can show: they change the replicas' own objects and nothing else."""
 
 invariant(len(CLUSTER_PLANTS) == len(_ALL), "two plants have one name")
+
+
+def name_now(name: str) -> str:
+    """What a plant is called, by that name or the one of earlier versions, in which `listener-...` was `door-...`."""
+    return f"listener-{name.removeprefix('door-')}" if name.startswith("door-") else name
 
 
 def seeds_to_catch(plant: ClusterPlant, seeds: Iterable[int]) -> tuple[int, ClusterResult] | None:

@@ -8,7 +8,7 @@ import msgspec
 from antiphon.errors import InvalidRequestError
 from antiphon.simulation.cluster.faults import KINDS, Fault
 from antiphon.simulation.cluster.options import ClusterOptions
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, planted
+from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, name_now, planted
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 
 WORLD: Final = "nodes"
@@ -33,7 +33,7 @@ def replay(path: Path) -> tuple[ClusterResult, str | None]:
     try:
         recipe = msgspec.json.decode(path.read_bytes(), type=ClusterRecipe)
         _require_known(recipe)
-        plant = None if recipe.plant is None else CLUSTER_PLANTS[recipe.plant]
+        plant = None if recipe.plant is None else CLUSTER_PLANTS[name_now(recipe.plant)]
     except (OSError, msgspec.MsgspecError, KeyError, ValueError) as error:
         raise InvalidRequestError(f"{path} is no recipe of a run: {error}") from None
     result = run_cluster(recipe.options, planted=planted(plant), schedule=recipe.faults)

@@ -1,4 +1,4 @@
-"""Bugs to plant between a node's doors and its replicas: the cluster's own logs, metadata, groups, readers, forwarding."""
+"""Bugs to plant between listeners and replicas: the cluster's own logs, metadata, groups, readers, forwarding."""
 
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ _INTERNAL: Final = (
         options=_INTRUDED,
     ),
     ClusterPlant(
-        "door-writes-internal-tables",
+        "listener-writes-internal-tables",
         "clients of the native protocol may write to the cluster's own tables and topics",
         (
             Edit(
@@ -57,7 +57,7 @@ _INTERNAL: Final = (
         options=_INTRUDED,
     ),
     ClusterPlant(
-        "door-produces-internal-topics",
+        "listener-produces-internal-topics",
         "clients of Kafka's protocol may produce to the cluster's own topics",
         (Edit(produce, "_refuse_topic", "if is_internal(topic):", "if False:"),),
         options=_INTRUDED,
@@ -75,7 +75,7 @@ _METADATA: Final = (
 
 _GROUPS: Final = (
     ClusterPlant(
-        "door-keeps-deposed-groups",
+        "listener-keeps-deposed-groups",
         "a node keeps a consumer group in memory when another one coordinates it, and goes on with it when it does again",
         (
             Edit(
@@ -100,7 +100,7 @@ _GROUPS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "door-takes-skipped-sequences",
+        "listener-takes-skipped-sequences",
         "a producer's batch is appended though one before it is missing",
         (
             Edit(

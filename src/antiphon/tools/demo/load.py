@@ -1,4 +1,4 @@
-"""The demo's load: events through the Kafka door with Confluent's client, aircraft states through our own.
+"""The demo's load: events through the Kafka listener with Confluent's client, aircraft states through our own.
 
 Both run in threads of the demo's process and note when each write was acknowledged, which is what the figures are made of.
 """
@@ -76,7 +76,7 @@ class Load(threading.Thread):
 
 
 class EventLoad(Load):
-    """Appends the flights to a topic through the Kafka door."""
+    """Appends the flights to a topic through the Kafka listener."""
 
     def __init__(self, bootstrap: str, topic: str, flights: Sequence[Flight], rate: int | None) -> None:
         super().__init__("events", flights, rate)

@@ -1,7 +1,7 @@
 """Clients that write to what belongs to the cluster alone are refused, nothing of theirs is in its logs, and it goes on.
 
 What they send has right checksums: batches with garbage inside, records that look nearly like metadata, rows that nobody
-can read. They send it to the cluster's own log and to its internal tables and topics, over both doors, also as requests
+can read. They send it to the cluster's own log and to its internal tables and topics, over both listeners, also as requests
 that say they are a job's where only nodes write. Refusals are judged at the end, so that a cluster that takes such a write
 may show first what it makes of it.
 """

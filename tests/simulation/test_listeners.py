@@ -15,7 +15,7 @@ SHORT = {
     "topic_shards": 1,
     "table_shards": 1,
 }
-DOORS = {"kafka_producers": 1, "kafka_consumers": 1, "kafka_members": 2, "http_clients": 1}
+LISTENERS = {"kafka_producers": 1, "kafka_consumers": 1, "kafka_members": 2, "http_clients": 1}
 PACE = {"fault_ms": 4_000, "fault_every_ms": 1_000, "operations_per_s": 200}
 
 
@@ -28,7 +28,7 @@ def _words(result: ClusterResult) -> str:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_promises_are_kept(profile: str) -> None:
-    result = run_cluster(draw_options(3, profile, **{**SHORT, **DOORS, **PACE}))
+    result = run_cluster(draw_options(3, profile, **{**SHORT, **LISTENERS, **PACE}))
     assert result.failure is None, _words(result)
     assert result.operations["produced"] > 20
     assert result.operations["fetched"] >= result.operations["produced"] // 2
@@ -46,7 +46,7 @@ def test_deleted_records_stay_away_and_all_others_stay(profile: str) -> None:
 
 
 QUICK_SEEDS = 3
-QUICK = [name for name, plant in CLUSTER_PLANTS.items() if name.startswith("door-") and not plant.rare]
+QUICK = [name for name, plant in CLUSTER_PLANTS.items() if name.startswith("listener-") and not plant.rare]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -60,7 +60,7 @@ def test_a_planted_mistake_is_seen(name: str) -> None:
 
 def test_nothing_escapes() -> None:
     with no_escapes() as escaped:
-        result = run_cluster(draw_options(2, "oxia", **{**SHORT, **DOORS, "fault_every_ms": 0}))
+        result = run_cluster(draw_options(2, "oxia", **{**SHORT, **LISTENERS, "fault_every_ms": 0}))
     assert not escaped
     assert result.failure is None, _words(result)
     assert result.operations["pages"] > 0

@@ -1,4 +1,4 @@
-"""A node whose doors take TLS only, and clients that people have: confluent-kafka, aiokafka, openssl, curl."""
+"""A node whose listeners take TLS only, and clients that people have: confluent-kafka, aiokafka, openssl, curl."""
 
 import asyncio
 import shutil
@@ -21,7 +21,7 @@ from tests.security.certificates import authority, server_files
 
 
 class Secure:
-    """One node on a loop in a thread, with TLS on all three doors; `encrypts` of False: without."""
+    """One node on a loop in a thread, with TLS on all three listeners; `encrypts` of False: without."""
 
     def __init__(self, directory: Path, *, client_auth: str = "none", encrypts: bool = True) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""Bugs to plant in the doors: Kafka's with its producers' sequences, committed offsets and groups, and the pages of HTTP."""
+"""Bugs to plant in the listeners: sequences, committed offsets and groups of Kafka's clients, and the pages of HTTP."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from antiphon.security.peer_key import Acceptor
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
 
-_DOORS: Final[dict[str, Any]] = {"appenders": 1, "putters": 1, "operations_per_s": 200}
-_PRODUCERS: Final[dict[str, Any]] = {**RESETS, **_DOORS, "fault_ms": 2_000, "kafka_producers": 2}
-_GROUP: Final[dict[str, Any]] = {**_DOORS, "kafka_producers": 1, "kafka_members": 3, "fault_ms": 5_000}
+_LISTENERS: Final[dict[str, Any]] = {"appenders": 1, "putters": 1, "operations_per_s": 200}
+_PRODUCERS: Final[dict[str, Any]] = {**RESETS, **_LISTENERS, "fault_ms": 2_000, "kafka_producers": 2}
+_GROUP: Final[dict[str, Any]] = {**_LISTENERS, "kafka_producers": 1, "kafka_members": 3, "fault_ms": 5_000}
 
 
 async def _commit_later(offsets: GroupOffsets, group: str, what: Sequence[OffsetAt]) -> None:
@@ -31,58 +31,58 @@ async def _commit_later(offsets: GroupOffsets, group: str, what: Sequence[Offset
 
 _COMMIT: Final = GroupOffsets.commit
 
-DOOR_PLANTS: Final = (
+LISTENER_PLANTS: Final = (
     ClusterPlant(
-        "door-forgets-sequences",
+        "listener-forgets-sequences",
         "a batch of an idempotent producer that comes again is appended again",
         (Edit(producer_state, "_check_normal", "last = batches[-1]", "return None"),),
         options=_PRODUCERS,
     ),
     ClusterPlant(
-        "door-remembers-one-batch",
+        "listener-remembers-one-batch",
         "a producer's batch is recognised only when it is the last one, though five may be in flight",
         (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
         options={**_PRODUCERS, "fault_every_ms": 60, "fault_ms": 4_000},
     ),
     ClusterPlant(
-        "door-takes-garbage",
+        "listener-takes-garbage",
         "a batch is appended without a look at its records",
         (Edit(RecordWalker, "walk_now", "self.walk(header, batch, rules)", "pass"),),
-        options={**CALM, **_DOORS, "kafka_producers": 1},
+        options={**CALM, **_LISTENERS, "kafka_producers": 1},
     ),
     ClusterPlant(
-        "door-one-id-for-all",
+        "listener-one-id-for-all",
         "all producers are given the same id",
         (Edit(MetadataHandler, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
-        options={**CALM, **_DOORS, "kafka_producers": 2},
+        options={**CALM, **_LISTENERS, "kafka_producers": 2},
     ),
     ClusterPlant(
-        "door-wrong-offset",
+        "listener-wrong-offset",
         "an append is answered with the log's end instead of the batch's first offset",
         (Edit(produce._Work, "wait_for", "result.base_offset,", "result.base_offset + 1,"),),  # noqa: SLF001
-        options={**CALM, **_DOORS, "kafka_producers": 1},
+        options={**CALM, **_LISTENERS, "kafka_producers": 1},
     ),
     ClusterPlant(
-        "door-reads-uncommitted",
+        "listener-reads-uncommitted",
         "consumers are given what is not committed yet",
         ((fetch, "ISOLATION", "uncommitted"),),
-        options={**CALM, **_DOORS, "kafka_producers": 2, "kafka_consumers": 1},
+        options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 1},
     ),
     ClusterPlant(
-        "door-commits-later",
+        "listener-commits-later",
         "a commit of offsets is answered before it is replicated",
         ((GroupOffsets, "commit", _commit_later),),
         options={**CUTS, **_GROUP, "fault_every_ms": 800},
         rare=True,
     ),
     ClusterPlant(
-        "door-takes-old-generations",
+        "listener-takes-old-generations",
         "a member of an earlier generation may still commit",
         (Edit(ClassicGroup, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
         options={**CALM, **_GROUP},
     ),
     ClusterPlant(
-        "door-one-assignment-for-all",
+        "listener-one-assignment-for-all",
         "every member is given what the leader meant for itself",
         (
             Edit(
@@ -95,13 +95,13 @@ DOOR_PLANTS: Final = (
         options={**CALM, **_GROUP},
     ),
     ClusterPlant(
-        "door-page-fails",
-        "a page of the HTTP door fails",
+        "listener-page-fails",
+        "a page of the HTTP listener fails",
         (Edit(HttpListener, "_topics", "topic.profile", "topic.profil"),),
-        options={**CALM, **_DOORS, "http_clients": 1},
+        options={**CALM, **_LISTENERS, "http_clients": 1},
     ),
     ClusterPlant(
-        "door-forward-mixes-answers",
+        "listener-forward-mixes-answers",
         "the answer to a request that was passed on goes to the one that has waited longest",
         (
             Edit(
@@ -115,7 +115,7 @@ DOOR_PLANTS: Final = (
         rare=True,
     ),
     ClusterPlant(
-        "door-takes-wrong-proofs",
+        "listener-takes-wrong-proofs",
         "a node takes whoever says that it is a node for one, whatever its proof of the key",
         (
             Edit(
@@ -125,22 +125,22 @@ DOOR_PLANTS: Final = (
                 "False",
             ),
         ),
-        options={**CALM, **_DOORS, "peer_key": True, "impostors": 1},
+        options={**CALM, **_LISTENERS, "peer_key": True, "impostors": 1},
     ),
     ClusterPlant(
-        "door-takes-nodes-among-clients",
+        "listener-takes-nodes-among-clients",
         "a node takes whoever says so on the port of clients for a node, where nodes have to prove it",
         (Edit(session, "_refusal", "greets is Greets.CLIENTS and", "False and"),),
-        options={**CALM, **_DOORS, "peer_key": True, "impostors": 1},
+        options={**CALM, **_LISTENERS, "peer_key": True, "impostors": 1},
     ),
     ClusterPlant(
-        "door-delete-does-nothing",
+        "listener-delete-does-nothing",
         "a deletion of a topic is answered and not passed on to the coordinator",
         (Edit(TopicHandler, "_delete", "await self._gateway.delete_topic(name, timeout_s)", "pass"),),
         options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
     ),
     ClusterPlant(
-        "door-forgets-settings",
+        "listener-forgets-settings",
         "a topic is made without the settings that came along",
         (Edit(TopicHandler, "_checked", "for s in topic.configs if s.value is not None", "for s in ()"),),
         options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},

@@ -1,4 +1,4 @@
-"""Whole nodes with a door for Kafka's clients, in virtual time or real, and what a test of the door asks of them."""
+"""Whole nodes with a listener for Kafka's clients, in virtual time or real, and what a test of the listener asks of them."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -25,7 +25,7 @@ FAST_GROUPS = GroupConfig(initial_delay_ms=20)
 
 @contextmanager
 def configured(**config: Any) -> Iterator[None]:
-    """Nodes that start meanwhile open doors with these settings, of which an operator cannot set all."""
+    """Nodes that start meanwhile open listeners with these settings, of which an operator cannot set all."""
     made = partial(KafkaListenerConfig, **{"groups": FAST_GROUPS, **config})
     with (
         patch("antiphon.kafka.listener.KafkaListenerConfig", made),
@@ -42,7 +42,7 @@ async def create(node: Node, name: str, shards: int = 1, **fields: Any) -> Topic
 
 
 def listener_of(server: Server) -> KafkaListener:
-    """A node's door for Kafka's clients."""
+    """A node's listener for Kafka's clients."""
     assert server.kafka is not None
     return server.kafka
 
@@ -59,7 +59,7 @@ async def real_node(directory: Path, **config: Any) -> AsyncIterator[Server]:
         await nodes.close()
 
 
-class Doors:
+class KafkaNodes:
     """The nodes of a cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
@@ -67,8 +67,8 @@ class Doors:
 
     @classmethod
     @asynccontextmanager
-    async def cluster(cls, count: int = 1, **config: Any) -> AsyncIterator["Doors"]:
-        """A running cluster. `config`: of its doors for Kafka's clients."""
+    async def running(cls, count: int = 1, **config: Any) -> AsyncIterator["KafkaNodes"]:
+        """A running cluster. `config`: of its listeners for Kafka's clients."""
         ports = Ports(NATIVE_PORT, KAFKA_PORT, -1, -1)
         auto_create = config.pop("auto_create_topics", True)
         security = config.pop("security", Security())
@@ -85,7 +85,7 @@ class Doors:
 
     @property
     def listener(self) -> KafkaListener:
-        """That node's door for Kafka's clients."""
+        """That node's listener for Kafka's clients."""
         return listener_of(self.nodes.servers[self.first.node_id])
 
     async def create(self, name: str, shards: int = 1, **fields: Any) -> TopicMeta:
@@ -118,7 +118,7 @@ class Doors:
         return found
 
     async def append(self, name: str, batch: bytes | bytearray) -> None:
-        """Append past the door."""
+        """Append past the listener."""
         host = self.host(name)
         await self.nodes.nodes[host.services.node_id].gateway.append(host.shard_id, batch)
 

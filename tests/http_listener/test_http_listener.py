@@ -1,4 +1,4 @@
-"""The HTTP door: four pages, GET only, bounded."""
+"""The HTTP listener: four pages, GET only, bounded."""
 
 import asyncio
 import json
