@@ -99,11 +99,11 @@ def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over
             with pytest.raises(TimedOutError, match="nothing was appended"):
                 await second
             assert host.log.log_end == host.state.high_watermark + 1
-            assert node._in_flight_bytes == len(batch(b"head"))
+            assert node.back_pressure.in_flight_bytes == len(batch(b"head"))
             host.clients.fail_all(host.state.not_leader())
             with pytest.raises(NotLeaderError):
                 await first
-            assert node._in_flight_bytes == 0
+            assert node.back_pressure.in_flight_bytes == 0
 
     run(test())
 

@@ -1,15 +1,14 @@
 """A node: one event loop, one WAL thread, and everything between the sockets and the disk.
 
 What runs where: all decisions on the event loop; writes and syncs on the WAL thread; opening, copying and removing of
-directories on threads of the loop's executor. There are no timers per shard: one timer ticks those replicas that have
-something outstanding, one beats for the whole node.
+directories on threads of the loop's executor. There are no timers per shard (`node.timers`).
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import structlog
 
@@ -24,6 +23,7 @@ from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
 from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
+from antiphon.node.back_pressure import BackPressure
 from antiphon.node.bulk_gate import gate_of
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
@@ -41,6 +41,7 @@ from antiphon.node.raft_shards import hand_over
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
 from antiphon.node.splits import Splits
+from antiphon.node.timers import Chore, Timers
 from antiphon.node.trimming import Trimming
 from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
@@ -56,12 +57,6 @@ from antiphon.replication.messages import (
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.store import StoreEngine
 
-if TYPE_CHECKING:
-    from antiphon.gateway.intake import Intake
-
-EXPIRE_EVERY_S: Final = 0.25
-NOT_AT_ONCE: Final = ("retention", "collection")
-
 
 class Node:
     """See the module's text. `server.server.Server` puts it together with its listeners.
@@ -72,7 +67,8 @@ class Node:
     Attributes:
         gateway: the node, as listeners see it.
         network: connections to and from other nodes.
-        intakes: listeners that are to read no more while the node has too much in hand.
+        back_pressure: has listeners read no more while the node has too much in hand.
+        timers: what the node does by the clock.
     """
 
     def __init__(
@@ -94,7 +90,6 @@ class Node:
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
         self.hosts: dict[int, Partition] = {}
-        self.intakes: list[Intake] = []
         self.stopping = False
         self._log = structlog.get_logger()
         # Every file of this node is read and written there.
@@ -106,9 +101,16 @@ class Node:
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk)
+        self.back_pressure = BackPressure(self.limits, self.wal, self.network)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
         self.shards: Shards = Shards(self, self.disk, self._directory)
-        self.someone_waits: Callable[[Waiting], None] = self.shards.someone_waits
+        self.timers = self._make_timers()
+        # Of the services of partitions, what others than the node do:
+        self.needs_ticks: Callable[[Ticking], None] = self.timers.needs_ticks
+        self.someone_waits: Callable[[Waiting], None] = self.timers.someone_waits
+        self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
+        self.disk_progressed: Callable[[], None] = self.back_pressure.disk_progressed
+        self.is_congested: Callable[[int], bool] = self.network.is_congested
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
@@ -129,19 +131,13 @@ class Node:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._addresses: dict[str, str] = {}
         self._started_s = self.loop.time()
-        self._in_flight_bytes = 0
-        self._holding = False
-        self._holding_peers = False
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._beat_timer: asyncio.TimerHandle | None = None
-        self._next: dict[str, float] = {}
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Start the WAL thread: listeners may hand on requests from now on, which find no replicas yet."""
         self.wal.start(self.loop)
-        add_gauges(self.metrics, self.hosts, self.wal, lambda: self._in_flight_bytes)
+        add_gauges(self.metrics, self.hosts, self.wal, lambda: self.back_pressure.in_flight_bytes)
 
     def join(self, addresses: Mapping[str, str]) -> None:
         """Recover the replicas and make for the cluster, which is told these addresses of the listeners.
@@ -155,7 +151,7 @@ class Node:
             self.coordinator = CoordinatorShell(self, host)
         self.shards.remember()
         self.network.start()
-        self._beat()
+        self.timers.start()
         self._log.info(
             "started", node=self.node_id, cluster=self.cluster_id, addresses=self._addresses, pid=os.getpid()
         )
@@ -171,11 +167,10 @@ class Node:
     async def leave(self) -> None:
         """Hand over what is led here, where replicas vote, and do nothing by the clock any more."""
         self.stopping = True
+        self.timers.end_ticks()
         self._log.info("stopping", node=self.node_id)
         await hand_over(self)
-        for timer in (self._tick_timer, self._beat_timer):
-            if timer is not None:
-                timer.cancel()
+        self.timers.stop()
 
     def close_shards(self) -> None:
         """Close the replicas. Whoever waits for one is told to ask elsewhere, on connections that are still open."""
@@ -245,45 +240,20 @@ class Node:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def needs_ticks(self, driver: Ticking) -> None:
-        """See PartitionServices."""
-        self.shards.needs_ticks(driver)
-        self._arm_tick()
-
-    def _arm_tick(self) -> None:
-        if self.shards.ticking and self._tick_timer is None and not self.stopping:
-            self._tick_timer = self.loop.call_later(self.config.timings.tick / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        self.shards.tick()
-        self._arm_tick()
-
-    def _beat(self) -> None:
-        timings = self.config.timings
-        self._beat_timer = self.loop.call_later(timings.heartbeat / 1000, self._beat)
-        try:
+    def _make_timers(self) -> Timers:
+        def beat() -> None:
             self.agent.beat()
             self.splits.beat()
-            now = self.loop.time()
-            if self._due("expire", now, EXPIRE_EVERY_S):
-                self.shards.expire(now)
-            if self._due("checkpoint", now, timings.checkpoint / 1000):
-                self.shards.note_watermarks()
-                self.shards.mend_damaged()
-            if self._due("collection", now, memory.COLLECT_EVERY_S):
-                memory.collect()
-            if self._due("retention", now, timings.retention_check / 1000):
-                self.shards.apply_retention()
-        except AntiphonError as error:
-            self._broken(error)
 
-    def _due(self, what: str, now: float, every_s: float) -> bool:
-        if now < self._next.get(what, now + every_s if what in NOT_AT_ONCE else 0.0):
-            self._next.setdefault(what, now + every_s)
-            return False
-        self._next[what] = now + every_s
-        return True
+        timings, shards = self.config.timings, self.shards
+        checkpoint_s = timings.checkpoint / 1000
+        chores = (
+            Chore(shards.note_watermarks, checkpoint_s),
+            Chore(shards.mend_damaged, checkpoint_s),
+            Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
+            Chore(shards.apply_retention, timings.retention_check / 1000, later=True),
+        )
+        return Timers(self.loop, timings, beat, chores, self._broken)
 
     # -- other nodes --------------------------------------------------------------------------------------------
 
@@ -333,10 +303,6 @@ class Node:
             return
         self.network.send(to, message)
 
-    def is_congested(self, to: int) -> bool:
-        """See PartitionServices."""
-        return self.network.is_congested(to)
-
     def deliver(self, sender: int, message: AnyMessage) -> None:
         """A replica message arrived."""
         self.metrics.messages_in += 1
@@ -353,11 +319,7 @@ class Node:
         if kind is Append and self.wal.disk_full and message.entries:  # type: ignore[union-attr]  # an Append
             return  # the leader asks again; there is no room to keep it until then
         host.receive(sender, message)
-        if self.wal.overloaded and not self._holding_peers:
-            self._holding_peers = True
-            for intake in self.intakes:
-                intake.hold_disk()
-            self.network.hold_disk()
+        self.back_pressure.entries_came()
 
     def snapshot_received(
         self, sender: int, body: Any, payload: memoryview, answered: Callable[[Any], None]
@@ -419,28 +381,7 @@ class Node:
                 if host.state.is_leader:
                     host.driver.call(host.replica.peer_connected, node_id)
 
-    # -- budgets and failures -----------------------------------------------------------------------------------
-
-    def in_flight(self, change_bytes: int) -> None:
-        """See PartitionServices."""
-        self._in_flight_bytes += change_bytes
-        limit = self.limits.append_in_flight
-        if not self._holding and self._in_flight_bytes > limit:
-            self._holding = True
-            for intake in self.intakes:
-                intake.hold_clients()
-        elif self._holding and self._in_flight_bytes < limit // 2:
-            self._holding = False
-            for intake in self.intakes:
-                intake.release_clients()
-
-    def disk_progressed(self) -> None:
-        """See PartitionServices."""
-        if self._holding_peers and self.wal.backlog_bytes < self.limits.wal_backlog // 2:
-            self._holding_peers = False
-            for intake in self.intakes:
-                intake.release_disk()
-            self.network.release_disk()
+    # -- what partitions tell -----------------------------------------------------------------------------------
 
     def replica_changed(self, shard_id: int) -> None:
         """See PartitionServices."""

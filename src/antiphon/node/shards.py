@@ -32,7 +32,6 @@ from antiphon.node.reopening import Reopening
 from antiphon.node.topic_settings import SettingsBook
 from antiphon.partition.failures import as_failure
 from antiphon.partition.partition import Partition
-from antiphon.partition.services import Ticking, Waiting
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     destroy_state,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from antiphon.node.agent import ClusterAgent
+    from antiphon.node.timers import Timers
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
@@ -54,6 +54,7 @@ class ShardsNode(OpeningNode, Protocol):
     """What the replicas' keeper needs of the node."""
 
     agent: "ClusterAgent"
+    timers: "Timers"
 
 
 class Shards:
@@ -81,9 +82,7 @@ class Shards:
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
-        self._ticking: dict[int, Ticking] = {}
         self._mending: asyncio.Task[None] | None = None
-        self._waited_for: dict[int, Waiting] = {}
 
     # -- following the metadata ---------------------------------------------------------------------------------
 
@@ -231,33 +230,7 @@ class Shards:
         if len(kept) < EARLY_MESSAGES_MAX and len(self._early) < 10_000:
             kept.append((sender, message))
 
-    # -- time ---------------------------------------------------------------------------------------------------
-
-    def needs_ticks(self, driver: Ticking) -> None:
-        """See PartitionServices."""
-        self._ticking[driver.shard_id] = driver
-
-    def someone_waits(self, clients: Waiting) -> None:
-        """See PartitionServices."""
-        self._waited_for[clients.shard_id] = clients
-
-    @property
-    def ticking(self) -> bool:
-        """Does any replica want ticks?"""
-        return bool(self._ticking)
-
-    def tick(self) -> None:
-        """One tick for every replica that wants it."""
-        for driver in list(self._ticking.values()):
-            if not driver.tick():
-                self._ticking.pop(driver.shard_id, None)
-
-    def expire(self, now_s: float) -> None:
-        """Answer what waits for too long."""
-        for clients in list(self._waited_for.values()):
-            clients.expire(now_s)
-            if not clients.waiting:
-                self._waited_for.pop(clients.shard_id, None)
+    # -- now and then -------------------------------------------------------------------------------------------
 
     def note_watermarks(self) -> None:
         """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
@@ -330,8 +303,7 @@ class Shards:
 
     def _end(self, shard_id: int, host: Partition, then: Callable[[int], None]) -> None:
         self._node.hosts.pop(shard_id, None)
-        self._ticking.pop(shard_id, None)
-        self._waited_for.pop(shard_id, None)
+        self._node.timers.forget(shard_id)
         host.close()
         if host.table is not None:
             host.table.let_go(host.state.failed)

@@ -44,7 +44,7 @@ def _listener(node: "Node", connections_max: int, greets: Greets, pool: "Pool") 
         greets,
         security.key if greets is Greets.PROVEN_NODES else None,
     )
-    node.intakes.append(made)
+    node.back_pressure.intakes.append(made)
     return made
 
 

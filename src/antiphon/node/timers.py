@@ -1,0 +1,119 @@
+"""What a node does by the clock, with two timers however many shards it has.
+
+One ticks those replicas that have something outstanding, and rests while none has. The other beats for the whole node: at
+each beat the coordinator hears of it, and chores are done whose time has come.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from antiphon.errors import AntiphonError
+
+if TYPE_CHECKING:
+    from antiphon.node.config import Timings
+    from antiphon.partition.services import Ticking, Waiting
+
+EXPIRE_EVERY_S: Final = 0.25
+
+
+class Chore(NamedTuple):
+    """What is done now and then: at the first beat and then every so many seconds, or `later`, only after these."""
+
+    work: Callable[[], object]
+    every_s: float
+    later: bool = False
+
+
+class Timers:
+    """See the module's text.
+
+    Args:
+        loop: the node's.
+        timings: how long a tick and a beat are.
+        beat: what is done at every beat.
+        chores: in the order in which they are done.
+        failed: is told why a beat was not carried out to its end.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        timings: "Timings",
+        beat: Callable[[], None],
+        chores: Sequence[Chore],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._loop = loop
+        self._tick_s = timings.tick / 1000
+        self._beat_s = timings.heartbeat / 1000
+        self._at_beat = beat
+        self._chores = (Chore(self._expire, EXPIRE_EVERY_S), *chores)
+        self._due_s: dict[int, float] = {}  # by the chore's place
+        self._failed = failed
+        self._ticking: dict[int, Ticking] = {}
+        self._waited_for: dict[int, Waiting] = {}
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._ticks_end = False
+
+    def start(self) -> None:
+        """Beat now, and from now on."""
+        self._beat()
+
+    def end_ticks(self) -> None:
+        """Plan no more ticks; beats go on until `stop()`."""
+        self._ticks_end = True
+
+    def stop(self) -> None:
+        """Do nothing by the clock any more."""
+        self.end_ticks()
+        for timer in (self._tick_timer, self._beat_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def needs_ticks(self, driver: "Ticking") -> None:
+        """See PartitionServices."""
+        self._ticking[driver.shard_id] = driver
+        self._arm_tick()
+
+    def someone_waits(self, clients: "Waiting") -> None:
+        """See PartitionServices."""
+        self._waited_for[clients.shard_id] = clients
+
+    def forget(self, shard_id: int) -> None:
+        """The replica is closed."""
+        self._ticking.pop(shard_id, None)
+        self._waited_for.pop(shard_id, None)
+
+    def _arm_tick(self) -> None:
+        if self._ticking and self._tick_timer is None and not self._ticks_end:
+            self._tick_timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        for driver in list(self._ticking.values()):
+            if not driver.tick():
+                self._ticking.pop(driver.shard_id, None)
+        self._arm_tick()
+
+    def _beat(self) -> None:
+        self._beat_timer = self._loop.call_later(self._beat_s, self._beat)
+        try:
+            self._at_beat()
+            now_s = self._loop.time()
+            for place, chore in enumerate(self._chores):
+                due_s = self._due_s.setdefault(place, now_s + chore.every_s if chore.later else now_s)
+                if now_s >= due_s:
+                    self._due_s[place] = now_s + chore.every_s
+                    chore.work()
+        except AntiphonError as error:
+            self._failed(error)
+
+    def _expire(self) -> None:
+        """Answer who waits for too long."""
+        now_s = self._loop.time()
+        for clients in list(self._waited_for.values()):
+            clients.expire(now_s)
+            if not clients.waiting:
+                self._waited_for.pop(clients.shard_id, None)
