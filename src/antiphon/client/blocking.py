@@ -8,12 +8,11 @@ until its time is up. So it is for requests that may be repeated: reads, and wri
 
 import random
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Answer, Buffer, Link
+from antiphon.client.closing import Closes
 from antiphon.client.routes import Next, Routes
 from antiphon.errors import (
     AntiphonError,
@@ -71,22 +70,6 @@ class _Shunned(NamedTuple):
 def is_multi(topic: TopicMeta) -> bool:
     """Does every replica write? Then each replica's log has its own order and its own offsets."""
     return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
-
-
-class Closes(ABC):
-    """What hangs up at the end of a `with`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """Hang up."""
 
 
 class Cluster(Closes):

@@ -1,8 +1,8 @@
 """Changes of a table for programs that block; `table.watch` of the blocking client makes them."""
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from antiphon.client.closing import Closes
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.watch import Change, Watch
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Changes:
+class Changes(Closes):
     """A blocking iterator of `Change`; also a context manager. `close` ends it, from another thread too."""
 
     def __init__(self, thread: LoopThread, watch: Watch) -> None:
@@ -29,14 +29,6 @@ class Changes:
             raise StopIteration
         self._current = iter(chunk)
         return next(self._current)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop following."""

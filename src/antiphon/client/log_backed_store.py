@@ -1,9 +1,9 @@
 """A state machine on a shard of a topic, for programs that block: see `antiphon.client.log_backed_store_aio`."""
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from antiphon.client.closing import Closes
 from antiphon.client.log_backed_store_aio import Applied, AsyncLogBackedStore
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ __all__ = ["Applied", "AsyncLogBackedStore", "LogBackedStore"]
 StateT = TypeVar("StateT")
 
 
-class LogBackedStore(Generic[StateT]):
+class LogBackedStore(Closes, Generic[StateT]):
     """The blocking face of `AsyncLogBackedStore`: safe to use from several threads, whose operations travel together.
 
     with antiphon.LogBackedStore(db, "accounts", initial={}, apply=apply, validate=validate) as store:
@@ -53,14 +53,6 @@ class LogBackedStore(Generic[StateT]):
 
         self._client = client
         self._store = client.run(make())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def state(self) -> StateT:

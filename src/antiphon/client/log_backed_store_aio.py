@@ -19,10 +19,10 @@ without ever having to undo.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from antiphon import system
+from antiphon.client.closing import StartsAndCloses
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (
@@ -122,7 +122,7 @@ class _Batch(Generic[StateT]):
             call.fail(error)
 
 
-class AsyncLogBackedStore(Generic[StateT]):
+class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
     """See the module docstring. Belongs to one event loop; start and close it, or use it as an asynchronous context."""
 
     def __init__(
@@ -189,15 +189,6 @@ class AsyncLogBackedStore(Generic[StateT]):
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _end_with(self, error: AntiphonError) -> AntiphonError:
         """No operation is taken after this; the first reason stays."""

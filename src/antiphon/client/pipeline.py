@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError, Connection
+from antiphon.client.sweeper import Sweeper
 from antiphon.errors import AntiphonError, TimedOutError, UnknownShardError
 from antiphon.wire.frames import Buffer
 
@@ -100,8 +101,7 @@ class ShardPipeline(ABC):
         self._recovery: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._pauses: Pauses | None = None  # kept while tries fail, so that pauses grow
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._sweep_at = math.inf
+        self._sweeper = Sweeper(self._loop, self._sweep)
         self._closed = False
         self._room: asyncio.Future[None] | None = None  # of the first who waits for it
         self._entrance = asyncio.Lock()
@@ -163,8 +163,8 @@ class ShardPipeline(ABC):
         if not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
-        if item.deadline < self._sweep_at:
-            self._plan_sweep(item.deadline)
+        if item.deadline < self._sweeper.at_s:
+            self._sweeper.plan(item.deadline)
 
     @property
     def full(self) -> bool:
@@ -201,7 +201,7 @@ class ShardPipeline(ABC):
             recovery.cancel()
             await asyncio.gather(recovery, return_exceptions=True)
         self._fail_all(ClientClosedError("the client was closed before an answer came"))
-        self._plan_sweep(math.inf)
+        self._sweeper.plan(math.inf)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -364,15 +364,8 @@ class ShardPipeline(ABC):
 
     # -- the callers' time --------------------------------------------------------------------------------------
 
-    def _plan_sweep(self, at: float) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._sweeper = self._loop.call_at(at, self._sweep) if at < math.inf else None
-        self._sweep_at = at
-
-    def _sweep(self) -> None:
-        """Fail the items whose time is over, and plan the next look."""
-        now = self._loop.time()
+    def _sweep(self, now: float) -> float:
+        """Fail the items whose time is over; returns the next deadline."""
         following = math.inf
         for sent, items in [(True, request.items) for request in self._sent] + [(False, self._queue)]:
             for item in items:
@@ -382,7 +375,7 @@ class ShardPipeline(ABC):
                     give_up(item, sent=sent)
                 else:
                     following = min(following, item.deadline)
-        self._plan_sweep(following)
+        return following
 
     def _fail_all(self, error: AntiphonError) -> None:
         sent, self._sent = self._sent, deque()

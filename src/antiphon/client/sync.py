@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
 from antiphon.client.changes import Changes
+from antiphon.client.closing import Closes
 from antiphon.client.cluster import default_servers
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
@@ -273,7 +273,7 @@ class Table:
         return Changes(self._thread, self._thread.call(make()))
 
 
-class Client:
+class Client(Closes):
     """A cluster, for programs that block. `antiphon.connect(...)` makes one. Close it, or use it as a context."""
 
     def __init__(
@@ -300,14 +300,6 @@ class Client:
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Reach any node; `antiphon.connect` does this. Raises UnreachableError."""
         self._thread.call(self.aio.connect(timeout_s))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Fail all open requests, close all connections, end the thread. A second close does nothing."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection import ClientClosedError
 from antiphon.client.pipeline import Item
+from antiphon.client.sweeper import Sweeper
 from antiphon.errors import (
     AntiphonError,
     FrameTooLargeError,
@@ -36,8 +37,7 @@ class TableReader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[int, list[Item]] = {}  # sent and not answered
         self._next_id = 0
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._sweep_at = math.inf
+        self._sweeper = Sweeper(self._loop, self._sweep)
 
     def add(self, item: Item) -> None:
         """Ask for a key, which is `item.what`."""
@@ -47,7 +47,7 @@ class TableReader:
 
     async def close(self) -> None:
         """Stop asking; what is open fails."""
-        self._plan_sweep(math.inf)
+        self._sweeper.plan(math.inf)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -81,21 +81,14 @@ class TableReader:
             return
         self._open[request_id] = items
         deadline = min([item.deadline for item in items])
-        if deadline < self._sweep_at:
-            self._plan_sweep(deadline)
+        if deadline < self._sweeper.at_s:
+            self._sweeper.plan(deadline)
 
-    def _plan_sweep(self, at: float) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._sweeper = self._loop.call_at(at, self._sweep) if at < math.inf else None
-        self._sweep_at = at
-
-    def _sweep(self) -> None:
-        """Fail the reads whose time is over, and plan the next look."""
-        now = self._loop.time()
+    def _sweep(self, now: float) -> float:
+        """Fail the reads whose time is over; returns the next deadline."""
         waiting = [item for items in self._open.values() for item in items if not item.future.done()]
         _fail([item for item in waiting if item.deadline <= now], TimedOutError("no answer in time"))
-        self._plan_sweep(min((item.deadline for item in waiting if item.deadline > now), default=math.inf))
+        return min((item.deadline for item in waiting if item.deadline > now), default=math.inf)
 
     def _request(self, items: list[Item]) -> TableGet:
         return TableGet(self._shard_id, tuple([item.what for item in items]), self._consistency)

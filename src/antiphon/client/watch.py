@@ -7,9 +7,9 @@ entry names. A watch of the whole table follows them, so each change is delivere
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from antiphon.client.closing import StartsAndCloses
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.log_reader import read_batches
 from antiphon.errors import (
@@ -46,7 +46,7 @@ class Change(NamedTuple):
     timestamp_ms: int
 
 
-class Watch:
+class Watch(StartsAndCloses):
     """An asynchronous iterator of `Change`; also an async context manager. Close it when it is no longer followed."""
 
     def __init__(
@@ -184,15 +184,6 @@ class Watch:
                 raise StopAsyncIteration
             self._current.extend(chunk)
         return self._current.popleft()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Stop following; iteration ends. A second close does nothing."""

@@ -245,11 +245,7 @@ class ClusterAgent:
                 reply = await self._ask(body(left), left)
             except (NotLeaderError, NotReadyError, UnavailableError) as error:
                 unknown = unknown or isinstance(error, UnavailableError)
-                if left <= pause_s or self._node.stopping:
-                    raise
-                self._not_there(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, RETRY_MAX_S)
+                pause_s = await self._pause(error, left, pause_s)
                 continue
             except TopicExistsError:
                 if not unknown:
@@ -258,6 +254,14 @@ class ClusterAgent:
             if isinstance(reply, CommandDone):
                 await self.wait_version(reply.version - 1, max(0.0, deadline - self._node.now_s()))
             return
+
+    async def _pause(self, error: AntiphonError, left_s: float, pause_s: float) -> float:
+        """Wait before asking again, or raise the error where there is no time for that; returns the next pause."""
+        if left_s <= pause_s or self._node.stopping:
+            raise error
+        self._not_there(error)
+        await asyncio.sleep(pause_s)
+        return min(pause_s * 2, RETRY_MAX_S)
 
     async def _ask(self, body: Any, timeout_s: float) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -292,11 +296,7 @@ class ClusterAgent:
             try:
                 block = await self._ask(ReserveProducerIds(PRODUCER_IDS_AT_ONCE), left)
             except (NotLeaderError, NotReadyError, UnavailableError) as error:
-                if left <= pause_s or self._node.stopping:
-                    raise
-                self._not_there(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, RETRY_MAX_S)
+                pause_s = await self._pause(error, left, pause_s)
                 continue
             if not isinstance(block, ProducerIdBlock):
                 raise UnavailableError(

@@ -4,8 +4,8 @@ import random
 import time
 from typing import Any, Final, NamedTuple
 
-from antiphon.client.blocking import Closes
 from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Link
+from antiphon.client.closing import Closes
 from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError, from_wire
 from antiphon.model.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
 
