@@ -27,7 +27,7 @@ from antiphon.errors import (
 from antiphon.model.requests import AppendBatch, Fetch, NewProducerId
 from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
-from tests.client.conftest import Scenario
+from tests.client.conftest import Scenario, in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
 
 Play = Callable[[Scenario], None]
@@ -50,37 +50,33 @@ def test_keys_hash_as_in_kafka(key: bytes, value: int) -> None:
     assert murmur2(key) == value & 0xFFFF_FFFF
 
 
-def test_append_and_read(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t", shards=2)
-        at = await topic.append(b"v", key="k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
-        assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.host("t", at.shard).state.term)
-        found = [record async for record in topic.read(at.shard)]
-        assert [tuple(record) for record in found] == [(0, 1234, b"k", b"v", (("h", b"1"), ("n", None)))]
-        spread = await asyncio.gather(*(topic.append("x") for _ in range(4)))
-        assert {position.shard for position in spread} == {0, 1}
-        assert (await topic.append(None, key=b"tombstone", shard=1)).shard == 1
-        assert await topic.offsets(at.shard) == (0, cluster.end("t", at.shard))
-        assert await topic.offset_at(1 << 60) == cluster.end("t")
-
-    play(scenario)
+@in_a_cluster
+async def test_append_and_read(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t", shards=2)
+    at = await topic.append(b"v", key="k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
+    assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.host("t", at.shard).state.term)
+    found = [record async for record in topic.read(at.shard)]
+    assert [tuple(record) for record in found] == [(0, 1234, b"k", b"v", (("h", b"1"), ("n", None)))]
+    spread = await asyncio.gather(*(topic.append("x") for _ in range(4)))
+    assert {position.shard for position in spread} == {0, 1}
+    assert (await topic.append(None, key=b"tombstone", shard=1)).shard == 1
+    assert await topic.offsets(at.shard) == (0, cluster.end("t", at.shard))
+    assert await topic.offset_at(1 << 60) == cluster.end("t")
 
 
-def test_batches_are_durable_batches(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t", shards=3)
-        found = await topic.append_batch([b"a", ("k", b"b"), b"c", ("k", "d", [("h", b"")])])
-        plain, keyed = found[0].shard, shard_of_topic_key(b"k", 3)
-        assert [p.shard for p in found] == [plain, keyed, plain, keyed]
-        assert values(cluster, "t", keyed)[-2:] == ([b"b", b"d"] if plain != keyed else [b"c", b"d"])
-        assert len(cluster.batches("t", plain)) == 1
-        assert await topic.append_batch([]) == []
-        at = await topic.append_batch([b"x", b"y"], shard=2, expected_offset=cluster.end("t", 2))
-        assert at[1].offset == at[0].offset + 1
-        with pytest.raises(InvalidRequestError, match="a message is"):
-            await topic.append_batch([(b"a", b"b", [], b"c")])  # type: ignore[list-item]
-
-    play(scenario)
+@in_a_cluster
+async def test_batches_are_durable_batches(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t", shards=3)
+    found = await topic.append_batch([b"a", ("k", b"b"), b"c", ("k", "d", [("h", b"")])])
+    plain, keyed = found[0].shard, shard_of_topic_key(b"k", 3)
+    assert [p.shard for p in found] == [plain, keyed, plain, keyed]
+    assert values(cluster, "t", keyed)[-2:] == ([b"b", b"d"] if plain != keyed else [b"c", b"d"])
+    assert len(cluster.batches("t", plain)) == 1
+    assert await topic.append_batch([]) == []
+    at = await topic.append_batch([b"x", b"y"], shard=2, expected_offset=cluster.end("t", 2))
+    assert at[1].offset == at[0].offset + 1
+    with pytest.raises(InvalidRequestError, match="a message is"):
+        await topic.append_batch([(b"a", b"b", [], b"c")])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -113,44 +109,42 @@ def test_a_retried_append_is_never_applied_twice(
     play(scenario)
 
 
-def test_conditional_appends_land_there_or_nowhere(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        at = await topic.append(b"0", shard=0, expected_offset=0)
-        assert at.offset == 0
-        with pytest.raises(OffsetMismatchError) as caught:
-            await topic.append(b"1", shard=0, expected_offset=5)
-        assert (caught.value.expected, caught.value.actual) == (5, 1)
-        # Together with others: each alone, in order; lost answers do not make a second one of them.
-        cluster.fail(AppendBatch, DROP_AFTER, None, DROP_AFTER, DROP_AFTER, DROP_BEFORE)
-        outcomes = await asyncio.gather(
-            topic.append(b"1", shard=0),
-            topic.append(b"2", shard=0, expected_offset=2),
-            topic.append(b"3", shard=0, expected_offset=2),
-            topic.append(b"4", shard=0),
-            topic.append(b"5", shard=0, expected_offset=4),
-            return_exceptions=True,
-        )
-        assert [getattr(outcome, "offset", "refused") for outcome in outcomes] == [1, 2, "refused", 3, 4]
-        assert values(cluster, "t") == [b"0", b"1", b"2", b"4", b"5"]
-        with pytest.raises(InvalidRequestError, match="needs shard"):
-            await topic.append(b"", expected_offset=1)
-        with pytest.raises(InvalidRequestError, match="is an offset"):
-            await topic.append(b"", shard=0, expected_offset=-1)
-
-    play(scenario)
+@in_a_cluster
+async def test_conditional_appends_land_there_or_nowhere(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t")
+    at = await topic.append(b"0", shard=0, expected_offset=0)
+    assert at.offset == 0
+    with pytest.raises(OffsetMismatchError) as caught:
+        await topic.append(b"1", shard=0, expected_offset=5)
+    assert (caught.value.expected, caught.value.actual) == (5, 1)
+    # Together with others: each alone, in order; lost answers do not make a second one of them.
+    cluster.fail(AppendBatch, DROP_AFTER, None, DROP_AFTER, DROP_AFTER, DROP_BEFORE)
+    outcomes = await asyncio.gather(
+        topic.append(b"1", shard=0),
+        topic.append(b"2", shard=0, expected_offset=2),
+        topic.append(b"3", shard=0, expected_offset=2),
+        topic.append(b"4", shard=0),
+        topic.append(b"5", shard=0, expected_offset=4),
+        return_exceptions=True,
+    )
+    assert [getattr(outcome, "offset", "refused") for outcome in outcomes] == [1, 2, "refused", 3, 4]
+    assert values(cluster, "t") == [b"0", b"1", b"2", b"4", b"5"]
+    with pytest.raises(InvalidRequestError, match="needs shard"):
+        await topic.append(b"", expected_offset=1)
+    with pytest.raises(InvalidRequestError, match="is an offset"):
+        await topic.append(b"", shard=0, expected_offset=-1)
 
 
-def test_a_refused_conditional_append_costs_no_new_producer(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        for _ in range(3):
-            with pytest.raises(OffsetMismatchError):
-                await topic.append(b"", shard=0, expected_offset=9)
-        await topic.append(b"")
-        assert cluster.count(NewProducerId) == 1
-
-    play(scenario)
+@in_a_cluster
+async def test_a_refused_conditional_append_costs_no_new_producer(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    topic = await db.create_topic("t")
+    for _ in range(3):
+        with pytest.raises(OffsetMismatchError):
+            await topic.append(b"", shard=0, expected_offset=9)
+    await topic.append(b"")
+    assert cluster.count(NewProducerId) == 1
 
 
 def test_without_a_producer_id_and_without_callers_nothing_is_done(
@@ -227,93 +221,81 @@ def test_after_a_batch_of_unknown_outcome(play: Play, monkeypatch: pytest.Monkey
     play(scenario)
 
 
-def test_a_shard_that_forgot_the_producer(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        await topic.append(b"1")
-        cluster.fail(AppendBatch, OutOfOrderSequenceError("who are you", expected=0, actual=1))
-        assert (await topic.append(b"2")).offset == 1
-        cluster.fail(AppendBatch, DROP_AFTER, OutOfOrderSequenceError("who are you", expected=0, actual=1))
-        with pytest.raises(OutOfOrderSequenceError):
-            await topic.append(b"3")  # it may be there: only the caller can know what to do
-        assert (await topic.append(b"4")).offset == 3
-
-    play(scenario)
+@in_a_cluster
+async def test_a_shard_that_forgot_the_producer(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t")
+    await topic.append(b"1")
+    cluster.fail(AppendBatch, OutOfOrderSequenceError("who are you", expected=0, actual=1))
+    assert (await topic.append(b"2")).offset == 1
+    cluster.fail(AppendBatch, DROP_AFTER, OutOfOrderSequenceError("who are you", expected=0, actual=1))
+    with pytest.raises(OutOfOrderSequenceError):
+        await topic.append(b"3")  # it may be there: only the caller can know what to do
+    assert (await topic.append(b"4")).offset == 3
 
 
-def test_read_bounds(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        for base in range(0, 100, 10):
-            await topic.append_batch([b"%d" % i for i in range(base, base + 10)])
-        offsets = [record.offset async for record in topic.read(0, 15, 37)]
-        assert offsets == list(range(15, 37))
-        assert len([r async for r in topic.read(isolation="uncommitted")]) == 100
-        assert [r async for r in topic.read(start=-1)] == []
-        assert len([r async for r in topic.read(start=-2)]) == 100
-        chunks = [len(chunk) async for chunk in topic.read_chunks(0, 0, 100)]
-        assert sum(chunks) == 100
-        with pytest.raises(OffsetOutOfRangeError):
-            _ = [r async for r in topic.read(start=101, end=102)]
-        for wrong in (topic.read(start=-3), topic.read(isolation="dirty")):
-            with pytest.raises(InvalidRequestError):
-                await anext(wrong)
-        with pytest.raises(UnknownShardError, match="has shards 0"):
-            await anext(topic.read(3))
-
-    play(scenario)
+@in_a_cluster
+async def test_read_bounds(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t")
+    for base in range(0, 100, 10):
+        await topic.append_batch([b"%d" % i for i in range(base, base + 10)])
+    offsets = [record.offset async for record in topic.read(0, 15, 37)]
+    assert offsets == list(range(15, 37))
+    assert len([r async for r in topic.read(isolation="uncommitted")]) == 100
+    assert [r async for r in topic.read(start=-1)] == []
+    assert len([r async for r in topic.read(start=-2)]) == 100
+    chunks = [len(chunk) async for chunk in topic.read_chunks(0, 0, 100)]
+    assert sum(chunks) == 100
+    with pytest.raises(OffsetOutOfRangeError):
+        _ = [r async for r in topic.read(start=101, end=102)]
+    for wrong in (topic.read(start=-3), topic.read(isolation="dirty")):
+        with pytest.raises(InvalidRequestError):
+            await anext(wrong)
+    with pytest.raises(UnknownShardError, match="has shards 0"):
+        await anext(topic.read(3))
 
 
-def test_read_survives_what_can_be_mended(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        await topic.append_batch([b"%d" % i for i in range(10)])
-        cluster.fail(
-            Fetch, DROP_BEFORE, NotLeaderError("no", leader=None), DROP_AFTER, UnknownShardError("not yet")
-        )
-        assert len([r async for r in topic.read()]) == 10
-
-    play(scenario)
+@in_a_cluster
+async def test_read_survives_what_can_be_mended(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t")
+    await topic.append_batch([b"%d" % i for i in range(10)])
+    cluster.fail(
+        Fetch, DROP_BEFORE, NotLeaderError("no", leader=None), DROP_AFTER, UnknownShardError("not yet")
+    )
+    assert len([r async for r in topic.read()]) == 10
 
 
-def test_follow_waits_for_more(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        following = topic.read(follow=True, start=-1)
-        first = asyncio.ensure_future(anext(following))
-        await asyncio.sleep(0.02)
-        await topic.append(b"1")
-        await cluster.move_leader("t", 0, (cluster.leader("t") + 1) % 3)
-        await topic.append(b"2")
-        assert [(await first).value, (await anext(following)).value] == [b"1", b"2"]
-        await following.aclose()
-
-    play(scenario)
+@in_a_cluster
+async def test_follow_waits_for_more(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t")
+    following = topic.read(follow=True, start=-1)
+    first = asyncio.ensure_future(anext(following))
+    await asyncio.sleep(0.02)
+    await topic.append(b"1")
+    await cluster.move_leader("t", 0, (cluster.leader("t") + 1) % 3)
+    await topic.append(b"2")
+    assert [(await first).value, (await anext(following)).value] == [b"1", b"2"]
+    await following.aclose()
 
 
-def test_compressed_batches(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        await db.create_topic("t")
-        topic = db.topic("t", compression="lz4")
-        await topic.append_batch([b"x" * 1000] * 50)
-        assert len(cluster.batches("t")[0]) < 5000
-        assert [len(r.value or b"") async for r in topic.read()] == [1000] * 50
-
-    play(scenario)
+@in_a_cluster
+async def test_compressed_batches(cluster: FailingNodes, db: AsyncClient) -> None:
+    await db.create_topic("t")
+    topic = db.topic("t", compression="lz4")
+    await topic.append_batch([b"x" * 1000] * 50)
+    assert len(cluster.batches("t")[0]) < 5000
+    assert [len(r.value or b"") async for r in topic.read()] == [1000] * 50
 
 
-def test_handles_of_one_topic_share_its_sequences(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        plain = await db.create_topic("t")
-        small, other = db.topic("t", compression="gzip"), db.topic("t", any_kind=True)
-        cluster.fail(AppendBatch, DROP_AFTER)
-        await asyncio.gather(
-            *(topic.append(b"x" * 100) for topic in (plain, small, other, small) for _ in range(5))
-        )
-        assert len(values(cluster, "t")) == 20
-        assert {read_header(batch).codec for batch in cluster.batches("t")} == {0, 1}
-
-    play(scenario)
+@in_a_cluster
+async def test_handles_of_one_topic_share_its_sequences(cluster: FailingNodes, db: AsyncClient) -> None:
+    plain = await db.create_topic("t")
+    small, other = db.topic("t", compression="gzip"), db.topic("t", any_kind=True)
+    cluster.fail(AppendBatch, DROP_AFTER)
+    await asyncio.gather(
+        *(topic.append(b"x" * 100) for topic in (plain, small, other, small) for _ in range(5))
+    )
+    assert len(values(cluster, "t")) == 20
+    assert {read_header(batch).codec for batch in cluster.batches("t")} == {0, 1}
 
 
 def test_a_full_queue_makes_callers_wait_in_their_order(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,24 +319,22 @@ def test_a_full_queue_makes_callers_wait_in_their_order(play: Play, monkeypatch:
     play(scenario)
 
 
-def test_wrong_names(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        await db.create_table("table")
-        with pytest.raises(UnknownTopicError, match="no topic 'none'"):
-            await db.topic("none").append(b"")
-        with pytest.raises(WrongKindError, match="is a table"):
-            await db.topic("table")
-        log = await db.topic("table", any_kind=True)
-        assert [r async for r in log.read()] == []
-        with pytest.raises(WrongKindError, match="by puts and deletes only"):
-            await log.append(b"")
-        with pytest.raises(InvalidRequestError, match="await the handle"):
-            _ = db.topic("none").shards
-        topic = await db.create_topic("t", shards=2)
-        with pytest.raises(UnknownShardError):
-            await topic.append(b"", shard=2)
-        with pytest.raises(AntiphonError):
-            await topic.append(b"", headers=[("h", "text")])  # type: ignore[list-item]
-        assert (await topic.append(b"", shard=0)).offset == 0
-
-    play(scenario)
+@in_a_cluster
+async def test_wrong_names(cluster: FailingNodes, db: AsyncClient) -> None:
+    await db.create_table("table")
+    with pytest.raises(UnknownTopicError, match="no topic 'none'"):
+        await db.topic("none").append(b"")
+    with pytest.raises(WrongKindError, match="is a table"):
+        await db.topic("table")
+    log = await db.topic("table", any_kind=True)
+    assert [r async for r in log.read()] == []
+    with pytest.raises(WrongKindError, match="by puts and deletes only"):
+        await log.append(b"")
+    with pytest.raises(InvalidRequestError, match="await the handle"):
+        _ = db.topic("none").shards
+    topic = await db.create_topic("t", shards=2)
+    with pytest.raises(UnknownShardError):
+        await topic.append(b"", shard=2)
+    with pytest.raises(AntiphonError):
+        await topic.append(b"", headers=[("h", "text")])  # type: ignore[list-item]
+    assert (await topic.append(b"", shard=0)).offset == 0

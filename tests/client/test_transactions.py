@@ -12,77 +12,77 @@ from antiphon.errors import InvalidRequestError, NotReadyError, VersionMismatchE
 from antiphon.model.requests import TableWrite
 from antiphon.records.changes import decode_changes
 from antiphon.table.evaluator import ABSENT
-from tests.client.conftest import Scenario
+from tests.client.conftest import Scenario, in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
 
 Play = Callable[[Scenario], None]
 
 
 @pytest.mark.parametrize("faults", [[DROP_BEFORE], [DROP_AFTER], [NotReadyError("soon"), DROP_AFTER]])
-def test_a_transaction_that_is_sent_again_is_carried_out_once(play: Play, faults: list[Fault]) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        await table.put("a", "0")
-        cluster.fail(TableWrite, *faults)
-        async with table.transaction() as t:
-            t.put("a", "1", expected_version=0)
-            t.put("b", "1")
-            t.delete("a", expected_version=1)
-        assert [version and version.id for version in t.versions] == [1, 2, None]
-        changes = list(decode_changes(cluster.batches("t")))
-        assert [(c.key, c.value) for c in changes] == [(b"a", b"0"), (b"a", b"1"), (b"b", b"1"), (b"a", None)]
-
-    play(scenario)
-
-
-def test_a_refused_transaction_says_which_operation_and_leaves_others_alone(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        t = table.transaction()
-        t.put("a", "1")
-        t.put("b", "1", expected_version=5)
-        outcomes = await asyncio.gather(
-            table.put("x", "1"), t.commit(), table.put("y", "1"), return_exceptions=True
-        )
-        assert isinstance(outcomes[1], VersionMismatchError)
-        assert outcomes[1].details == {"expected": 5, "actual": -1, "operation": 1}
-        assert await table.list() == [b"x", b"y"]
-
-    play(scenario)
+@in_a_cluster
+async def test_a_transaction_that_is_sent_again_is_carried_out_once(
+    cluster: FailingNodes, db: AsyncClient, faults: list[Fault]
+) -> None:
+    table = await db.create_table("t", shards=1)
+    await table.put("a", "0")
+    cluster.fail(TableWrite, *faults)
+    async with table.transaction() as t:
+        t.put("a", "1", expected_version=0)
+        t.put("b", "1")
+        t.delete("a", expected_version=1)
+    assert [version and version.id for version in t.versions] == [1, 2, None]
+    changes = list(decode_changes(cluster.batches("t")))
+    assert [(c.key, c.value) for c in changes] == [(b"a", b"0"), (b"a", b"1"), (b"b", b"1"), (b"a", None)]
 
 
-def test_a_transaction_goes_by_keys_that_it_does_not_change(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        lock = await table.put("lock", "mine")
-        async with table.transaction() as t:
-            t.check("lock", lock.id)
-            t.check("frozen", ABSENT)
-            t.put("a", "1")
-        assert [version and version.id for version in t.versions] == [None, None, 1]
-        await table.put("lock", "another's")
-        t = table.transaction()
-        t.put("a", "2")
+@in_a_cluster
+async def test_a_refused_transaction_says_which_operation_and_leaves_others_alone(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    table = await db.create_table("t", shards=1)
+    t = table.transaction()
+    t.put("a", "1")
+    t.put("b", "1", expected_version=5)
+    outcomes = await asyncio.gather(
+        table.put("x", "1"), t.commit(), table.put("y", "1"), return_exceptions=True
+    )
+    assert isinstance(outcomes[1], VersionMismatchError)
+    assert outcomes[1].details == {"expected": 5, "actual": -1, "operation": 1}
+    assert await table.list() == [b"x", b"y"]
+
+
+@in_a_cluster
+async def test_a_transaction_goes_by_keys_that_it_does_not_change(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    table = await db.create_table("t", shards=1)
+    lock = await table.put("lock", "mine")
+    async with table.transaction() as t:
         t.check("lock", lock.id)
-        with pytest.raises(VersionMismatchError, match="lock") as refused:
-            await t.commit()
-        assert refused.value.details == {"expected": lock.id, "actual": 2, "operation": 1}
-        assert (await table.get("a")).value == b"1"
+        t.check("frozen", ABSENT)
+        t.put("a", "1")
+    assert [version and version.id for version in t.versions] == [None, None, 1]
+    await table.put("lock", "another's")
+    t = table.transaction()
+    t.put("a", "2")
+    t.check("lock", lock.id)
+    with pytest.raises(VersionMismatchError, match="lock") as refused:
+        await t.commit()
+    assert refused.value.details == {"expected": lock.id, "actual": 2, "operation": 1}
+    assert (await table.get("a")).value == b"1"
 
-    play(scenario)
 
-
-def test_keys_of_several_shards_are_refused_before_anything_is_sent(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=3)
-        t = table.transaction()
-        for number in range(20):
-            t.put(f"k{number}", "v")
-        with pytest.raises(InvalidRequestError, match="these belong to 3"):
-            await t.commit()
-        assert not cluster.count(TableWrite)
-
-    play(scenario)
+@in_a_cluster
+async def test_keys_of_several_shards_are_refused_before_anything_is_sent(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    table = await db.create_table("t", shards=3)
+    t = table.transaction()
+    for number in range(20):
+        t.put(f"k{number}", "v")
+    with pytest.raises(InvalidRequestError, match="these belong to 3"):
+        await t.commit()
+    assert not cluster.count(TableWrite)
 
 
 def an_item(name: str, time_s: float = 60.0) -> Item:

@@ -12,7 +12,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.topic import AsyncTopic
 from antiphon.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRequestError
 from antiphon.records.builder import build_batch, recompress
-from tests.client.conftest import Scenario
+from tests.client.conftest import Scenario, in_a_cluster
 from tests.client.failing_nodes import FailingNodes
 from tests.records.test_intake import INSIDE, field, with_records
 
@@ -57,75 +57,72 @@ async def keep(topic: AsyncTopic, found: list[bytes | None]) -> None:
 
 
 @pytest.mark.parametrize("bad", [GARBAGE, PACKED, bomb(90_000_000)], ids=["garbage", "packed", "bomb"])
-def test_a_reader_goes_past_a_batch_that_it_cannot_read(play: Play, bad: bytearray) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await topic_with(cluster, db, good(b"a", b"b"), bad, good(b"c"))
-        assert await values(topic, on_corrupt="skip") == [(0, b"a"), (1, b"b"), (5, b"c")]
-        assert topic.unreadable_batches == 1
-        seen: list[Any] = []
-        assert await values(topic, on_corrupt=seen.append) == [(0, b"a"), (1, b"b"), (5, b"c")]
-        [batch] = seen
-        assert (batch.topic, batch.shard, batch.start, batch.end) == ("t", 0, 2, 5)
-        assert batch.data[61:] == bytes(bad[61:])
-        assert batch.reason
-        assert dict(batch.headers)["antiphon.offset"] == b"2"
-
-    play(scenario)
-
-
-def test_a_batch_that_takes_a_million_offsets_is_passed_over(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await topic_with(cluster, db, good(b"a"), MANY, good(b"c"))
-        assert await values(topic, on_corrupt="skip") == [(0, b"a"), (1_000_001, b"c")]
-
-    play(scenario)
+@in_a_cluster
+async def test_a_reader_goes_past_a_batch_that_it_cannot_read(
+    cluster: FailingNodes, db: AsyncClient, bad: bytearray
+) -> None:
+    topic = await topic_with(cluster, db, good(b"a", b"b"), bad, good(b"c"))
+    assert await values(topic, on_corrupt="skip") == [(0, b"a"), (1, b"b"), (5, b"c")]
+    assert topic.unreadable_batches == 1
+    seen: list[Any] = []
+    assert await values(topic, on_corrupt=seen.append) == [(0, b"a"), (1, b"b"), (5, b"c")]
+    [batch] = seen
+    assert (batch.topic, batch.shard, batch.start, batch.end) == ("t", 0, 2, 5)
+    assert batch.data[61:] == bytes(bad[61:])
+    assert batch.reason
+    assert dict(batch.headers)["antiphon.offset"] == b"2"
 
 
-def test_a_reader_that_fails_says_where_and_gives_what_was_before(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await topic_with(cluster, db, good(b"a", b"b"), GARBAGE, good(b"c"))
-        found: list[bytes | None] = []
-        with pytest.raises(CorruptBatchError, match="t shard 0, the batch at offset 2") as caught:
-            await keep(topic, found)
-        assert found == [b"a", b"b"]
-        assert (caught.value.details["topic"], caught.value.details["offset"]) == ("t", 2)
-        with pytest.raises(InvalidRequestError, match="on_corrupt"):
-            await values(topic, on_corrupt="ignore")
-
-    play(scenario)
+@in_a_cluster
+async def test_a_batch_that_takes_a_million_offsets_is_passed_over(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    topic = await topic_with(cluster, db, good(b"a"), MANY, good(b"c"))
+    assert await values(topic, on_corrupt="skip") == [(0, b"a"), (1_000_001, b"c")]
 
 
-def test_dead_letters_are_in_the_order_of_the_log_and_each_is_sent_once(play: Play) -> None:
+@in_a_cluster
+async def test_a_reader_that_fails_says_where_and_gives_what_was_before(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    topic = await topic_with(cluster, db, good(b"a", b"b"), GARBAGE, good(b"c"))
+    found: list[bytes | None] = []
+    with pytest.raises(CorruptBatchError, match="t shard 0, the batch at offset 2") as caught:
+        await keep(topic, found)
+    assert found == [b"a", b"b"]
+    assert (caught.value.details["topic"], caught.value.details["offset"]) == ("t", 2)
+    with pytest.raises(InvalidRequestError, match="on_corrupt"):
+        await values(topic, on_corrupt="ignore")
+
+
+@in_a_cluster
+async def test_dead_letters_are_in_the_order_of_the_log_and_each_is_sent_once(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
     """The read waits until the function is done; what it raises ends the read before the batch."""
+    topic = await topic_with(cluster, db, GARBAGE, good(b"a"), PACKED, good(b"b"))
+    letters = await db.create_topic("letters")
 
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await topic_with(cluster, db, GARBAGE, good(b"a"), PACKED, good(b"b"))
-        letters = await db.create_topic("letters")
+    async def send(batch: UnreadableBatch) -> None:
+        await letters.append(batch.data, headers=batch.headers)
 
-        async def send(batch: UnreadableBatch) -> None:
-            await letters.append(batch.data, headers=batch.headers)
+    assert await values(topic, on_corrupt=send) == [(3, b"a"), (7, b"b")]
+    sent = [record async for record in letters.read()]
+    assert [dict(record.headers)["antiphon.offset"] for record in sent] == [b"0", b"4"]
+    assert [(record.value or b"")[61:] for record in sent] == [bytes(GARBAGE[61:]), bytes(PACKED[61:])]
 
-        assert await values(topic, on_corrupt=send) == [(3, b"a"), (7, b"b")]
-        sent = [record async for record in letters.read()]
-        assert [dict(record.headers)["antiphon.offset"] for record in sent] == [b"0", b"4"]
-        assert [(record.value or b"")[61:] for record in sent] == [bytes(GARBAGE[61:]), bytes(PACKED[61:])]
+    def fail(_batch: UnreadableBatch) -> None:
+        raise ValueError("no")
 
-        def fail(_batch: UnreadableBatch) -> None:
-            raise ValueError("no")
-
-        with pytest.raises(ValueError, match="no"):
-            await values(topic, on_corrupt=fail)
-
-    play(scenario)
+    with pytest.raises(ValueError, match="no"):
+        await values(topic, on_corrupt=fail)
 
 
-def test_what_is_unpacked_is_bounded_by_the_topic(play: Play) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        large = build_batch([(None, bytes(2_000_000), (), 1)], compression="gzip")
-        topic = await topic_with(cluster, db, large, **{"max.decompressed.bytes": "1048576"})
-        with pytest.raises(DecompressedTooLargeError, match=r"t shard 0, the batch at offset 0.*1048576"):
-            await values(topic)
-        await db.alter_topic("t", config={"max.decompressed.bytes": "4194304"})
-        assert [len(value or b"") for _, value in await values(topic)] == [2_000_000]
-
-    play(scenario)
+@in_a_cluster
+async def test_what_is_unpacked_is_bounded_by_the_topic(cluster: FailingNodes, db: AsyncClient) -> None:
+    large = build_batch([(None, bytes(2_000_000), (), 1)], compression="gzip")
+    topic = await topic_with(cluster, db, large, **{"max.decompressed.bytes": "1048576"})
+    with pytest.raises(DecompressedTooLargeError, match=r"t shard 0, the batch at offset 0.*1048576"):
+        await values(topic)
+    await db.alter_topic("t", config={"max.decompressed.bytes": "4194304"})
+    assert [len(value or b"") for _, value in await values(topic)] == [2_000_000]

@@ -14,7 +14,7 @@ from antiphon.http.listener import REQUEST_BYTES_MAX, HttpListener
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.metrics import NodeMetrics
-from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, run
+from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, in_virtual_time, run
 
 HTTP_PORT = 7480
 
@@ -42,42 +42,38 @@ async def get(path: str) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def test_health_follows_the_replicas() -> None:
-    async def test() -> None:
-        async with served() as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
-            status, body = await get("/healthz")
-            assert (status, json.loads(body)["healthy"]) == (200, True)
-            shard_id = topic.shards[0].shard_id
-            host = nodes.nodes[0].hosts[shard_id]
-            nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
-            status, body = await get("/healthz")
-            assert (status, json.loads(body)["failed_shards"]) == (503, [shard_id])
-
-    run(test())
+@in_virtual_time
+async def test_health_follows_the_replicas() -> None:
+    async with served() as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
+        status, body = await get("/healthz")
+        assert (status, json.loads(body)["healthy"]) == (200, True)
+        shard_id = topic.shards[0].shard_id
+        host = nodes.nodes[0].hosts[shard_id]
+        nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
+        status, body = await get("/healthz")
+        assert (status, json.loads(body)["failed_shards"]) == (503, [shard_id])
 
 
-def test_pages() -> None:
-    async def test() -> None:
-        async with served(3) as nodes:
-            made = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
-            status, metrics = await get("/metrics")
-            assert status == 200
-            assert b"\nantiphon_replicas " in metrics
-            shown = json.loads((await get("/status"))[1])
-            assert shown["uptime_ms"] > 0
-            assert shown["node"]["node_id"] == 0
-            topics = {topic["name"]: topic for topic in json.loads((await get("/topics?pretty"))[1])}
-            assert topics["flights"]["shards"][0]["leader"] == made.shards[0].leader
-            assert b"DOWN" not in (await get("/"))[1]
-            nodes.kill(1)
-            await eventually(lambda: not nodes.nodes[0].gateway.metadata.nodes[1].alive)
-            page = (await get("/"))[1]
-            assert b"node 1 down" in page
-            assert b'<span class="bad">DOWN</span>' in page
-            assert (await get("/secrets"))[0] == 404
-
-    run(test())
+@in_virtual_time
+async def test_pages() -> None:
+    async with served(3) as nodes:
+        made = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
+        status, metrics = await get("/metrics")
+        assert status == 200
+        assert b"\nantiphon_replicas " in metrics
+        shown = json.loads((await get("/status"))[1])
+        assert shown["uptime_ms"] > 0
+        assert shown["node"]["node_id"] == 0
+        topics = {topic["name"]: topic for topic in json.loads((await get("/topics?pretty"))[1])}
+        assert topics["flights"]["shards"][0]["leader"] == made.shards[0].leader
+        assert b"DOWN" not in (await get("/"))[1]
+        nodes.kill(1)
+        await eventually(lambda: not nodes.nodes[0].gateway.metadata.nodes[1].alive)
+        page = (await get("/"))[1]
+        assert b"node 1 down" in page
+        assert b'<span class="bad">DOWN</span>' in page
+        assert (await get("/secrets"))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -92,26 +88,22 @@ def test_pages() -> None:
         (b"GET /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"200"),
     ],
 )
-def test_odd_requests_are_answered_and_closed(request_: bytes, status: bytes) -> None:
-    async def test() -> None:
-        async with served():
-            answer = await exchange(request_)
-        assert answer.split(b" ")[1] == status
-        if request_.startswith(b"HEAD"):
-            assert answer.endswith(b"\r\n\r\n")
-
-    run(test())
+@in_virtual_time
+async def test_odd_requests_are_answered_and_closed(request_: bytes, status: bytes) -> None:
+    async with served():
+        answer = await exchange(request_)
+    assert answer.split(b" ")[1] == status
+    if request_.startswith(b"HEAD"):
+        assert answer.endswith(b"\r\n\r\n")
 
 
-def test_two_requests_on_one_connection() -> None:
-    async def test() -> None:
-        async with served():
-            answer = await exchange(
-                b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n"
-            )
-        assert answer.count(b"200 OK") == 2
-
-    run(test())
+@in_virtual_time
+async def test_two_requests_on_one_connection() -> None:
+    async with served():
+        answer = await exchange(
+            b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n"
+        )
+    assert answer.count(b"200 OK") == 2
 
 
 def test_pages_that_nobody_reads_are_not_made() -> None:
@@ -167,11 +159,9 @@ def test_a_page_that_fails_says_so() -> None:
     run(test())
 
 
-def test_a_taken_port_is_named() -> None:
-    async def test() -> None:
-        async with served() as nodes:
-            second: Any = HttpListener(nodes.nodes[0].gateway, metrics=bytes, status=dict)
-            with pytest.raises(PortInUseError, match=str(HTTP_PORT)):
-                await nodes.processes[0].run(second.start("node-0", HTTP_PORT))
-
-    run(test())
+@in_virtual_time
+async def test_a_taken_port_is_named() -> None:
+    async with served() as nodes:
+        second: Any = HttpListener(nodes.nodes[0].gateway, metrics=bytes, status=dict)
+        with pytest.raises(PortInUseError, match=str(HTTP_PORT)):
+            await nodes.processes[0].run(second.start("node-0", HTTP_PORT))

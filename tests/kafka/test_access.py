@@ -18,8 +18,9 @@ from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import leaves
-from tests.kafka.raw import Connect, RawClient, batch, fetch, listening, produce, run
+from tests.kafka.raw import Connect, RawClient, batch, fetch, listening, produce
 from tests.kafka.test_apis import TO_COORDINATOR, TO_LEADER
+from tests.node.in_process import in_virtual_time
 
 SECURITY = Security(authentication=True, super_users=["User:root"])
 Op, R = Operation, Resource
@@ -142,203 +143,179 @@ def eves(resource: Resource, name: str, operation: Operation, **more: Any) -> Ac
     return Acl("User:eve", resource, name, operation, **more)
 
 
-def test_each_api_refuses_who_has_no_rights() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            await served.create("t")
-            await served.create("__groups", kind=Kind.TABLE, internal=True)
-            before = served.first.gateway.access.version
-            eve = await as_user(connect, "eve")
-            denied = served.first.metrics.denied
-            assert (await produce(eve, "t", batch(b"x")))[0].error_code == code.TOPIC_AUTHORIZATION_FAILED
-            assert (await fetch(eve, "t", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
-            for name in PLAIN_REQUESTS:
-                answer = await ask(eve, name)
-                assert DENIALS & set(leaves(answer)), f"{name}: {answer}"
-            assert (await eve.ask(groups.ListGroupsRequest(), 16, 4)).groups == []
-            everything = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
-            assert everything.topics == []
-            assert served.first.metrics.denied > denied
-            assert served.first.gateway.access.version == before, "nothing was changed"
-            assert served.end("t") == 0
-
-    run(scenario)
+@in_virtual_time
+async def test_each_api_refuses_who_has_no_rights() -> None:
+    async with secured() as (served, connect):
+        await served.create("t")
+        await served.create("__groups", kind=Kind.TABLE, internal=True)
+        before = served.first.gateway.access.version
+        eve = await as_user(connect, "eve")
+        denied = served.first.metrics.denied
+        assert (await produce(eve, "t", batch(b"x")))[0].error_code == code.TOPIC_AUTHORIZATION_FAILED
+        assert (await fetch(eve, "t", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+        for name in PLAIN_REQUESTS:
+            answer = await ask(eve, name)
+            assert DENIALS & set(leaves(answer)), f"{name}: {answer}"
+        assert (await eve.ask(groups.ListGroupsRequest(), 16, 4)).groups == []
+        everything = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
+        assert everything.topics == []
+        assert served.first.metrics.denied > denied
+        assert served.first.gateway.access.version == before, "nothing was changed"
+        assert served.end("t") == 0
 
 
-def test_who_may_do_everything_is_refused_nothing() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            await served.create("t")
-            await served.create("__groups", kind=Kind.TABLE, internal=True)
-            root = await as_user(connect, "root")
-            assert (await produce(root, "t", batch(b"x")))[0].error_code == code.NONE
-            assert (await fetch(root, "t", 0)).error_code == code.NONE
-            for name in PLAIN_REQUESTS:
-                assert not DENIALS & set(leaves(await ask(root, name))), name
-
-    run(scenario)
+@in_virtual_time
+async def test_who_may_do_everything_is_refused_nothing() -> None:
+    async with secured() as (served, connect):
+        await served.create("t")
+        await served.create("__groups", kind=Kind.TABLE, internal=True)
+        root = await as_user(connect, "root")
+        assert (await produce(root, "t", batch(b"x")))[0].error_code == code.NONE
+        assert (await fetch(root, "t", 0)).error_code == code.NONE
+        for name in PLAIN_REQUESTS:
+            assert not DENIALS & set(leaves(await ask(root, name))), name
 
 
-def test_without_authentication_nobody_is_refused() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            client = await connect()
-            assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NONE
-            refused = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
-            assert (refused.error_code, refused.mechanisms) == (code.UNSUPPORTED_SASL_MECHANISM, [])
-
-    run(scenario)
+@in_virtual_time
+async def test_without_authentication_nobody_is_refused() -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        client = await connect()
+        assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NONE
+        refused = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
+        assert (refused.error_code, refused.mechanisms) == (code.UNSUPPORTED_SASL_MECHANISM, [])
 
 
-def test_lists_count_at_once_and_deny_wins() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            await served.create("orders")
-            eve = await as_user(connect, "eve")
+@in_virtual_time
+async def test_lists_count_at_once_and_deny_wins() -> None:
+    async with secured() as (served, connect):
+        await served.create("orders")
+        eve = await as_user(connect, "eve")
 
-            async def written() -> int:
-                return int((await produce(eve, "orders", batch(b"x")))[0].error_code)
+        async def written() -> int:
+            return int((await produce(eve, "orders", batch(b"x")))[0].error_code)
 
-            allow = eves(R.TOPIC, "or", Op.WRITE, pattern=Pattern.PREFIXED)
-            deny = eves(R.TOPIC, "*", Op.ALL, permission=Permission.DENY)
-            assert await written() == code.TOPIC_AUTHORIZATION_FAILED
-            await give(served, allow)
-            assert await written() == code.NONE
-            assert (await fetch(eve, "orders", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
-            await give(served, deny)
-            assert await written() == code.TOPIC_AUTHORIZATION_FAILED
-            await served.first.gateway.administer(AlterAcls(remove=(deny,)))
-            assert await written() == code.NONE
-
-    run(scenario)
+        allow = eves(R.TOPIC, "or", Op.WRITE, pattern=Pattern.PREFIXED)
+        deny = eves(R.TOPIC, "*", Op.ALL, permission=Permission.DENY)
+        assert await written() == code.TOPIC_AUTHORIZATION_FAILED
+        await give(served, allow)
+        assert await written() == code.NONE
+        assert (await fetch(eve, "orders", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+        await give(served, deny)
+        assert await written() == code.TOPIC_AUTHORIZATION_FAILED
+        await served.first.gateway.administer(AlterAcls(remove=(deny,)))
+        assert await written() == code.NONE
 
 
-def test_topics_are_hidden_and_made_only_by_who_may() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            for name in ("seen", "hidden"):
-                await served.create(name)
-            eve = await as_user(connect, "eve")
-            await give(served, eves(R.TOPIC, "seen", Op.READ), eves(R.TOPIC, "new", Op.READ))
-            found = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
-            assert [topic.name for topic in found.topics] == ["seen"]
+@in_virtual_time
+async def test_topics_are_hidden_and_made_only_by_who_may() -> None:
+    async with secured() as (served, connect):
+        for name in ("seen", "hidden"):
+            await served.create(name)
+        eve = await as_user(connect, "eve")
+        await give(served, eves(R.TOPIC, "seen", Op.READ), eves(R.TOPIC, "new", Op.READ))
+        found = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
+        assert [topic.name for topic in found.topics] == ["seen"]
 
-            async def asked(name: str) -> int:
-                wanted = cluster.MetadataRequest(topics=[cluster.MetadataRequestTopic(name=name)])
-                return int((await eve.ask(wanted, 3, 9)).topics[0].error_code)
+        async def asked(name: str) -> int:
+            wanted = cluster.MetadataRequest(topics=[cluster.MetadataRequestTopic(name=name)])
+            return int((await eve.ask(wanted, 3, 9)).topics[0].error_code)
 
-            assert await asked("hidden") == code.TOPIC_AUTHORIZATION_FAILED
-            assert await asked("absent") == code.TOPIC_AUTHORIZATION_FAILED, "the same, whether it is there"
-            assert await asked("new") == code.TOPIC_AUTHORIZATION_FAILED, "to make a topic takes CREATE"
-            await give(served, eves(R.TOPIC, "new", Op.CREATE))
-            assert await asked("new") == code.NONE
-            assert "absent" not in {topic.name for topic in served.first.gateway.metadata.topics}
-
-    run(scenario)
+        assert await asked("hidden") == code.TOPIC_AUTHORIZATION_FAILED
+        assert await asked("absent") == code.TOPIC_AUTHORIZATION_FAILED, "the same, whether it is there"
+        assert await asked("new") == code.TOPIC_AUTHORIZATION_FAILED, "to make a topic takes CREATE"
+        await give(served, eves(R.TOPIC, "new", Op.CREATE))
+        assert await asked("new") == code.NONE
+        assert "absent" not in {topic.name for topic in served.first.gateway.metadata.topics}
 
 
-def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            await served.create("k", kind=Kind.TABLE)
-            await served.create("__groups", kind=Kind.TABLE, internal=True)
-            eve = await as_user(connect, "eve")
-            await give(served, eves(R.TOPIC, "*", Op.ALL))
-            assert (await fetch(eve, "k", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
-            await give(served, eves(R.TABLE, "*", Op.ALL))
-            assert (await fetch(eve, "k", 0)).error_code == code.NONE
-            assert (await fetch(eve, "__groups", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
-
-    run(scenario)
+@in_virtual_time
+async def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None:
+    async with secured() as (served, connect):
+        await served.create("k", kind=Kind.TABLE)
+        await served.create("__groups", kind=Kind.TABLE, internal=True)
+        eve = await as_user(connect, "eve")
+        await give(served, eves(R.TOPIC, "*", Op.ALL))
+        assert (await fetch(eve, "k", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+        await give(served, eves(R.TABLE, "*", Op.ALL))
+        assert (await fetch(eve, "k", 0)).error_code == code.NONE
+        assert (await fetch(eve, "__groups", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
 
 
 # -- logins -----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_answered_before_a_login() -> None:
-    async def scenario() -> None:
-        async with secured() as (_, connect):
-            client = await connect()
-            versions = await client.ask(cluster.ApiVersionsRequest(), 18, 3)
-            assert versions.error_code == code.NONE
-            client.send(3, 1, b"\0\0\0\0")
+@in_virtual_time
+async def test_nothing_is_answered_before_a_login() -> None:
+    async with secured() as (_, connect):
+        client = await connect()
+        versions = await client.ask(cluster.ApiVersionsRequest(), 18, 3)
+        assert versions.error_code == code.NONE
+        client.send(3, 1, b"\0\0\0\0")
+        assert await client.is_closed()
+
+
+@in_virtual_time
+async def test_a_wrong_password_and_an_unknown_user_fail_alike_after_a_while() -> None:
+    async with secured() as (served, connect):
+        loop, told = asyncio.get_running_loop(), []
+        for name, password in (("eve", "wrong"), ("nobody", "of nobody")):
+            client, began = await connect(), loop.time()
+            answer = await log_in(client, name, password)
+            assert 0.9 < loop.time() - began < 2.0
+            told.append((answer.error_code, answer.error_message, answer.auth_bytes))
             assert await client.is_closed()
-
-    run(scenario)
-
-
-def test_a_wrong_password_and_an_unknown_user_fail_alike_after_a_while() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            loop, told = asyncio.get_running_loop(), []
-            for name, password in (("eve", "wrong"), ("nobody", "of nobody")):
-                client, began = await connect(), loop.time()
-                answer = await log_in(client, name, password)
-                assert 0.9 < loop.time() - began < 2.0
-                told.append((answer.error_code, answer.error_message, answer.auth_bytes))
-                assert await client.is_closed()
-            assert told == [(code.SASL_AUTHENTICATION_FAILED, "authentication failed", b"")] * 2
-            assert served.first.metrics.logins_failed == 2
-
-    run(scenario)
+        assert told == [(code.SASL_AUTHENTICATION_FAILED, "authentication failed", b"")] * 2
+        assert served.first.metrics.logins_failed == 2
 
 
-def test_a_removed_user_is_hung_up_on() -> None:
-    async def scenario() -> None:
-        async with secured() as (served, connect):
-            eve, root = await as_user(connect, "eve"), await as_user(connect, "root")
-            await served.first.gateway.administer(AlterUser("eve", remove=True))
-            async with asyncio.timeout(3):
-                assert await eve.is_closed()
-            versions = await root.ask(cluster.ApiVersionsRequest(), 18, 3)
-            assert versions.error_code == code.NONE, "others stay"
-
-    run(scenario)
+@in_virtual_time
+async def test_a_removed_user_is_hung_up_on() -> None:
+    async with secured() as (served, connect):
+        eve, root = await as_user(connect, "eve"), await as_user(connect, "root")
+        await served.first.gateway.administer(AlterUser("eve", remove=True))
+        async with asyncio.timeout(3):
+            assert await eve.is_closed()
+        versions = await root.ask(cluster.ApiVersionsRequest(), 18, 3)
+        assert versions.error_code == code.NONE, "others stay"
 
 
-def test_who_does_not_log_in_is_hung_up_on() -> None:
-    async def scenario() -> None:
-        async with secured(first_request_s=2.0) as (_, connect):
-            client = await connect()
-            async with asyncio.timeout(5):
-                while not client.reader.at_eof():
-                    await client.ask(cluster.ApiVersionsRequest(), 18, 3)
-                    await asyncio.sleep(0.5)
-
-    run(scenario)
+@in_virtual_time
+async def test_who_does_not_log_in_is_hung_up_on() -> None:
+    async with secured(first_request_s=2.0) as (_, connect):
+        client = await connect()
+        async with asyncio.timeout(5):
+            while not client.reader.at_eof():
+                await client.ask(cluster.ApiVersionsRequest(), 18, 3)
+                await asyncio.sleep(0.5)
 
 
-def test_another_mechanism_out_of_turn_and_bare_messages() -> None:
-    async def scenario() -> None:
-        async with secured() as (_, connect):
-            client = await connect()
-            refused = await client.ask(security.SaslHandshakeRequest(mechanism="GSSAPI"), 17, 1)
-            assert refused.error_code == code.UNSUPPORTED_SASL_MECHANISM
-            assert set(refused.mechanisms) == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
-            plain = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
-            assert plain.error_code == code.UNSUPPORTED_SASL_MECHANISM, "it would be read on the way"
-            early = await client.ask(security.SaslAuthenticateRequest(auth_bytes=b"x"), 36, 1)
-            assert early.error_code == code.ILLEGAL_SASL_STATE
-            assert await client.is_closed()
-            bare = await connect()
-            await bare.ask(security.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 17, 0)
-            login = ClientLogin(Account("root", "of root"), ["SCRAM-SHA-512"], "the listener")
-            data: bytes | None = login.first()
-            while data is not None:
-                bare.writer.write(len(data).to_bytes(4, "big") + data)
-                data = login.next(await bare.frame())
-            assert (await bare.ask(cluster.MetadataRequest(topics=[]), 3, 1)).topics == []
-
-    run(scenario)
+@in_virtual_time
+async def test_another_mechanism_out_of_turn_and_bare_messages() -> None:
+    async with secured() as (_, connect):
+        client = await connect()
+        refused = await client.ask(security.SaslHandshakeRequest(mechanism="GSSAPI"), 17, 1)
+        assert refused.error_code == code.UNSUPPORTED_SASL_MECHANISM
+        assert set(refused.mechanisms) == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
+        plain = await client.ask(security.SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
+        assert plain.error_code == code.UNSUPPORTED_SASL_MECHANISM, "it would be read on the way"
+        early = await client.ask(security.SaslAuthenticateRequest(auth_bytes=b"x"), 36, 1)
+        assert early.error_code == code.ILLEGAL_SASL_STATE
+        assert await client.is_closed()
+        bare = await connect()
+        await bare.ask(security.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 17, 0)
+        login = ClientLogin(Account("root", "of root"), ["SCRAM-SHA-512"], "the listener")
+        data: bytes | None = login.first()
+        while data is not None:
+            bare.writer.write(len(data).to_bytes(4, "big") + data)
+            data = login.next(await bare.frame())
+        assert (await bare.ask(cluster.MetadataRequest(topics=[]), 3, 1)).topics == []
 
 
-def test_an_identity_is_renewed_as_itself_only() -> None:
-    async def scenario() -> None:
-        async with secured() as (_, connect):
-            client = await as_user(connect, "eve")
-            assert (await log_in(client, "eve")).error_code == code.NONE
-            assert (await log_in(client, "root")).error_code == code.SASL_AUTHENTICATION_FAILED
-            assert await client.is_closed()
-
-    run(scenario)
+@in_virtual_time
+async def test_an_identity_is_renewed_as_itself_only() -> None:
+    async with secured() as (_, connect):
+        client = await as_user(connect, "eve")
+        assert (await log_in(client, "eve")).error_code == code.NONE
+        assert (await log_in(client, "root")).error_code == code.SASL_AUTHENTICATION_FAILED
+        assert await client.is_closed()

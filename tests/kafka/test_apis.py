@@ -16,7 +16,8 @@ from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
 from antiphon.model.metadata import Kind
 from tests.kafka.oracles import leaves
-from tests.kafka.raw import batch, fetch, listening, produce, run
+from tests.kafka.raw import batch, fetch, listening, produce
+from tests.node.in_process import in_virtual_time
 
 PLAIN = [pytest.param(api, id=api.name) for api in APIS.values() if not isinstance(api.handler, HotHandler)]
 
@@ -45,14 +46,12 @@ def test_what_has_no_row_is_refused() -> None:
             read_header(memoryview(key.to_bytes(2, "big") + bytes(10)), APIS)
 
 
-def test_api_versions_tells_of_every_row() -> None:
-    async def scenario() -> None:
-        async with listening() as (_, connect):
-            answer = await (await connect()).ask(ApiVersionsRequest(), 18, 3)
-            told = [(found.api_key, found.min_version, found.max_version) for found in answer.api_keys]
-            assert told == [(api.key, api.min_version, api.max_version) for api in APIS.values()]
-
-    run(scenario)
+@in_virtual_time
+async def test_api_versions_tells_of_every_row() -> None:
+    async with listening() as (_, connect):
+        answer = await (await connect()).ask(ApiVersionsRequest(), 18, 3)
+        told = [(found.api_key, found.min_version, found.max_version) for found in answer.api_keys]
+        assert told == [(api.key, api.min_version, api.max_version) for api in APIS.values()]
 
 
 # For each API of which the table says that one node has to be asked: a request that this node would carry out.
@@ -123,26 +122,24 @@ def routed(routing: Routing) -> set[str]:
     }
 
 
-def test_another_node_than_the_one_that_the_table_names_says_so() -> None:
-    async def scenario() -> None:
-        async with listening(2) as (served, connect):
-            await served.create("t")
-            await served.create("__groups", kind=Kind.TABLE, internal=True)
-            for name in ("t", "__groups"):
-                await served.lead(name, 0)
-            client = await connect(1)
-            assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NOT_LEADER_OR_FOLLOWER
-            assert (await fetch(client, "t", 0)).error_code == code.NOT_LEADER_OR_FOLLOWER
-            for requests, error in (
-                (TO_LEADER, code.NOT_LEADER_OR_FOLLOWER),
-                (TO_COORDINATOR, code.NOT_COORDINATOR),
-            ):
-                for name, request in requests.items():
-                    api = next(api for api in APIS.values() if api.name == name)
-                    answer = await client.ask(request, api.key, api.max_version)
-                    assert error in list(leaves(answer)), name
-
-    run(scenario)
+@in_virtual_time
+async def test_another_node_than_the_one_that_the_table_names_says_so() -> None:
+    async with listening(2) as (served, connect):
+        await served.create("t")
+        await served.create("__groups", kind=Kind.TABLE, internal=True)
+        for name in ("t", "__groups"):
+            await served.lead(name, 0)
+        client = await connect(1)
+        assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NOT_LEADER_OR_FOLLOWER
+        assert (await fetch(client, "t", 0)).error_code == code.NOT_LEADER_OR_FOLLOWER
+        for requests, error in (
+            (TO_LEADER, code.NOT_LEADER_OR_FOLLOWER),
+            (TO_COORDINATOR, code.NOT_COORDINATOR),
+        ):
+            for name, request in requests.items():
+                api = next(api for api in APIS.values() if api.name == name)
+                answer = await client.ask(request, api.key, api.max_version)
+                assert error in list(leaves(answer)), name
 
 
 def test_every_api_that_wants_one_node_is_shown_to() -> None:

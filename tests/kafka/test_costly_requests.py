@@ -15,7 +15,7 @@ from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.schema import encode
 from tests.kafka.raw import listening, run
-from tests.node.in_process import eventually
+from tests.node.in_process import eventually, in_virtual_time
 
 
 def million_groups() -> tuple[int, int, bytes]:
@@ -27,58 +27,51 @@ def empty_tags() -> tuple[int, int, bytes]:
 
 
 @pytest.mark.parametrize("made", [million_groups, empty_tags])
-def test_a_request_of_too_many_elements_ends_its_connection(made: Any) -> None:
-    async def scenario() -> None:
-        async with listening() as (_, connect):
-            good, bad = await connect(), await connect()
-            began_s = time.process_time()
-            bad.send(*made())
-            assert await bad.is_closed()
-            await good.receive(good.send(18, 0, b""))
-            assert time.process_time() - began_s < 2.0
-
-    run(scenario)
+@in_virtual_time
+async def test_a_request_of_too_many_elements_ends_its_connection(made: Any) -> None:
+    async with listening() as (_, connect):
+        good, bad = await connect(), await connect()
+        began_s = time.process_time()
+        bad.send(*made())
+        assert await bad.is_closed()
+        await good.receive(good.send(18, 0, b""))
+        assert time.process_time() - began_s < 2.0
 
 
-def test_what_is_named_again_and_again_is_answered_once() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t", 20)
-            client = await connect()
-            wanted = [cluster.MetadataRequestTopic(name="t") for _ in range(5000)]
-            told = await client.ask(cluster.MetadataRequest(topics=wanted), 3, 9)
-            assert [topic.name for topic in told.topics] == ["t"]
-            asked = groups.DescribeGroupsRequest(groups=["g"] * 5000)
-            assert len((await client.ask(asked, 15, 5)).groups) == 1
-            resources = [
-                admin.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
-                for _ in range(5000)
-            ]
-            described = await client.ask(admin.DescribeConfigsRequest(resources=resources), 32, 4)
-            assert len(described.results) == 1
-
-    run(scenario)
+@in_virtual_time
+async def test_what_is_named_again_and_again_is_answered_once() -> None:
+    async with listening() as (served, connect):
+        await served.create("t", 20)
+        client = await connect()
+        wanted = [cluster.MetadataRequestTopic(name="t") for _ in range(5000)]
+        told = await client.ask(cluster.MetadataRequest(topics=wanted), 3, 9)
+        assert [topic.name for topic in told.topics] == ["t"]
+        asked = groups.DescribeGroupsRequest(groups=["g"] * 5000)
+        assert len((await client.ask(asked, 15, 5)).groups) == 1
+        resources = [
+            admin.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+            for _ in range(5000)
+        ]
+        described = await client.ask(admin.DescribeConfigsRequest(resources=resources), 32, 4)
+        assert len(described.results) == 1
 
 
-def test_many_names_are_looked_at_once() -> None:
+@in_virtual_time
+async def test_many_names_are_looked_at_once() -> None:
     """Twenty thousand names that all differ: no comparison of each with each."""
-
-    async def scenario() -> None:
-        async with listening() as (_, connect):
-            client = await connect()
-            topics = [
-                admin.CreatableTopic(
-                    name=f"t-{n}", num_partitions=1, replication_factor=1, assignments=[], configs=[]
-                )
-                for n in range(10_000)
-            ]
-            request = admin.CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
-            began_s = time.process_time()
-            answer = await client.ask(request, 19, 5)
-            assert time.process_time() - began_s < 4.0
-            assert len(answer.topics) == 10_000
-
-    run(scenario)
+    async with listening() as (_, connect):
+        client = await connect()
+        topics = [
+            admin.CreatableTopic(
+                name=f"t-{n}", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+            for n in range(10_000)
+        ]
+        request = admin.CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+        began_s = time.process_time()
+        answer = await client.ask(request, 19, 5)
+        assert time.process_time() - began_s < 4.0
+        assert len(answer.topics) == 10_000
 
 
 def test_everybody_has_one_piece_in_turn_and_the_loop_goes_on_between() -> None:
@@ -129,31 +122,29 @@ def join_request(n: int, size_bytes: int, session_ms: int = 1_800_000) -> groups
     )
 
 
-def test_members_say_little_about_themselves_and_are_forgotten_with_their_connections() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            first = await connect()
-            find = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
-            for _ in range(20):
-                found = await first.ask(find, 10, 6)
-                if found.coordinators[0].error_code == code.NONE:
-                    break
-            large = await first.ask(join_request(0, 2_000_000), 11, 3)
-            assert large.error_code == code.INVALID_REQUEST
-            coordinator = served.listener._coordinator
-            clients = [await connect() for _ in range(200)]
-            for n, client in enumerate(clients):
-                client.send(11, 3, encode(join_request(n, 250_000), 3, flexible=False))
-            await eventually(lambda: served.listener.requests >= 220 or len(coordinator._hosted) > 100)
-            assert sum(group.kept_bytes for group in coordinator.hosted()) <= 32 * 1024 * 1024
-            refused = await first.ask(join_request(999, 250_000), 11, 3)
-            assert refused.error_code == code.COORDINATOR_NOT_AVAILABLE
-            for client in clients:
-                client.writer.transport.abort()
-            await eventually(lambda: not coordinator._hosted)
-            assert not coordinator._kept_bytes
-
-    run(scenario)
+@in_virtual_time
+async def test_members_say_little_about_themselves_and_are_forgotten_with_their_connections() -> None:
+    async with listening() as (served, connect):
+        first = await connect()
+        find = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
+        for _ in range(20):
+            found = await first.ask(find, 10, 6)
+            if found.coordinators[0].error_code == code.NONE:
+                break
+        large = await first.ask(join_request(0, 2_000_000), 11, 3)
+        assert large.error_code == code.INVALID_REQUEST
+        coordinator = served.listener._coordinator
+        clients = [await connect() for _ in range(200)]
+        for n, client in enumerate(clients):
+            client.send(11, 3, encode(join_request(n, 250_000), 3, flexible=False))
+        await eventually(lambda: served.listener.requests >= 220 or len(coordinator._hosted) > 100)
+        assert sum(group.kept_bytes for group in coordinator.hosted()) <= 32 * 1024 * 1024
+        refused = await first.ask(join_request(999, 250_000), 11, 3)
+        assert refused.error_code == code.COORDINATOR_NOT_AVAILABLE
+        for client in clients:
+            client.writer.transport.abort()
+        await eventually(lambda: not coordinator._hosted)
+        assert not coordinator._kept_bytes
 
 
 def test_the_bound_leaves_room_for_large_clusters() -> None:

@@ -10,8 +10,9 @@ from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S
 from antiphon.kafka.connection import RECEIVE_BYTES
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from tests.kafka.kafka_nodes import KafkaNodes
-from tests.kafka.raw import batch, fetch_body, listening, produce, produce_body, run
+from tests.kafka.raw import batch, fetch_body, listening, produce, produce_body
 from tests.memory import allocated_at_most
+from tests.node.in_process import in_virtual_time
 
 MIB = 1024 * 1024
 
@@ -20,50 +21,46 @@ def pool_of(served: KafkaNodes) -> Any:
     return served.nodes.servers[0].memory.pools["kafka"]
 
 
-def test_a_frame_that_is_only_announced_costs_nothing() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            clients = [await connect() for _ in range(5)]
-            with allocated_at_most(4 * MIB):
-                for client in clients:
-                    client.writer.write(struct.pack(">i", FRAME_BYTES_MAX) + b"1234")
-                await asyncio.sleep(1)
-                assert pool_of(served).held_bytes < 5 * 2 * RECEIVE_BYTES
-                for _ in range(10):  # and grows as its bytes come
-                    for client in clients:
-                        client.writer.write(bytes(10_000))
-                    await asyncio.sleep(0.1)
-                assert 5 * 100_000 < pool_of(served).held_bytes < 5 * 4 * 100_000
+@in_virtual_time
+async def test_a_frame_that_is_only_announced_costs_nothing() -> None:
+    async with listening() as (served, connect):
+        clients = [await connect() for _ in range(5)]
+        with allocated_at_most(4 * MIB):
             for client in clients:
-                client.writer.transport.abort()
+                client.writer.write(struct.pack(">i", FRAME_BYTES_MAX) + b"1234")
             await asyncio.sleep(1)
-            assert pool_of(served).held_bytes == 0
-
-    run(scenario)
+            assert pool_of(served).held_bytes < 5 * 2 * RECEIVE_BYTES
+            for _ in range(10):  # and grows as its bytes come
+                for client in clients:
+                    client.writer.write(bytes(10_000))
+                await asyncio.sleep(0.1)
+            assert 5 * 100_000 < pool_of(served).held_bytes < 5 * 4 * 100_000
+        for client in clients:
+            client.writer.transport.abort()
+        await asyncio.sleep(1)
+        assert pool_of(served).held_bytes == 0
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 500])
-def test_large_requests_arrive_whole_however_they_are_cut(pieces: int) -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t", config={"max.message.bytes": str(8 * MIB)})
-            client = await connect()
-            values = [bytes([n]) * (n * MIB + 17 * n) for n in range(4)]
-            out = bytearray()
-            write, client.writer = client.writer, Collected(out)  # type: ignore[assignment]
-            sent = [client.send(0, 10, produce_body("t", batch(value))) for value in values]
-            client.writer = write
-            step = -(-len(out) // pieces)
-            for at in range(0, len(out), step):
-                write.write(out[at : at + step])
-                await asyncio.sleep(0.01)
-            for correlation in sent:
-                await client.receive(correlation)
-            stored = served.batches("t")
-            assert [value in data for value, data in zip(values, stored, strict=True)] == [True] * 4
-            assert pool_of(served).held_bytes == 0
-
-    run(scenario)
+@in_virtual_time
+async def test_large_requests_arrive_whole_however_they_are_cut(pieces: int) -> None:
+    async with listening() as (served, connect):
+        await served.create("t", config={"max.message.bytes": str(8 * MIB)})
+        client = await connect()
+        values = [bytes([n]) * (n * MIB + 17 * n) for n in range(4)]
+        out = bytearray()
+        write, client.writer = client.writer, Collected(out)  # type: ignore[assignment]
+        sent = [client.send(0, 10, produce_body("t", batch(value))) for value in values]
+        client.writer = write
+        step = -(-len(out) // pieces)
+        for at in range(0, len(out), step):
+            write.write(out[at : at + step])
+            await asyncio.sleep(0.01)
+        for correlation in sent:
+            await client.receive(correlation)
+        stored = served.batches("t")
+        assert [value in data for value, data in zip(values, stored, strict=True)] == [True] * 4
+        assert pool_of(served).held_bytes == 0
 
 
 class Collected:
@@ -71,75 +68,68 @@ class Collected:
         self.write = out.extend
 
 
-def test_requests_that_do_not_fit_together_are_received_one_after_the_other() -> None:
+@in_virtual_time
+async def test_requests_that_do_not_fit_together_are_received_one_after_the_other() -> None:
     """Ten half requests, for which there is no room together, do not wait for each other for ever."""
+    async with listening() as (served, connect):
+        await served.create("t", config={"max.message.bytes": str(8 * MIB)})
+        pool = pool_of(served)
+        pool.budget.limit_bytes = 6 * MIB
+        clients = [await connect() for _ in range(10)]
+        sent = [client.send(0, 10, produce_body("t", batch(bytes(3 * MIB)))) for client in clients]
+        held = []
 
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t", config={"max.message.bytes": str(8 * MIB)})
-            pool = pool_of(served)
-            pool.budget.limit_bytes = 6 * MIB
-            clients = [await connect() for _ in range(10)]
-            sent = [client.send(0, 10, produce_body("t", batch(bytes(3 * MIB)))) for client in clients]
-            held = []
+        async def look() -> None:
+            while True:
+                held.append(pool.held_bytes)
+                await asyncio.sleep(0.001)
 
-            async def look() -> None:
-                while True:
-                    held.append(pool.held_bytes)
-                    await asyncio.sleep(0.001)
-
-            looking = asyncio.get_running_loop().create_task(look())
-            for client, correlation in zip(clients, sent, strict=True):
-                await client.receive(correlation)
-            looking.cancel()
-            assert served.end("t") == 10
-            assert max(held) < 6 * MIB + 3 * MIB + 10 * RECEIVE_BYTES
-            assert pool.budget.waits > 0
-            assert pool.held_bytes == 0
-
-    run(scenario)
+        looking = asyncio.get_running_loop().create_task(look())
+        for client, correlation in zip(clients, sent, strict=True):
+            await client.receive(correlation)
+        looking.cancel()
+        assert served.end("t") == 10
+        assert max(held) < 6 * MIB + 3 * MIB + 10 * RECEIVE_BYTES
+        assert pool.budget.waits > 0
+        assert pool.held_bytes == 0
 
 
 @pytest.mark.parametrize("announced", [FRAME_BYTES_MAX, 1000])
-def test_a_client_that_does_not_send_the_rest_is_closed(announced: int) -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            began_s = asyncio.get_running_loop().time()
-            client = await connect()
-            await client.receive(client.send(18, 0, b""))
-            client.writer.write(struct.pack(">i", announced) + bytes(announced // 2000))
-            assert await client.is_closed()
-            took_s = asyncio.get_running_loop().time() - began_s
-            assert PATIENCE_S <= took_s < PATIENCE_S + 15
-            assert pool_of(served).held_bytes == 0
-
-    run(scenario)
+@in_virtual_time
+async def test_a_client_that_does_not_send_the_rest_is_closed(announced: int) -> None:
+    async with listening() as (served, connect):
+        began_s = asyncio.get_running_loop().time()
+        client = await connect()
+        await client.receive(client.send(18, 0, b""))
+        client.writer.write(struct.pack(">i", announced) + bytes(announced // 2000))
+        assert await client.is_closed()
+        took_s = asyncio.get_running_loop().time() - began_s
+        assert PATIENCE_S <= took_s < PATIENCE_S + 15
+        assert pool_of(served).held_bytes == 0
 
 
-def test_answers_that_are_not_read_are_counted_and_their_reader_is_closed() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            for _ in range(12):
-                await served.append("t", batch(bytes(900_000)))
-            pool, good = pool_of(served), await connect()
-            pool.connection_bytes = 4 * MIB
-            greedy = await connect()
-            greedy.reader._limit = 1000  # type: ignore[attr-defined]  # it takes no more than that
-            for _ in range(20):
-                greedy.send(1, 12, wide_fetch("t"))
-            highest = 0
-            for _ in range(30):
-                await produce(good, "t", batch(b"x"))
-                highest = max(highest, pool.held_bytes)
-                await asyncio.sleep(0.1)
-            assert MIB < highest < 4 * MIB + 2 * MIB
-            await asyncio.sleep(PATIENCE_S + 3)
-            assert pool.held_bytes <= FLOOR_BYTES
-            assert served.listener.connections == 1
+@in_virtual_time
+async def test_answers_that_are_not_read_are_counted_and_their_reader_is_closed() -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        for _ in range(12):
+            await served.append("t", batch(bytes(900_000)))
+        pool, good = pool_of(served), await connect()
+        pool.connection_bytes = 4 * MIB
+        greedy = await connect()
+        greedy.reader._limit = 1000  # type: ignore[attr-defined]  # it takes no more than that
+        for _ in range(20):
+            greedy.send(1, 12, wide_fetch("t"))
+        highest = 0
+        for _ in range(30):
             await produce(good, "t", batch(b"x"))
-
-    run(scenario)
+            highest = max(highest, pool.held_bytes)
+            await asyncio.sleep(0.1)
+        assert MIB < highest < 4 * MIB + 2 * MIB
+        await asyncio.sleep(PATIENCE_S + 3)
+        assert pool.held_bytes <= FLOOR_BYTES
+        assert served.listener.connections == 1
+        await produce(good, "t", batch(b"x"))
 
 
 def wide_fetch(topic: str, wait_ms: int = 0) -> bytearray:
@@ -149,39 +139,35 @@ def wide_fetch(topic: str, wait_ms: int = 0) -> bytearray:
     return body.replace(narrow, struct.pack(">i", 64 << 20))
 
 
-def test_all_that_is_asked_for_comes_when_the_client_reads() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            for _ in range(12):
-                await served.append("t", batch(bytes(900_000)))
-            pool, client = pool_of(served), await connect()
-            pool.connection_bytes = 2 * MIB
-            sent = [client.send(1, 12, wide_fetch("t", wait_ms=5000)) for _ in range(20)]
-            sizes = [len(await client.receive(correlation)) for correlation in sent]
-            assert min(sizes) > 900_000
-            assert max(sizes) < 4 * MIB
-            await asyncio.sleep(1.1)  # what the socket took without a word is looked after each second
-            assert pool.held_bytes == 0
-
-    run(scenario)
+@in_virtual_time
+async def test_all_that_is_asked_for_comes_when_the_client_reads() -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        for _ in range(12):
+            await served.append("t", batch(bytes(900_000)))
+        pool, client = pool_of(served), await connect()
+        pool.connection_bytes = 2 * MIB
+        sent = [client.send(1, 12, wide_fetch("t", wait_ms=5000)) for _ in range(20)]
+        sizes = [len(await client.receive(correlation)) for correlation in sent]
+        assert min(sizes) > 900_000
+        assert max(sizes) < 4 * MIB
+        await asyncio.sleep(1.1)  # what the socket took without a word is looked after each second
+        assert pool.held_bytes == 0
 
 
-def test_small_clients_are_served_while_heavy_ones_fill_the_node() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            pool = pool_of(served)
-            pool.budget.limit_bytes = 8 * MIB
-            heavy = [await connect() for _ in range(40)]
-            for client in heavy:
-                client.writer.write(struct.pack(">i", FRAME_BYTES_MAX) + bytes(2 * MIB))
-            await asyncio.sleep(1)
-            assert pool.held_bytes < 8 * MIB + 40 * 2 * RECEIVE_BYTES
-            good, loop = await connect(), asyncio.get_running_loop()
-            for _ in range(20):
-                began_s = loop.time()
-                await produce(good, "t", batch(b"x" * 50_000))
-                assert loop.time() - began_s < 0.1
-
-    run(scenario)
+@in_virtual_time
+async def test_small_clients_are_served_while_heavy_ones_fill_the_node() -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        pool = pool_of(served)
+        pool.budget.limit_bytes = 8 * MIB
+        heavy = [await connect() for _ in range(40)]
+        for client in heavy:
+            client.writer.write(struct.pack(">i", FRAME_BYTES_MAX) + bytes(2 * MIB))
+        await asyncio.sleep(1)
+        assert pool.held_bytes < 8 * MIB + 40 * 2 * RECEIVE_BYTES
+        good, loop = await connect(), asyncio.get_running_loop()
+        for _ in range(20):
+            began_s = loop.time()
+            await produce(good, "t", batch(b"x" * 50_000))
+            assert loop.time() - began_s < 0.1

@@ -11,7 +11,7 @@ from antiphon.records.builder import recompress
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import kio_class
 from tests.kafka.raw import RawClient, batch, listening, produce, produce_body, run
-from tests.node.in_process import NATIVE_PORT, ask
+from tests.node.in_process import NATIVE_PORT, ask, in_virtual_time
 from tests.records.test_intake import INSIDE, field, with_records
 
 GARBAGE = INSIDE[0][1]
@@ -37,33 +37,29 @@ async def with_full(served: KafkaNodes, name: str) -> None:
     ],
     ids=["garbage", "2^31-1 records", "bomb", "timestamp type", "codec", "not gzip", "offsets"],
 )
-def test_batches_that_nobody_could_read_are_refused(records: bytearray, error: int) -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            client = await connect()
-            for version in (9, 10):
-                done, _ = await produce(client, "t", records, version)
-                assert int(done.error_code) == error
-                assert done.error_message
-            assert served.end("t") == 0
-            done, _ = await produce(client, "t", batch(b"good"))
-            assert (int(done.error_code), done.base_offset) == (0, 0)
-
-    run(scenario)
+@in_virtual_time
+async def test_batches_that_nobody_could_read_are_refused(records: bytearray, error: int) -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        client = await connect()
+        for version in (9, 10):
+            done, _ = await produce(client, "t", records, version)
+            assert int(done.error_code) == error
+            assert done.error_message
+        assert served.end("t") == 0
+        done, _ = await produce(client, "t", batch(b"good"))
+        assert (int(done.error_code), done.base_offset) == (0, 0)
 
 
-def test_a_refusal_says_which_record_and_why() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            done, _ = await produce(await connect(), "t", INSIDE[2][1])
-            assert int(done.error_code) == code.INVALID_RECORD
-            found = [(e.batch_index, e.batch_index_error_message) for e in done.record_errors]
-            assert found == [(1, "its offset is not the next one")]
-            assert "record 1" in done.error_message
-
-    run(scenario)
+@in_virtual_time
+async def test_a_refusal_says_which_record_and_why() -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        done, _ = await produce(await connect(), "t", INSIDE[2][1])
+        assert int(done.error_code) == code.INVALID_RECORD
+        found = [(e.batch_index, e.batch_index_error_message) for e in done.record_errors]
+        assert found == [(1, "its offset is not the next one")]
+        assert "record 1" in done.error_message
 
 
 def test_compressed_records_are_looked_at_where_the_topic_says_so() -> None:
@@ -93,25 +89,22 @@ def test_compressed_records_are_looked_at_where_the_topic_says_so() -> None:
     run(scenario)
 
 
-def test_batches_keep_their_order_while_one_is_unpacked() -> None:
+@in_virtual_time
+async def test_batches_keep_their_order_while_one_is_unpacked() -> None:
     """What comes behind a batch that a thread looks at waits for it, whatever it is itself; a refused one does not land."""
-
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await with_full(served, "t")
-            client = await connect()
-            sent = [
-                batch(b"0" * 50, compression="gzip"),
-                batch(b"1"),
-                recompress(bytearray(GARBAGE), 1),
-                batch(b"2" * 50, compression="gzip"),
-                batch(b"3"),
-            ]
-            waiting = [send(client, records) for records in sent]
-            errors = [await landed(client, one) for one in waiting]
-            assert errors == [(0, 0), (0, 1), (code.INVALID_RECORD, -1), (0, 2), (0, 3)]
-
-    run(scenario)
+    async with listening() as (served, connect):
+        await with_full(served, "t")
+        client = await connect()
+        sent = [
+            batch(b"0" * 50, compression="gzip"),
+            batch(b"1"),
+            recompress(bytearray(GARBAGE), 1),
+            batch(b"2" * 50, compression="gzip"),
+            batch(b"3"),
+        ]
+        waiting = [send(client, records) for records in sent]
+        errors = [await landed(client, one) for one in waiting]
+        assert errors == [(0, 0), (0, 1), (code.INVALID_RECORD, -1), (0, 2), (0, 3)]
 
 
 def send(client: RawClient, records: bytearray) -> int:
@@ -146,15 +139,13 @@ def test_an_idempotent_producer_goes_on_behind_a_batch_that_was_unpacked() -> No
     run(scenario)
 
 
-def test_a_native_client_is_told_the_same() -> None:
-    async def scenario() -> None:
-        async with listening() as (served, _):
-            await served.create("t")
-            shard = served.first.gateway.topic("t").shards[0].shard_id
-            for records, error in ((GARBAGE, InvalidRecordError), (MANY, InvalidRecordError)):
-                with pytest.raises(error):
-                    await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(records))
-            with pytest.raises(CorruptBatchError):
-                await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(GARBAGE[:70]))
-
-    run(scenario)
+@in_virtual_time
+async def test_a_native_client_is_told_the_same() -> None:
+    async with listening() as (served, _):
+        await served.create("t")
+        shard = served.first.gateway.topic("t").shards[0].shard_id
+        for records, error in ((GARBAGE, InvalidRecordError), (MANY, InvalidRecordError)):
+            with pytest.raises(error):
+                await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(records))
+        with pytest.raises(CorruptBatchError):
+            await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(GARBAGE[:70]))

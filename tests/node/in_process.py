@@ -11,9 +11,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import partial, wraps
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec, Protocol
 
 import msgspec
 
@@ -33,6 +33,8 @@ from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
 from antiphon.simulation.runtime.wal import SimulatedWal
+
+P = ParamSpec("P")
 
 NATIVE_PORT: Final = 7400
 KAFKA_PORT: Final = 9092
@@ -227,6 +229,16 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> 
     while not condition():
         assert loop.time() < deadline, "it did not come true in time"
         await asyncio.sleep(0.005)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine: see `run`."""
+
+    @wraps(test)
+    def ran(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return ran
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

@@ -54,7 +54,7 @@ from antiphon.security.account import NOBODY, Account
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_first_user, write_first_user
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 SECURITY = Security(authentication=True, super_users=["User:root"])
 Op, R = Operation, Resource
@@ -125,183 +125,167 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
     }
 
 
-def test_each_request_is_refused_to_who_has_no_rights() -> None:
-    async def test() -> None:
-        async with secured() as nodes:
-            gateway = nodes.nodes[0].gateway
-            topic = (await gateway.create_topic(CreateTopic("t"))).shards[0].shard_id
-            table = (await gateway.create_topic(CreateTopic("k", Kind.TABLE))).shards[0].shard_id
-            version = gateway.access.version
-            requests = requests_of(topic, table)
-            assert {*requests, GetMetadata} == set(ACCESS)
-            async with connected(EVE) as eve:
-                for body in requests.values():
-                    with pytest.raises(AccessDeniedError, match="User:eve may not"):
-                        await eve.request(body)
-                reply, _ = await eve.request(GetMetadata())
-                assert [one.name for one in reply.cluster.topics] == [], "what may not be described is hidden"
-            assert gateway.access.version == version
-            assert nodes.nodes[0].metrics.denied == len(requests)
-            async with connected(ROOT) as root:
-                reply, _ = await root.request(GetMetadata())
-                assert {"t", "k", "default"} == {one.name for one in reply.cluster.topics}
-                reply, _ = await root.request(GetAccess())
-                assert [name for name, _ in reply.users] == ["eve", "root"]
-                assert b"stored" not in repr(reply).encode()
-
-    run(test())
-
-
-def test_nothing_before_a_login_and_no_login_with_what_is_wrong() -> None:
-    async def test() -> None:
-        async with secured() as nodes:
-            loop = asyncio.get_running_loop()
-            with pytest.raises(UnauthenticatedError, match="wants to know who asks"):
-                await open_connection(ADDRESS, "test", None, NOBODY)
-            told = []
-            for account in (Account("eve", "wrong"), Account("nobody", "wrong"), Account("__node", "wrong")):
-                began = loop.time()
-                with pytest.raises(UnauthenticatedError) as caught:
-                    await open_connection(ADDRESS, "test", None, account)
-                assert 0.9 < loop.time() - began < 2.0
-                told.append(caught.value.message)
-            assert told == ["authentication failed"] * 3
-            assert nodes.nodes[0].metrics.logins_failed == 3
-            silent = Connection(ADDRESS)
-            await loop.create_connection(lambda: silent, "node-0", 7400)
-            await silent.request(Hello(PROTOCOL_VERSION, "t"))
-            for body in (GetMetadata(), NewProducerId(), Authenticate(b"x"), Authenticate(b"x", "PLAIN")):
-                if silent.lost is None:
-                    with pytest.raises((UnauthenticatedError, UnavailableError)):
-                        await silent.request(body)
-
-    run(test())
-
-
-def test_the_client_logs_in_at_every_node_and_what_it_may_not_do_is_told() -> None:
-    async def test() -> None:
-        async with secured(3) as nodes:
-            await give(
-                nodes,
-                eves(R.TOPIC, "ev", Op.CREATE, pattern=Pattern.PREFIXED),
-                eves(R.TOPIC, "ev", Op.WRITE, pattern=Pattern.PREFIXED),
-                eves(R.TOPIC, "ev", Op.READ, pattern=Pattern.PREFIXED),
-            )
-            async with aio.connect(ADDRESS, user="eve", password="of eve") as db:
-                await db.create_topic("events", shards=6)
-                topic = await db.topic("events")
-                for value in range(12):
-                    await topic.append(b"%d" % value, key=b"%d" % value)
-                with pytest.raises(AccessDeniedError):
-                    await db.create_topic("others")
-                with pytest.raises(AccessDeniedError):
-                    await db.delete_topic("events")
-            with pytest.raises(UnauthenticatedError):
-                async with aio.connect(ADDRESS, user="eve", password="wrong"):
-                    pass
-            use_account(EVE)
-            async with aio.connect(ADDRESS) as db:
-                assert (await db.topic("events")).name == "events"
-
-    run(test())
-
-
-def test_a_removed_user_is_hung_up_on_and_others_stay() -> None:
-    async def test() -> None:
-        async with secured() as nodes, connected(EVE) as eve, connected(ROOT) as root:
-            await nodes.nodes[0].gateway.administer(AlterUser("eve", remove=True))
-            async with asyncio.timeout(3):
-                await eve.closed
-            await root.request(GetStatus())
-
-    run(test())
-
-
-def test_rows_of_the_clusters_own_tables_stand_for_their_topics() -> None:
-    async def test() -> None:
-        async with secured() as nodes:
-            gateway = nodes.nodes[0].gateway
-            mine = await gateway.create_topic(CreateTopic("mine"))
-            other = await gateway.create_topic(CreateTopic("other"))
-            shards = {
-                name: (await gateway.create_topic(CreateTopic(name, kind, 1, internal=True)))
-                .shards[0]
-                .shard_id
-                for name, kind in (
-                    ("__epochs", Kind.TABLE),
-                    ("__archive", Kind.TABLE),
-                    ("__jobs", Kind.TABLE),
-                    ("__staged", Kind.TOPIC),
-                    ("__groups", Kind.TABLE),
-                )
-            }
-            await give(nodes, eves(R.TOPIC, "mine", Op.WRITE), eves(R.TOPIC, "mine", Op.READ))
-
-            def epoch(topic: bytes, kind: bytes = b"head") -> bytes:
-                return b"%s/%s/q" % (kind, topic.hex().encode())
-
-            def write(name: str, *ops: Any) -> TableWrite:
-                return TableWrite(shards[name], ops, internal=True)
-
-            mines, others = mine.topic_id.hex().encode(), other.topic_id.hex().encode()
-            epochs, archive = shards["__epochs"], shards["__archive"]
-            allowed = [
-                write("__epochs", Put(epoch(mine.topic_id), b"v")),
-                write("__epochs", Delete(epoch(mine.topic_id))),
-                write("__archive", Put(mines + b"/0/0", b"v")),
-                write("__jobs", Put(b"job\0plan", b"v")),
-                TableGet(epochs, (epoch(mine.topic_id),)),
-                TableScan(archive, mines + b"/", mines + b"0"),
-            ]
-            denied = [
-                write("__epochs", Put(epoch(other.topic_id), b"v")),
-                write("__epochs", Put(epoch(mine.topic_id), b"v"), Put(epoch(other.topic_id), b"v")),
-                write("__epochs", Put(b"head/" + b"0" * 32 + b"/q", b"v")),
-                write("__epochs", Put(b"x", b"v")),
-                write("__epochs", DeleteRange(b"", b"")),
-                write("__epochs", DeleteRange(epoch(mine.topic_id), b"")),
-                write("__archive", Put(others + b"/0/0", b"v")),
-                write("__groups", Put(b"g", b"v")),
-                TableGet(epochs, (epoch(other.topic_id),)),
-                TableGet(epochs, (epoch(mine.topic_id),), comparison=4),
-                TableScan(epochs, b"", b""),
-                TableScan(epochs, b"head/", b"head0"),
-                TableScan(archive, mines, b""),
-                TableGet(shards["__groups"], (b"g",)),
-                Fetch(shards["__staged"], 0),
-                Fetch(shards["__epochs"], 0),
-                TrimShard(shards["__staged"], 0, internal=True),
-            ]
-            async with connected(EVE) as eve:
-                for body in allowed:
+@in_virtual_time
+async def test_each_request_is_refused_to_who_has_no_rights() -> None:
+    async with secured() as nodes:
+        gateway = nodes.nodes[0].gateway
+        topic = (await gateway.create_topic(CreateTopic("t"))).shards[0].shard_id
+        table = (await gateway.create_topic(CreateTopic("k", Kind.TABLE))).shards[0].shard_id
+        version = gateway.access.version
+        requests = requests_of(topic, table)
+        assert {*requests, GetMetadata} == set(ACCESS)
+        async with connected(EVE) as eve:
+            for body in requests.values():
+                with pytest.raises(AccessDeniedError, match="User:eve may not"):
                     await eve.request(body)
-                for body in denied:
-                    with pytest.raises(AccessDeniedError):
-                        await eve.request(body)
-                await give(nodes, eves(R.TOPIC, "__staged", Op.READ))
-                await eve.request(Fetch(shards["__staged"], 0))
-
-    run(test())
-
-
-def test_the_nodes_own_threads_may_do_everything() -> None:
-    async def test() -> None:
-        async with secured() as nodes:
-            own = nodes.servers[0].authenticator.own_account
-            async with connected(own) as connection:
-                await connection.request(GetStatus())
-
-    run(test())
+            reply, _ = await eve.request(GetMetadata())
+            assert [one.name for one in reply.cluster.topics] == [], "what may not be described is hidden"
+        assert gateway.access.version == version
+        assert nodes.nodes[0].metrics.denied == len(requests)
+        async with connected(ROOT) as root:
+            reply, _ = await root.request(GetMetadata())
+            assert {"t", "k", "default"} == {one.name for one in reply.cluster.topics}
+            reply, _ = await root.request(GetAccess())
+            assert [name for name, _ in reply.users] == ["eve", "root"]
+            assert b"stored" not in repr(reply).encode()
 
 
-def test_without_authentication_everything_is_as_before() -> None:
-    async def test() -> None:
-        async with cluster_of(1), connected(NOBODY) as connection:
+@in_virtual_time
+async def test_nothing_before_a_login_and_no_login_with_what_is_wrong() -> None:
+    async with secured() as nodes:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(UnauthenticatedError, match="wants to know who asks"):
+            await open_connection(ADDRESS, "test", None, NOBODY)
+        told = []
+        for account in (Account("eve", "wrong"), Account("nobody", "wrong"), Account("__node", "wrong")):
+            began = loop.time()
+            with pytest.raises(UnauthenticatedError) as caught:
+                await open_connection(ADDRESS, "test", None, account)
+            assert 0.9 < loop.time() - began < 2.0
+            told.append(caught.value.message)
+        assert told == ["authentication failed"] * 3
+        assert nodes.nodes[0].metrics.logins_failed == 3
+        silent = Connection(ADDRESS)
+        await loop.create_connection(lambda: silent, "node-0", 7400)
+        await silent.request(Hello(PROTOCOL_VERSION, "t"))
+        for body in (GetMetadata(), NewProducerId(), Authenticate(b"x"), Authenticate(b"x", "PLAIN")):
+            if silent.lost is None:
+                with pytest.raises((UnauthenticatedError, UnavailableError)):
+                    await silent.request(body)
+
+
+@in_virtual_time
+async def test_the_client_logs_in_at_every_node_and_what_it_may_not_do_is_told() -> None:
+    async with secured(3) as nodes:
+        await give(
+            nodes,
+            eves(R.TOPIC, "ev", Op.CREATE, pattern=Pattern.PREFIXED),
+            eves(R.TOPIC, "ev", Op.WRITE, pattern=Pattern.PREFIXED),
+            eves(R.TOPIC, "ev", Op.READ, pattern=Pattern.PREFIXED),
+        )
+        async with aio.connect(ADDRESS, user="eve", password="of eve") as db:
+            await db.create_topic("events", shards=6)
+            topic = await db.topic("events")
+            for value in range(12):
+                await topic.append(b"%d" % value, key=b"%d" % value)
+            with pytest.raises(AccessDeniedError):
+                await db.create_topic("others")
+            with pytest.raises(AccessDeniedError):
+                await db.delete_topic("events")
+        with pytest.raises(UnauthenticatedError):
+            async with aio.connect(ADDRESS, user="eve", password="wrong"):
+                pass
+        use_account(EVE)
+        async with aio.connect(ADDRESS) as db:
+            assert (await db.topic("events")).name == "events"
+
+
+@in_virtual_time
+async def test_a_removed_user_is_hung_up_on_and_others_stay() -> None:
+    async with secured() as nodes, connected(EVE) as eve, connected(ROOT) as root:
+        await nodes.nodes[0].gateway.administer(AlterUser("eve", remove=True))
+        async with asyncio.timeout(3):
+            await eve.closed
+        await root.request(GetStatus())
+
+
+@in_virtual_time
+async def test_rows_of_the_clusters_own_tables_stand_for_their_topics() -> None:
+    async with secured() as nodes:
+        gateway = nodes.nodes[0].gateway
+        mine = await gateway.create_topic(CreateTopic("mine"))
+        other = await gateway.create_topic(CreateTopic("other"))
+        shards = {
+            name: (await gateway.create_topic(CreateTopic(name, kind, 1, internal=True))).shards[0].shard_id
+            for name, kind in (
+                ("__epochs", Kind.TABLE),
+                ("__archive", Kind.TABLE),
+                ("__jobs", Kind.TABLE),
+                ("__staged", Kind.TOPIC),
+                ("__groups", Kind.TABLE),
+            )
+        }
+        await give(nodes, eves(R.TOPIC, "mine", Op.WRITE), eves(R.TOPIC, "mine", Op.READ))
+
+        def epoch(topic: bytes, kind: bytes = b"head") -> bytes:
+            return b"%s/%s/q" % (kind, topic.hex().encode())
+
+        def write(name: str, *ops: Any) -> TableWrite:
+            return TableWrite(shards[name], ops, internal=True)
+
+        mines, others = mine.topic_id.hex().encode(), other.topic_id.hex().encode()
+        epochs, archive = shards["__epochs"], shards["__archive"]
+        allowed = [
+            write("__epochs", Put(epoch(mine.topic_id), b"v")),
+            write("__epochs", Delete(epoch(mine.topic_id))),
+            write("__archive", Put(mines + b"/0/0", b"v")),
+            write("__jobs", Put(b"job\0plan", b"v")),
+            TableGet(epochs, (epoch(mine.topic_id),)),
+            TableScan(archive, mines + b"/", mines + b"0"),
+        ]
+        denied = [
+            write("__epochs", Put(epoch(other.topic_id), b"v")),
+            write("__epochs", Put(epoch(mine.topic_id), b"v"), Put(epoch(other.topic_id), b"v")),
+            write("__epochs", Put(b"head/" + b"0" * 32 + b"/q", b"v")),
+            write("__epochs", Put(b"x", b"v")),
+            write("__epochs", DeleteRange(b"", b"")),
+            write("__epochs", DeleteRange(epoch(mine.topic_id), b"")),
+            write("__archive", Put(others + b"/0/0", b"v")),
+            write("__groups", Put(b"g", b"v")),
+            TableGet(epochs, (epoch(other.topic_id),)),
+            TableGet(epochs, (epoch(mine.topic_id),), comparison=4),
+            TableScan(epochs, b"", b""),
+            TableScan(epochs, b"head/", b"head0"),
+            TableScan(archive, mines, b""),
+            TableGet(shards["__groups"], (b"g",)),
+            Fetch(shards["__staged"], 0),
+            Fetch(shards["__epochs"], 0),
+            TrimShard(shards["__staged"], 0, internal=True),
+        ]
+        async with connected(EVE) as eve:
+            for body in allowed:
+                await eve.request(body)
+            for body in denied:
+                with pytest.raises(AccessDeniedError):
+                    await eve.request(body)
+            await give(nodes, eves(R.TOPIC, "__staged", Op.READ))
+            await eve.request(Fetch(shards["__staged"], 0))
+
+
+@in_virtual_time
+async def test_the_nodes_own_threads_may_do_everything() -> None:
+    async with secured() as nodes:
+        own = nodes.servers[0].authenticator.own_account
+        async with connected(own) as connection:
             await connection.request(GetStatus())
-            with pytest.raises(UnauthenticatedError):
-                await connection.request(Authenticate(b"n,,n=eve,r=abc", "SCRAM-SHA-256"))
 
-    run(test())
+
+@in_virtual_time
+async def test_without_authentication_everything_is_as_before() -> None:
+    async with cluster_of(1), connected(NOBODY) as connection:
+        await connection.request(GetStatus())
+        with pytest.raises(UnauthenticatedError):
+            await connection.request(Authenticate(b"n,,n=eve,r=abc", "SCRAM-SHA-256"))
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------
@@ -320,53 +304,49 @@ def basic(account: Account) -> str:
     return "Basic " + base64.b64encode(f"{account.user}:{account.password}".encode()).decode()
 
 
-def test_pages_want_to_know_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with secured(ports=Ports(7400, -1, -1, 8080)) as nodes:
-            for path in ("/", "/metrics", "/status", "/topics"):
-                status, answer = await get(path)
-                assert status == 401
-                assert 'Basic realm="antiphon"' in answer
-            assert (await get("/healthz"))[0] == 200
-            assert (await get("/status", basic(ROOT)))[0] == 401, (
-                "a password that others could read is not looked at"
-            )
-            monkeypatch.setattr("antiphon.security.session.is_loopback", lambda _: True)
-            assert (await get("/status", basic(ROOT)))[0] == 200
-            assert (await get("/status", basic(EVE)))[0] == 403
-            assert (await get("/status", basic(Account("root", "wrong"))))[0] == 401
-            assert (await get("/status", "Basic !!"))[0] == 401
-            assert (await get("/status", "Digest x"))[0] == 401
-            await nodes.nodes[0].gateway.create_topic(CreateTopic("seen"))
-            await give(nodes, eves(R.TOPIC, "seen", Op.DESCRIBE))
-            status, answer = await get("/topics", basic(EVE))
-            assert status == 200
-            assert '"seen"' in answer
-            assert '"default"' not in answer
-            assert '"default"' in (await get("/topics", basic(ROOT)))[1]
-
-    run(test())
+@in_virtual_time
+async def test_pages_want_to_know_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with secured(ports=Ports(7400, -1, -1, 8080)) as nodes:
+        for path in ("/", "/metrics", "/status", "/topics"):
+            status, answer = await get(path)
+            assert status == 401
+            assert 'Basic realm="antiphon"' in answer
+        assert (await get("/healthz"))[0] == 200
+        assert (await get("/status", basic(ROOT)))[0] == 401, (
+            "a password that others could read is not looked at"
+        )
+        monkeypatch.setattr("antiphon.security.session.is_loopback", lambda _: True)
+        assert (await get("/status", basic(ROOT)))[0] == 200
+        assert (await get("/status", basic(EVE)))[0] == 403
+        assert (await get("/status", basic(Account("root", "wrong"))))[0] == 401
+        assert (await get("/status", "Basic !!"))[0] == 401
+        assert (await get("/status", "Digest x"))[0] == 401
+        await nodes.nodes[0].gateway.create_topic(CreateTopic("seen"))
+        await give(nodes, eves(R.TOPIC, "seen", Op.DESCRIBE))
+        status, answer = await get("/topics", basic(EVE))
+        assert status == 200
+        assert '"seen"' in answer
+        assert '"default"' not in answer
+        assert '"default"' in (await get("/topics", basic(ROOT)))[1]
 
 
 # -- the first user, and the commands ---------------------------------------------------------------------------------
 
 
-def test_a_cluster_without_users_gets_its_first_one(tmp_path: Path) -> None:
-    async def test() -> None:
-        file = tmp_path / "first-user"
-        write_first_user(file, "root", "of root")
-        assert file.stat().st_mode & 0o777 == 0o600
-        assert b"of root" not in file.read_bytes()
-        async with cluster_of(1, security=SECURITY) as nodes:
-            gateway = nodes.nodes[0].gateway
-            await make_first_user(gateway, file)
-            assert not file.exists()
-            async with aio.connect(ADDRESS, user="root", password="of root") as db:
-                assert [name for name, _ in (await db.access()).users] == ["root"]
-                await db.administer(AlterUser("eve", credentials("of eve")))
-            write_first_user(file, "intruder", "x")
-            await make_first_user(gateway, file)
-            await make_first_user(gateway, file)
-            assert sorted(gateway.access.users) == ["eve", "root"], "only a cluster without users gets one"
-
-    run(test())
+@in_virtual_time
+async def test_a_cluster_without_users_gets_its_first_one(tmp_path: Path) -> None:
+    file = tmp_path / "first-user"
+    write_first_user(file, "root", "of root")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert b"of root" not in file.read_bytes()
+    async with cluster_of(1, security=SECURITY) as nodes:
+        gateway = nodes.nodes[0].gateway
+        await make_first_user(gateway, file)
+        assert not file.exists()
+        async with aio.connect(ADDRESS, user="root", password="of root") as db:
+            assert [name for name, _ in (await db.access()).users] == ["root"]
+            await db.administer(AlterUser("eve", credentials("of eve")))
+        write_first_user(file, "intruder", "x")
+        await make_first_user(gateway, file)
+        await make_first_user(gateway, file)
+        assert sorted(gateway.access.users) == ["eve", "root"], "only a cluster without users gets one"

@@ -20,7 +20,7 @@ from antiphon.model.requests import (
 )
 from antiphon.node.bulk_gate import LINE_S_MAX, PERIOD_S, RUNNING_MAX, START_BYTES_PER_S, BulkGate, BulkRate
 from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
-from tests.node.in_process import cluster_of, eventually, run
+from tests.node.in_process import cluster_of, eventually, in_virtual_time
 
 FLOOR, CEILING = 100_000, 40_000_000
 
@@ -88,67 +88,61 @@ class Served:
         return [request.sequence for request, _ in self.underway]
 
 
-def test_requests_of_a_shard_keep_their_order_and_few_run_at_a_time() -> None:
-    async def test() -> None:
-        served = Served(_rate(floor=CEILING))
-        for sequence in range(6):
-            served.ask(sequence)
-        served.ask(100, shard=8)
-        seen: list[int] = []
-        while served.underway or served.gate.waiting_bytes:
-            await asyncio.sleep(0.001)
-            assert len([one for one in served.sequences if one < 100]) <= RUNNING_MAX
-            if served.underway:
-                seen.append(served.sequences[0])
-                served.answer()
-        assert [one for one in seen if one < 100] == list(range(6))
-        assert 100 in seen
-        assert [sequence for sequence, _ in served.answers] == seen
-        assert served.gate.bytes_through > 70_000
-
-    run(test())
-
-
-def test_the_line_is_bounded_by_time_and_a_refusal_reaches_its_sender() -> None:
-    async def test() -> None:
-        served = Served(_rate(ceiling=FLOOR))  # 100 kB a second
-        for sequence in range(4):
-            served.ask(sequence, size=int(FLOOR * LINE_S_MAX / 3))
-        with pytest.raises(OverloadedError, match=r"would wait for .* MB/s"):
-            served.ask(4)
-        assert served.sequences == [0]  # the others' time has not come
-        served.gate.close()
-        assert [type(result) for _, result in served.answers] == [UnavailableError] * 3
-        again = Served(_rate())
-        again.refuse = NotLeaderError("not me", leader=2)
-        again.ask(1)
-        again.refuse = ValueError("a bug")
-        again.ask(2)
-        again.refuse = None
-        again.ask(3)
-        assert again.sequences == [3]
-        assert [getattr(result, "code", "") for _, result in again.answers] == ["not_leader", "internal"]
-
-    run(test())
-
-
-def test_a_table_that_takes_none_takes_none() -> None:
-    async def test() -> None:
-        served = Served(_rate(), {7: 0, 8: 50_000})
-        with pytest.raises(OverloadedError, match=r"bulk.bytes.per.second is 0"):
-            served.ask(1)
-        served.ask(1, size=30_000, shard=8)
-        served.ask(2, size=10_000, shard=8)
-        served.ask(3, shard=9)
-        assert served.sequences == [1, 3]  # shard 8 has had its share; nobody else waits for it
-        for _ in range(2):
+@in_virtual_time
+async def test_requests_of_a_shard_keep_their_order_and_few_run_at_a_time() -> None:
+    served = Served(_rate(floor=CEILING))
+    for sequence in range(6):
+        served.ask(sequence)
+    served.ask(100, shard=8)
+    seen: list[int] = []
+    while served.underway or served.gate.waiting_bytes:
+        await asyncio.sleep(0.001)
+        assert len([one for one in served.sequences if one < 100]) <= RUNNING_MAX
+        if served.underway:
+            seen.append(served.sequences[0])
             served.answer()
-        started = asyncio.get_running_loop().time()
-        await eventually(lambda: bool(served.underway))
-        assert 0.3 < asyncio.get_running_loop().time() - started < 10
-        assert served.sequences == [2]
+    assert [one for one in seen if one < 100] == list(range(6))
+    assert 100 in seen
+    assert [sequence for sequence, _ in served.answers] == seen
+    assert served.gate.bytes_through > 70_000
 
-    run(test())
+
+@in_virtual_time
+async def test_the_line_is_bounded_by_time_and_a_refusal_reaches_its_sender() -> None:
+    served = Served(_rate(ceiling=FLOOR))  # 100 kB a second
+    for sequence in range(4):
+        served.ask(sequence, size=int(FLOOR * LINE_S_MAX / 3))
+    with pytest.raises(OverloadedError, match=r"would wait for .* MB/s"):
+        served.ask(4)
+    assert served.sequences == [0]  # the others' time has not come
+    served.gate.close()
+    assert [type(result) for _, result in served.answers] == [UnavailableError] * 3
+    again = Served(_rate())
+    again.refuse = NotLeaderError("not me", leader=2)
+    again.ask(1)
+    again.refuse = ValueError("a bug")
+    again.ask(2)
+    again.refuse = None
+    again.ask(3)
+    assert again.sequences == [3]
+    assert [getattr(result, "code", "") for _, result in again.answers] == ["not_leader", "internal"]
+
+
+@in_virtual_time
+async def test_a_table_that_takes_none_takes_none() -> None:
+    served = Served(_rate(), {7: 0, 8: 50_000})
+    with pytest.raises(OverloadedError, match=r"bulk.bytes.per.second is 0"):
+        served.ask(1)
+    served.ask(1, size=30_000, shard=8)
+    served.ask(2, size=10_000, shard=8)
+    served.ask(3, shard=9)
+    assert served.sequences == [1, 3]  # shard 8 has had its share; nobody else waits for it
+    for _ in range(2):
+        served.answer()
+    started = asyncio.get_running_loop().time()
+    await eventually(lambda: bool(served.underway))
+    assert 0.3 < asyncio.get_running_loop().time() - started < 10
+    assert served.sequences == [2]
 
 
 async def _connect(address: str) -> "Client":
@@ -180,30 +174,28 @@ class Client:
         self._writer.close()
 
 
-def test_a_node_lets_bulk_writes_through_as_the_table_says() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            node = nodes.nodes[0]
-            topic = await node.gateway.create_topic(CreateTopic("t", kind=Kind.TABLE))
-            shard_id = topic.shards[0].shard_id
-            await nodes.leader(shard_id)
-            client = await _connect(nodes.members[0].native)
-            written = await client.ask(TableWrite(shard_id, (Put(b"a", b"1"),), bulk=True))
-            assert isinstance(written, TableWritten)
-            assert node.bulk.bytes_through > 0
-            with pytest.raises(InvalidRequestError, match=r"bulk.bytes.per.second='fast'"):
-                await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "fast"}))
-            await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "0"}))
-            refused = await client.ask(TableWrite(shard_id, (Put(b"b", b"2"),), bulk=True))
-            assert isinstance(refused, Failure)
-            assert refused.code == "overloaded"
-            assert isinstance(await client.ask(TableWrite(shard_id, (Put(b"c", b"3"),))), TableWritten)
-            await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": None}))
-            again = await client.ask(TableWrite(shard_id, (Put(b"d", b"4"),), bulk=True))
-            assert isinstance(again, TableWritten)
-            rows = (await node.gateway.table_get(TableGet(shard_id, (b"a", b"b", b"c", b"d")))).rows
-            assert [row.value if row else None for row in rows] == [b"1", None, b"3", b"4"]
-            assert b"antiphon_bulk_bytes_per_second" in node.metrics.render()
-            client.close()
-
-    run(test())
+@in_virtual_time
+async def test_a_node_lets_bulk_writes_through_as_the_table_says() -> None:
+    async with cluster_of(1) as nodes:
+        node = nodes.nodes[0]
+        topic = await node.gateway.create_topic(CreateTopic("t", kind=Kind.TABLE))
+        shard_id = topic.shards[0].shard_id
+        await nodes.leader(shard_id)
+        client = await _connect(nodes.members[0].native)
+        written = await client.ask(TableWrite(shard_id, (Put(b"a", b"1"),), bulk=True))
+        assert isinstance(written, TableWritten)
+        assert node.bulk.bytes_through > 0
+        with pytest.raises(InvalidRequestError, match=r"bulk.bytes.per.second='fast'"):
+            await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "fast"}))
+        await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": "0"}))
+        refused = await client.ask(TableWrite(shard_id, (Put(b"b", b"2"),), bulk=True))
+        assert isinstance(refused, Failure)
+        assert refused.code == "overloaded"
+        assert isinstance(await client.ask(TableWrite(shard_id, (Put(b"c", b"3"),))), TableWritten)
+        await node.gateway.alter_topic(AlterTopic("t", {"bulk.bytes.per.second": None}))
+        again = await client.ask(TableWrite(shard_id, (Put(b"d", b"4"),), bulk=True))
+        assert isinstance(again, TableWritten)
+        rows = (await node.gateway.table_get(TableGet(shard_id, (b"a", b"b", b"c", b"d")))).rows
+        assert [row.value if row else None for row in rows] == [b"1", None, b"3", b"4"]
+        assert b"antiphon_bulk_bytes_per_second" in node.metrics.render()
+        client.close()

@@ -8,7 +8,7 @@ from antiphon.errors import AntiphonError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
 from antiphon.partition.partition import Partition
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 WRITERS = 8
 MOVES = 4
@@ -75,26 +75,24 @@ async def _move_a_follower(nodes: Nodes, shard_id: int) -> None:
     )
 
 
-def test_replicas_stay_the_same_while_they_move_under_bulk_writes() -> None:
-    async def test() -> None:
-        async with cluster_of(4) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(
-                CreateTopic("t", kind=Kind.TABLE, profile="tarantool", replicas=3)
-            )
-            shard_id = topic.shards[0].shard_id
-            writers = Writers(nodes, shard_id)
-            for _ in range(MOVES):
-                await _move_a_follower(nodes, shard_id)
-                await asyncio.sleep(0.1)
-            await writers.stop()
-            assert [node.metrics.shard_failures for node in nodes.nodes.values()] == [0] * 4
-            hosts = [node.hosts[shard_id] for node in nodes.nodes.values() if shard_id in node.hosts]
-            await eventually(lambda: len({(h.log.log_end, h.state.high_watermark) for h in hosts}) == 1)
-            logs = [_log_of(host) for host in hosts]
-            assert logs[0] == logs[1] == logs[2]
-            rows = [_rows_of(host) for host in hosts]
-            assert rows[0] == rows[1] == rows[2]
-            assert len(writers.acknowledged) > 100
-            assert set(writers.acknowledged) <= {row.key for row in rows[0]}
-
-    run(test())
+@in_virtual_time
+async def test_replicas_stay_the_same_while_they_move_under_bulk_writes() -> None:
+    async with cluster_of(4) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(
+            CreateTopic("t", kind=Kind.TABLE, profile="tarantool", replicas=3)
+        )
+        shard_id = topic.shards[0].shard_id
+        writers = Writers(nodes, shard_id)
+        for _ in range(MOVES):
+            await _move_a_follower(nodes, shard_id)
+            await asyncio.sleep(0.1)
+        await writers.stop()
+        assert [node.metrics.shard_failures for node in nodes.nodes.values()] == [0] * 4
+        hosts = [node.hosts[shard_id] for node in nodes.nodes.values() if shard_id in node.hosts]
+        await eventually(lambda: len({(h.log.log_end, h.state.high_watermark) for h in hosts}) == 1)
+        logs = [_log_of(host) for host in hosts]
+        assert logs[0] == logs[1] == logs[2]
+        rows = [_rows_of(host) for host in hosts]
+        assert rows[0] == rows[1] == rows[2]
+        assert len(writers.acknowledged) > 100
+        assert set(writers.acknowledged) <= {row.key for row in rows[0]}

@@ -26,7 +26,7 @@ from antiphon.native.exchange import REQUEST_COSTS_BYTES
 from antiphon.records.builder import build_batch
 from antiphon.wire.frames import PREFIX, FrameDecoder, decode_reply, encode_message
 from tests.memory import allocated_at_most
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 MIB = 1024 * 1024
 
@@ -83,23 +83,21 @@ async def large_log(nodes: Nodes, batches: int = 12, size_bytes: int = 900_000) 
     return shard_id
 
 
-def test_a_get_of_more_than_an_answer_may_have_is_refused_before_it_is_read() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            shard_id = await large_row(nodes)
-            client = await connect(nodes)
-            with allocated_at_most(40 * MIB):
-                for n, comparison in enumerate((0, 1)):
-                    client.send(1 + n, TableGet(shard_id, (b"k",) * 2000, comparison=comparison))
-                    answer = (await client.answered(2 + n))[1 + n]
-                    assert isinstance(answer, Failure)
-                    assert answer.code == "frame_too_large"
-            client.send(9, TableGet(shard_id, (b"k",) * 8))
-            rows = (await client.answered(4))[9]
-            assert [len(row.value) for row in rows.rows] == [900_000] * 8
-            client.writer.close()
-
-    run(test())
+@in_virtual_time
+async def test_a_get_of_more_than_an_answer_may_have_is_refused_before_it_is_read() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id = await large_row(nodes)
+        client = await connect(nodes)
+        with allocated_at_most(40 * MIB):
+            for n, comparison in enumerate((0, 1)):
+                client.send(1 + n, TableGet(shard_id, (b"k",) * 2000, comparison=comparison))
+                answer = (await client.answered(2 + n))[1 + n]
+                assert isinstance(answer, Failure)
+                assert answer.code == "frame_too_large"
+        client.send(9, TableGet(shard_id, (b"k",) * 8))
+        rows = (await client.answered(4))[9]
+        assert [len(row.value) for row in rows.rows] == [900_000] * 8
+        client.writer.close()
 
 
 READS: dict[str, Callable[[int], Any]] = {
@@ -110,78 +108,72 @@ READS: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_rows_that_nobody_takes_are_not_read(name: str) -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            shard_id, pool = await large_row(nodes, 90_000), pool_of(nodes)
-            pool.connection_bytes = MIB
-            client = await connect(nodes)
-            client.send(1, *[READS[name](shard_id) for _ in range(150)])
-            reads, good = nodes.nodes[0].metrics, await connect(nodes)
-            highest = 0
-            for n in range(30):
-                good.send(1 + n, GetStatus())
-                await good.answered(2 + n)
-                highest = max(highest, pool.held_bytes)
-                await asyncio.sleep(0.05)
-            assert MIB // 2 < highest < 2 * MIB + 192 * REQUEST_COSTS_BYTES
-            assert reads.table_reads > 0
-            answers = await client.answered(151)  # and when it takes them, all come
-            assert all(isinstance(answers[1 + n], TableRows) for n in range(150))
-            await asyncio.sleep(1.5)
-            assert pool.held_bytes <= FLOOR_BYTES
-            client.writer.close()
-            good.writer.close()
-
-    run(test())
+@in_virtual_time
+async def test_rows_that_nobody_takes_are_not_read(name: str) -> None:
+    async with cluster_of(1) as nodes:
+        shard_id, pool = await large_row(nodes, 90_000), pool_of(nodes)
+        pool.connection_bytes = MIB
+        client = await connect(nodes)
+        client.send(1, *[READS[name](shard_id) for _ in range(150)])
+        reads, good = nodes.nodes[0].metrics, await connect(nodes)
+        highest = 0
+        for n in range(30):
+            good.send(1 + n, GetStatus())
+            await good.answered(2 + n)
+            highest = max(highest, pool.held_bytes)
+            await asyncio.sleep(0.05)
+        assert MIB // 2 < highest < 2 * MIB + 192 * REQUEST_COSTS_BYTES
+        assert reads.table_reads > 0
+        answers = await client.answered(151)  # and when it takes them, all come
+        assert all(isinstance(answers[1 + n], TableRows) for n in range(150))
+        await asyncio.sleep(1.5)
+        assert pool.held_bytes <= FLOOR_BYTES
+        client.writer.close()
+        good.writer.close()
 
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
-def test_batches_that_nobody_takes_are_not_read(cold: bool, waiting: bool) -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            shard_id, pool, node = await large_log(nodes, 50, 90_000), pool_of(nodes), nodes.nodes[0]
-            pool.connection_bytes = MIB
-            client, end = await connect(nodes), node.hosts[shard_id].state.high_watermark
-            if cold:
-                node.hosts[shard_id].log.release_memory()
-            assert node.hosts[shard_id].reads.is_cold(end - 2, "committed") == cold
-            start = end if waiting else 0 if cold else end - 2
-            client.send(1, *[Fetch(shard_id, start, 1 << 24, 50_000) for _ in range(200)])
-            if waiting:
-                await asyncio.sleep(0.5)  # all wait for the same batch
-                await node.gateway.append(shard_id, build_batch([(None, bytes(90_000), [], 1)]))
-            highest = 0
-            for _ in range(30):
-                highest = max(highest, pool.held_bytes)
-                await asyncio.sleep(0.05)
-            assert MIB // 2 < highest < 3 * MIB + 256 * REQUEST_COSTS_BYTES
-            answers = await client.answered(201)
-            assert all(isinstance(answers[1 + n][0], Fetched) for n in range(200))
-            await asyncio.sleep(1.5)
-            assert pool.held_bytes <= FLOOR_BYTES
-            client.writer.close()
-
-    run(test())
+@in_virtual_time
+async def test_batches_that_nobody_takes_are_not_read(cold: bool, waiting: bool) -> None:
+    async with cluster_of(1) as nodes:
+        shard_id, pool, node = await large_log(nodes, 50, 90_000), pool_of(nodes), nodes.nodes[0]
+        pool.connection_bytes = MIB
+        client, end = await connect(nodes), node.hosts[shard_id].state.high_watermark
+        if cold:
+            node.hosts[shard_id].log.release_memory()
+        assert node.hosts[shard_id].reads.is_cold(end - 2, "committed") == cold
+        start = end if waiting else 0 if cold else end - 2
+        client.send(1, *[Fetch(shard_id, start, 1 << 24, 50_000) for _ in range(200)])
+        if waiting:
+            await asyncio.sleep(0.5)  # all wait for the same batch
+            await node.gateway.append(shard_id, build_batch([(None, bytes(90_000), [], 1)]))
+        highest = 0
+        for _ in range(30):
+            highest = max(highest, pool.held_bytes)
+            await asyncio.sleep(0.05)
+        assert MIB // 2 < highest < 3 * MIB + 256 * REQUEST_COSTS_BYTES
+        answers = await client.answered(201)
+        assert all(isinstance(answers[1 + n][0], Fetched) for n in range(200))
+        await asyncio.sleep(1.5)
+        assert pool.held_bytes <= FLOOR_BYTES
+        client.writer.close()
 
 
-def test_a_client_that_takes_nothing_is_closed() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            shard_id, pool = await large_log(nodes), pool_of(nodes)
-            client = await connect(nodes)
-            client.send(1, *[Fetch(shard_id, 0, 1 << 24) for _ in range(20)])
-            sessions = nodes.servers[0].native.sessions
-            await asyncio.sleep(PATIENCE_S - 3)
-            assert len(sessions) == 1
-            await asyncio.sleep(6)
-            assert not sessions
-            assert pool.held_bytes == 0
-            assert pool.closed_slow == 1
-            client.writer.transport.abort()
-
-    run(test())
+@in_virtual_time
+async def test_a_client_that_takes_nothing_is_closed() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id, pool = await large_log(nodes), pool_of(nodes)
+        client = await connect(nodes)
+        client.send(1, *[Fetch(shard_id, 0, 1 << 24) for _ in range(20)])
+        sessions = nodes.servers[0].native.sessions
+        await asyncio.sleep(PATIENCE_S - 3)
+        assert len(sessions) == 1
+        await asyncio.sleep(6)
+        assert not sessions
+        assert pool.held_bytes == 0
+        assert pool.closed_slow == 1
+        client.writer.transport.abort()
 
 
 def test_a_frame_in_many_small_pieces_costs_little_more_than_its_bytes() -> None:
@@ -195,32 +187,28 @@ def test_a_frame_in_many_small_pieces_costs_little_more_than_its_bytes() -> None
 
 
 @pytest.mark.parametrize("greets", [False, True])
-def test_a_frame_that_does_not_end_and_silence_end_a_connection(greets: bool) -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            client = await connect(nodes, greets=greets)
-            began_s = asyncio.get_running_loop().time()
-            if greets:
-                client.writer.write(PREFIX.pack(50 * MIB, 100) + b"x")
-            while await client.reader.read(1000):
-                pass
-            took_s = asyncio.get_running_loop().time() - began_s
-            assert (PATIENCE_S if greets else 10) <= took_s < (PATIENCE_S if greets else 10) + 3
-            client.writer.close()
-
-    run(test())
+@in_virtual_time
+async def test_a_frame_that_does_not_end_and_silence_end_a_connection(greets: bool) -> None:
+    async with cluster_of(1) as nodes:
+        client = await connect(nodes, greets=greets)
+        began_s = asyncio.get_running_loop().time()
+        if greets:
+            client.writer.write(PREFIX.pack(50 * MIB, 100) + b"x")
+        while await client.reader.read(1000):
+            pass
+        took_s = asyncio.get_running_loop().time() - began_s
+        assert (PATIENCE_S if greets else 10) <= took_s < (PATIENCE_S if greets else 10) + 3
+        client.writer.close()
 
 
-def test_a_client_that_only_waits_is_left_alone() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            shard_id = await large_log(nodes, batches=1)
-            client = await connect(nodes)
-            native = nodes.servers[0].native
-            native.limits = native.limits._replace(idle_s=5.0)
-            client.send(1, Fetch(shard_id, 1, 1 << 20, 20_000))
-            assert isinstance((await client.answered(2))[1], Fetched)
-            await eventually(lambda: not native.sessions)
-            client.writer.close()
-
-    run(test())
+@in_virtual_time
+async def test_a_client_that_only_waits_is_left_alone() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id = await large_log(nodes, batches=1)
+        client = await connect(nodes)
+        native = nodes.servers[0].native
+        native.limits = native.limits._replace(idle_s=5.0)
+        client.send(1, Fetch(shard_id, 1, 1 << 20, 20_000))
+        assert isinstance((await client.answered(2))[1], Fetched)
+        await eventually(lambda: not native.sessions)
+        client.writer.close()

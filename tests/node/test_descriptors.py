@@ -25,7 +25,7 @@ from antiphon.partition.failures import as_failure
 from antiphon.records.builder import build_batch
 from antiphon.server.file_limits import connection_shares
 from tests.log.helpers import Runner, batch_at
-from tests.node.in_process import cluster_of, eventually, run
+from tests.node.in_process import cluster_of, eventually, in_virtual_time
 from tests.node.processes import NativeClient, Processes
 
 
@@ -83,52 +83,48 @@ def test_shares_leave_room_for_logs_and_peers() -> None:
     assert connection_shares(1 << 20).native > 10_000
 
 
-def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
-    async def test() -> None:
-        disk = Starved(Random(0))
-        async with cluster_of(1, {0: disk}) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
-            shard_id = topic.shards[0].shard_id
-            for value in (b"one", b"two", b"three"):
-                await nodes.append(shard_id, value)
-            host = nodes.nodes[0].hosts[shard_id]
-            disk.starved = True
-            host.log.release_memory()
-            with pytest.raises(OverloadedError):
-                host.reads.read(host.log.log_start, 1000, host.log.log_end)
-            with pytest.raises(OverloadedError):
-                host.reads.list_offset(1)
-            with pytest.raises(OverloadedError):
-                await trim_replica(nodes.nodes[0].replicas, shard_id, host.log.log_end - 1)
-            work = asyncio.ensure_future(
-                nodes.nodes[0].gateway.append(shard_id, build_batch([(None, b"x", [], 1)]))
-            )
-            await asyncio.sleep(0.5)
-            assert not work.done()
-            disk.starved = False
-            assert (await work).base_offset >= 1
-            assert all(one.state.failed is None for one in nodes.nodes[0].hosts.values())
-
-    run(test())
+@in_virtual_time
+async def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
+    disk = Starved(Random(0))
+    async with cluster_of(1, {0: disk}) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
+        shard_id = topic.shards[0].shard_id
+        for value in (b"one", b"two", b"three"):
+            await nodes.append(shard_id, value)
+        host = nodes.nodes[0].hosts[shard_id]
+        disk.starved = True
+        host.log.release_memory()
+        with pytest.raises(OverloadedError):
+            host.reads.read(host.log.log_start, 1000, host.log.log_end)
+        with pytest.raises(OverloadedError):
+            host.reads.list_offset(1)
+        with pytest.raises(OverloadedError):
+            await trim_replica(nodes.nodes[0].replicas, shard_id, host.log.log_end - 1)
+        work = asyncio.ensure_future(
+            nodes.nodes[0].gateway.append(shard_id, build_batch([(None, b"x", [], 1)]))
+        )
+        await asyncio.sleep(0.5)
+        assert not work.done()
+        disk.starved = False
+        assert (await work).base_offset >= 1
+        assert all(one.state.failed is None for one in nodes.nodes[0].hosts.values())
 
 
-def test_the_coordinator_goes_on_where_it_could_not_read_what_was_committed() -> None:
-    async def test() -> None:
-        disk = Starved(Random(0))
-        async with cluster_of(1, {0: disk}) as nodes:
-            node = nodes.nodes[0]
-            host, shell = node.hosts[CLUSTER_SHARD_ID], node.coordinator
-            assert shell is not None
-            shell._metadata = MetadataFold(host.log.log_start, node.metrics)
-            disk.starved = True
-            host.log.release_memory()
-            shell.committed(host.state.high_watermark)
-            assert (shell._metadata.offset, host.state.failed) == (host.log.log_start, None)
-            disk.starved = False
-            await eventually(lambda: shell._metadata.offset == host.state.high_watermark)
-            await node.gateway.create_topic(CreateTopic("t", replicas=1))
-
-    run(test())
+@in_virtual_time
+async def test_the_coordinator_goes_on_where_it_could_not_read_what_was_committed() -> None:
+    disk = Starved(Random(0))
+    async with cluster_of(1, {0: disk}) as nodes:
+        node = nodes.nodes[0]
+        host, shell = node.hosts[CLUSTER_SHARD_ID], node.coordinator
+        assert shell is not None
+        shell._metadata = MetadataFold(host.log.log_start, node.metrics)
+        disk.starved = True
+        host.log.release_memory()
+        shell.committed(host.state.high_watermark)
+        assert (shell._metadata.offset, host.state.failed) == (host.log.log_start, None)
+        disk.starved = False
+        await eventually(lambda: shell._metadata.offset == host.state.high_watermark)
+        await node.gateway.create_topic(CreateTopic("t", replicas=1))
 
 
 def test_what_a_disk_refuses_is_no_fault_of_the_node() -> None:

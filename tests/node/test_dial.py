@@ -10,7 +10,7 @@ from antiphon.model.requests import CreateTopic
 from antiphon.node import accepted_peers, peers
 from antiphon.node.peers import PeerLink
 from antiphon.replication.messages import Ack, Append
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 
 def spy(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
@@ -40,24 +40,24 @@ HOW: dict[str, dict[type, str]] = {
 
 
 @pytest.mark.parametrize("dial", ["each", "leader", "follower"])
-def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(monkeypatch: pytest.MonkeyPatch, dial: str) -> None:
-    async def test() -> None:
-        seen = spy(monkeypatch)
-        async with cluster_of(3, dial=dial) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t"))
-            shard_id = topic.shards[0].shard_id
-            seen.clear()
-            for number in range(20):
-                await nodes.append(shard_id, b"%d" % number)
-            await eventually(
-                lambda: all(node.hosts[shard_id].state.high_watermark == 20 for node in nodes.nodes.values())
-            )
-            for kind, own in HOW[dial].items():
-                other = "made" if own == "accepted" else "accepted"
-                assert seen[kind.__name__, own] >= 20
-                assert seen[kind.__name__, other] == 0
-
-    run(test())
+@in_virtual_time
+async def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(
+    monkeypatch: pytest.MonkeyPatch, dial: str
+) -> None:
+    seen = spy(monkeypatch)
+    async with cluster_of(3, dial=dial) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t"))
+        shard_id = topic.shards[0].shard_id
+        seen.clear()
+        for number in range(20):
+            await nodes.append(shard_id, b"%d" % number)
+        await eventually(
+            lambda: all(node.hosts[shard_id].state.high_watermark == 20 for node in nodes.nodes.values())
+        )
+        for kind, own in HOW[dial].items():
+            other = "made" if own == "accepted" else "accepted"
+            assert seen[kind.__name__, own] >= 20
+            assert seen[kind.__name__, other] == 0
 
 
 def connections(nodes: Nodes) -> Counter[frozenset[int]]:
@@ -71,24 +71,24 @@ def connections(nodes: Nodes) -> Counter[frozenset[int]]:
 
 
 @pytest.mark.parametrize("dial", ["leader", "follower"])
-def test_s3_21_two_connections_serve_all_shards_of_a_pair_and_a_broken_one_is_made_good(dial: str) -> None:
-    async def test() -> None:
-        async with cluster_of(3, dial=dial) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=6))
-            shards = [shard.shard_id for shard in topic.shards]
-            assert len({(await nodes.leader(one)).services.node_id for one in shards}) > 1
-            for shard_id in shards:
-                await nodes.append(shard_id, b"x")
-            assert set(connections(nodes).values()) == {2}
-            for node in nodes.nodes.values():
-                for link in node.network.links.values():
-                    _cut(link)
-            await asyncio.sleep(0.05)
-            for shard_id in shards:
-                assert await nodes.append(shard_id, b"y") >= 2
-            await eventually(lambda: set(connections(nodes).values()) == {2})
-
-    run(test())
+@in_virtual_time
+async def test_s3_21_two_connections_serve_all_shards_of_a_pair_and_a_broken_one_is_made_good(
+    dial: str,
+) -> None:
+    async with cluster_of(3, dial=dial) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=6))
+        shards = [shard.shard_id for shard in topic.shards]
+        assert len({(await nodes.leader(one)).services.node_id for one in shards}) > 1
+        for shard_id in shards:
+            await nodes.append(shard_id, b"x")
+        assert set(connections(nodes).values()) == {2}
+        for node in nodes.nodes.values():
+            for link in node.network.links.values():
+                _cut(link)
+        await asyncio.sleep(0.05)
+        for shard_id in shards:
+            assert await nodes.append(shard_id, b"y") >= 2
+        await eventually(lambda: set(connections(nodes).values()) == {2})
 
 
 def _cut(link: PeerLink) -> None:

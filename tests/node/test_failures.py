@@ -18,7 +18,7 @@ from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.replication.actions import Action
 from antiphon.wire.frames import encode_message
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
 
 
 def fill(disk: SimulatedDisk) -> None:
@@ -36,114 +36,106 @@ async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: 
     return topic.shards[0].shard_id
 
 
-def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            node, disk = nodes.nodes[0], nodes.disks[0]
-            shard_id = await new_shard(nodes, "t")
-            end = await nodes.append(shard_id, b"before")
-            fill(disk)
-            waiting = nodes.append(shard_id, b"caught by the full disk")
-            host = await nodes.leader(shard_id)
-            node.spawn(waiting)
-            await eventually(lambda: node.wal.disk_full)
-            with pytest.raises(DiskFullError):
-                host.state.check_writable()
-            assert host.status().state == "disk_full"
-            assert (await node.gateway.fetch(shard_id, end - 1, 1000)).batches
-            disk.capacity_bytes = None
-            await eventually(lambda: not node.wal.disk_full)
-            assert await nodes.append(shard_id, b"after") == end + 2
-
-    run(test())
+@in_virtual_time
+async def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
+    async with cluster_of(1) as nodes:
+        node, disk = nodes.nodes[0], nodes.disks[0]
+        shard_id = await new_shard(nodes, "t")
+        end = await nodes.append(shard_id, b"before")
+        fill(disk)
+        waiting = nodes.append(shard_id, b"caught by the full disk")
+        host = await nodes.leader(shard_id)
+        node.spawn(waiting)
+        await eventually(lambda: node.wal.disk_full)
+        with pytest.raises(DiskFullError):
+            host.state.check_writable()
+        assert host.status().state == "disk_full"
+        assert (await node.gateway.fetch(shard_id, end - 1, 1000)).batches
+        disk.capacity_bytes = None
+        await eventually(lambda: not node.wal.disk_full)
+        assert await nodes.append(shard_id, b"after") == end + 2
 
 
-def test_a_failed_sync_stops_the_replica_and_another_one_leads() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(nodes, "t")
-            await nodes.append(shard_id, b"kept")
-            old = await nodes.leader(shard_id)
-            victim = old.services.node_id
-            break_syncs(nodes.disks[victim])
-            end = await nodes.append(shard_id, b"the others have it")
-            await eventually(lambda: old.state.failed is not None)
-            assert isinstance(old.state.failed, StorageFailedError)
-            assert old.status().state == "failed"
-            await eventually(lambda: not old.state.is_serving)
-            assert await nodes.append(shard_id, b"with another leader") > end
-            assert (await nodes.leader(shard_id)).services.node_id != victim
-            nodes.disks[victim].fail_after = None
-
-    run(test())
+@in_virtual_time
+async def test_a_failed_sync_stops_the_replica_and_another_one_leads() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, "t")
+        await nodes.append(shard_id, b"kept")
+        old = await nodes.leader(shard_id)
+        victim = old.services.node_id
+        break_syncs(nodes.disks[victim])
+        end = await nodes.append(shard_id, b"the others have it")
+        await eventually(lambda: old.state.failed is not None)
+        assert isinstance(old.state.failed, StorageFailedError)
+        assert old.status().state == "failed"
+        await eventually(lambda: not old.state.is_serving)
+        assert await nodes.append(shard_id, b"with another leader") > end
+        assert (await nodes.leader(shard_id)).services.node_id != victim
+        nodes.disks[victim].fail_after = None
 
 
-def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            sick, well = await new_shard(nodes, "sick"), await new_shard(nodes, "well")
-            host = await nodes.leader(sick)
+@in_virtual_time
+async def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with cluster_of(1) as nodes:
+        sick, well = await new_shard(nodes, "sick"), await new_shard(nodes, "well")
+        host = await nodes.leader(sick)
 
-            def broken(_write_id: int) -> list[Action]:
-                raise InvariantError("the impossible happened")
+        def broken(_write_id: int) -> list[Action]:
+            raise InvariantError("the impossible happened")
 
-            monkeypatch.setattr(host.replica, "persisted", broken)
-            with pytest.raises(NotLeaderError, match="the impossible happened"):
-                await nodes.nodes[0].gateway.append(sick, build_batch([(None, b"never acknowledged", [], 1)]))
-            assert isinstance(host.state.failed, InternalError)
-            assert host.status().state == "failed"
-            await nodes.append(well, b"goes on")
-
-    run(test())
-
-
-def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(nodes, "t")
-            end = 0
-            for number in range(20):
-                end = await nodes.append(shard_id, b"<%d>" % number)
-            victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
-            host = nodes.nodes[victim].hosts[shard_id]
-            await eventually(lambda: host.state.high_watermark == 20)
-            await nodes.stop(victim)
-            disk, directory = nodes.shard_path(victim, shard_id)
-            for path in (f"{directory}/{name}" for name in disk.listdir(directory)):
-                if path.endswith(".snapshot"):
-                    disk.lose(path)
-                elif path.endswith(".log"):
-                    disk.flip_bit(path, 8 * (disk.open(path).size() // 2) + 4)
-            await nodes.start(victim)
-            await eventually(lambda: shard_id in nodes.nodes[victim].hosts)
-            again = nodes.nodes[victim].hosts[shard_id]
-            assert again.log.recovery is not None
-            end = await nodes.append(shard_id, b"more")
-            await eventually(lambda: again.log.damaged is None and again.state.high_watermark >= end)
-            assert again.status().state == "ok"
-
-    run(test())
+        monkeypatch.setattr(host.replica, "persisted", broken)
+        with pytest.raises(NotLeaderError, match="the impossible happened"):
+            await nodes.nodes[0].gateway.append(sick, build_batch([(None, b"never acknowledged", [], 1)]))
+        assert isinstance(host.state.failed, InternalError)
+        assert host.status().state == "failed"
+        await nodes.append(well, b"goes on")
 
 
-def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(nodes, "t")
-            for number in range(20):
-                await nodes.append(shard_id, b"<%d>" % number)
-            old = await nodes.leader(shard_id)
-            flip_a_bit(nodes.disks[old.services.node_id], old.log.path)
-            old.log.release_memory()
-            with pytest.raises(NotLeaderError, match="damaged"):
-                old.reads.fetch(0, 100_000, "committed", at_least_one=True)
-            assert old.status().state == "failed"
-            await eventually(lambda: not old.state.is_serving)
-            await nodes.append(shard_id, b"with another leader")
-            again = await nodes.leader(shard_id)
-            assert again is not old
-            assert again.reads.fetch(0, 100_000, "committed", at_least_one=True).size_bytes > 1000
+@in_virtual_time
+async def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, "t")
+        end = 0
+        for number in range(20):
+            end = await nodes.append(shard_id, b"<%d>" % number)
+        victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
+        host = nodes.nodes[victim].hosts[shard_id]
+        await eventually(lambda: host.state.high_watermark == 20)
+        await nodes.stop(victim)
+        disk, directory = nodes.shard_path(victim, shard_id)
+        for path in (f"{directory}/{name}" for name in disk.listdir(directory)):
+            if path.endswith(".snapshot"):
+                disk.lose(path)
+            elif path.endswith(".log"):
+                disk.flip_bit(path, 8 * (disk.open(path).size() // 2) + 4)
+        await nodes.start(victim)
+        await eventually(lambda: shard_id in nodes.nodes[victim].hosts)
+        again = nodes.nodes[victim].hosts[shard_id]
+        assert again.log.recovery is not None
+        end = await nodes.append(shard_id, b"more")
+        await eventually(lambda: again.log.damaged is None and again.state.high_watermark >= end)
+        assert again.status().state == "ok"
 
-    run(test())
+
+@in_virtual_time
+async def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, "t")
+        for number in range(20):
+            await nodes.append(shard_id, b"<%d>" % number)
+        old = await nodes.leader(shard_id)
+        flip_a_bit(nodes.disks[old.services.node_id], old.log.path)
+        old.log.release_memory()
+        with pytest.raises(NotLeaderError, match="damaged"):
+            old.reads.fetch(0, 100_000, "committed", at_least_one=True)
+        assert old.status().state == "failed"
+        await eventually(lambda: not old.state.is_serving)
+        await nodes.append(shard_id, b"with another leader")
+        again = await nodes.leader(shard_id)
+        assert again is not old
+        assert again.reads.fetch(0, 100_000, "committed", at_least_one=True).size_bytes > 1000
 
 
 def flip_a_bit(disk: SimulatedDisk, directory: str) -> None:
@@ -153,36 +145,31 @@ def flip_a_bit(disk: SimulatedDisk, directory: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
-def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
+@in_virtual_time
+async def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
     """S0.37: retention has removed what the follower would need next."""
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(
-                nodes, "t", kind, **{"segment.bytes": "4096", "retention.bytes": "4096"}
-            )
-            victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
-            await nodes.stop(victim)
-            for number in range(40):
-                await write(nodes, shard_id, kind, number)
-            leader = await nodes.leader(shard_id)
-            for node in nodes.nodes.values():
-                table = node.hosts[shard_id].table
-                if table is not None:
-                    table.state.flush()
-                node.shards.apply_retention()
-            assert leader.log.log_start > 5
-            node = await nodes.start(victim)
-            await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
-            await write(nodes, shard_id, kind, 40)
-            host = node.hosts[shard_id]
-            await eventually(lambda: host.state.high_watermark == leader.state.high_watermark)
-            if host.table is not None:
-                keys = tuple(b"key%d" % number for number in range(41))
-                rows = await node.gateway.table_get(TableGet(shard_id, keys, consistency="local"))
-                assert [row.value for row in rows.rows if row is not None] == [b"x" * 1000] * 41
-
-    run(test())
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, "t", kind, **{"segment.bytes": "4096", "retention.bytes": "4096"})
+        victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
+        await nodes.stop(victim)
+        for number in range(40):
+            await write(nodes, shard_id, kind, number)
+        leader = await nodes.leader(shard_id)
+        for node in nodes.nodes.values():
+            table = node.hosts[shard_id].table
+            if table is not None:
+                table.state.flush()
+            node.shards.apply_retention()
+        assert leader.log.log_start > 5
+        node = await nodes.start(victim)
+        await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
+        await write(nodes, shard_id, kind, 40)
+        host = node.hosts[shard_id]
+        await eventually(lambda: host.state.high_watermark == leader.state.high_watermark)
+        if host.table is not None:
+            keys = tuple(b"key%d" % number for number in range(41))
+            rows = await node.gateway.table_get(TableGet(shard_id, keys, consistency="local"))
+            assert [row.value for row in rows.rows if row is not None] == [b"x" * 1000] * 41
 
 
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])

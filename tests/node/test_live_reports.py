@@ -3,51 +3,46 @@
 from antiphon.model.requests import CreateTopic
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import LogCondition
-from tests.node.in_process import cluster_of, eventually, run
+from tests.node.in_process import cluster_of, eventually, in_virtual_time
 
 
-def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
+@in_virtual_time
+async def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
     """Its promise would be no vote: members that are left with it could elect nobody."""
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
-            shard_id = topic.shards[0].shard_id
-            await nodes.append(shard_id, b"one")
-            leader = await nodes.leader(shard_id)
-            assert isinstance(leader, SingleWriterPartition)
-            live_set = leader.reports.live_set
-            other = min(set(nodes.nodes) - {leader.services.node_id})
-            await eventually(lambda: set(live_set(None).live) == set(nodes.nodes))
-            before = live_set(None)
-            follower = nodes.nodes[other].hosts[shard_id]
-            assert isinstance(follower, SingleWriterPartition)
-            replica = follower.replica
-            repair = replica._state.repair  # as it is opened with a damaged log
-            repair.condition, repair.floor = LogCondition.DAMAGED, replica.term
-            await nodes.append(shard_id, b"two")
-            await eventually(lambda: live_set(before).lagging == (other,))
-            assert other not in live_set(before).live
-
-    run(test())
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
+        shard_id = topic.shards[0].shard_id
+        await nodes.append(shard_id, b"one")
+        leader = await nodes.leader(shard_id)
+        assert isinstance(leader, SingleWriterPartition)
+        live_set = leader.reports.live_set
+        other = min(set(nodes.nodes) - {leader.services.node_id})
+        await eventually(lambda: set(live_set(None).live) == set(nodes.nodes))
+        before = live_set(None)
+        follower = nodes.nodes[other].hosts[shard_id]
+        assert isinstance(follower, SingleWriterPartition)
+        replica = follower.replica
+        repair = replica._state.repair  # as it is opened with a damaged log
+        repair.condition, repair.floor = LogCondition.DAMAGED, replica.term
+        await nodes.append(shard_id, b"two")
+        await eventually(lambda: live_set(before).lagging == (other,))
+        assert other not in live_set(before).live
 
 
-def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
-            shard_id = topic.shards[0].shard_id
-            await nodes.append(shard_id, b"one")
-            leader = await nodes.leader(shard_id)
-            assert isinstance(leader, SingleWriterPartition)
-            live_set = leader.reports.live_set
-            others = sorted(set(nodes.nodes) - {leader.services.node_id})
-            await eventually(lambda: set(live_set(None).live) == set(nodes.nodes))
-            leader.driver.call(leader.replica.peer_lost, others[0])
-            assert live_set(None).lagging == (others[0],), "it may be back at any moment"
-            before = live_set(None)
-            leader.driver.call(leader.replica.peer_connected, others[0])
-            assert others[0] not in live_set(before).lagging
-            assert others[0] not in live_set(before).live, "what it acknowledged it may have lost since"
-
-    run(test())
+@in_virtual_time
+async def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None:
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
+        shard_id = topic.shards[0].shard_id
+        await nodes.append(shard_id, b"one")
+        leader = await nodes.leader(shard_id)
+        assert isinstance(leader, SingleWriterPartition)
+        live_set = leader.reports.live_set
+        others = sorted(set(nodes.nodes) - {leader.services.node_id})
+        await eventually(lambda: set(live_set(None).live) == set(nodes.nodes))
+        leader.driver.call(leader.replica.peer_lost, others[0])
+        assert live_set(None).lagging == (others[0],), "it may be back at any moment"
+        before = live_set(None)
+        leader.driver.call(leader.replica.peer_connected, others[0])
+        assert others[0] not in live_set(before).lagging
+        assert others[0] not in live_set(before).live, "what it acknowledged it may have lost since"

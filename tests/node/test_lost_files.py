@@ -11,7 +11,7 @@ from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.records.decode import decode_records
-from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
 
 FULL, EMPTIED, OLD = 1, 2, 0  # has everything; loses its files; was away
 LOOK_S = 2.5
@@ -79,127 +79,117 @@ async def values_of(nodes: Nodes, shard_id: int) -> list[bytes]:
 
 @pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
-def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
+@in_virtual_time
+async def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
     profile: str, lose: Callable[[SimulatedDisk, int], None]
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile=profile, replicas=3))
-            shard_id = topic.shards[0].shard_id
-            values = await without(nodes, shard_id)
-            lose(nodes.disks[EMPTIED], shard_id)
-            await nodes.start(EMPTIED)
-            await nodes.start(OLD)
-            await nobody_serves(nodes, shard_id)
-            await nodes.start(FULL)
-            assert await values_of(nodes, shard_id) == values
-            await eventually(
-                lambda: all(
-                    shard_id in node.hosts
-                    and node.hosts[shard_id].status().state == "ok"
-                    and node.hosts[shard_id].log.log_end >= len(values)
-                    for node in nodes.nodes.values()
-                )
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile=profile, replicas=3))
+        shard_id = topic.shards[0].shard_id
+        values = await without(nodes, shard_id)
+        lose(nodes.disks[EMPTIED], shard_id)
+        await nodes.start(EMPTIED)
+        await nodes.start(OLD)
+        await nobody_serves(nodes, shard_id)
+        await nodes.start(FULL)
+        assert await values_of(nodes, shard_id) == values
+        await eventually(
+            lambda: all(
+                shard_id in node.hosts
+                and node.hosts[shard_id].status().state == "ok"
+                and node.hosts[shard_id].log.log_end >= len(values)
+                for node in nodes.nodes.values()
             )
-            if (
-                lose is not only_identity
-            ):  # another disk: the coordinator has to hear first that it was brought up to date
-                await nodes.stop(FULL)  # what was refetched counts again
-                assert await values_of(nodes, shard_id) == values
+        )
+        if (
+            lose is not only_identity
+        ):  # another disk: the coordinator has to hear first that it was brought up to date
+            await nodes.stop(FULL)  # what was refetched counts again
+            assert await values_of(nodes, shard_id) == values
 
-    run(test())
 
-
-def test_a_replica_that_has_more_than_its_leader_says_so() -> None:
+@in_virtual_time
+async def test_a_replica_that_has_more_than_its_leader_says_so() -> None:
     """Two of three came back as of an earlier time, everything with them: what is lost is not theirs to know."""
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
+        shard_id = topic.shards[0].shard_id
+        for i in range(10):
+            await nodes.append(shard_id, b"%d" % i)
+        await nodes.stop(OLD)
+        await nodes.stop(EMPTIED)
+        earlier = nodes.disks[EMPTIED].copy(DIRECTORY)
+        await nodes.start(EMPTIED)
+        for i in range(10, 40):
+            await nodes.append(shard_id, b"%d" % i)
+        await eventually(lambda: nodes.nodes[FULL].hosts[shard_id].state.high_watermark >= 40)
+        await nodes.stop(EMPTIED)
+        await nodes.stop(FULL)
+        nodes.disks[EMPTIED].restore(DIRECTORY, earlier)
+        await nodes.start(EMPTIED)
+        await nodes.start(OLD)
+        await nodes.append(shard_id, b"new")
+        await nodes.start(FULL)
+        hosts = nodes.nodes[FULL].hosts
 
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
-            shard_id = topic.shards[0].shard_id
-            for i in range(10):
-                await nodes.append(shard_id, b"%d" % i)
-            await nodes.stop(OLD)
-            await nodes.stop(EMPTIED)
-            earlier = nodes.disks[EMPTIED].copy(DIRECTORY)
-            await nodes.start(EMPTIED)
-            for i in range(10, 40):
-                await nodes.append(shard_id, b"%d" % i)
-            await eventually(lambda: nodes.nodes[FULL].hosts[shard_id].state.high_watermark >= 40)
-            await nodes.stop(EMPTIED)
-            await nodes.stop(FULL)
-            nodes.disks[EMPTIED].restore(DIRECTORY, earlier)
-            await nodes.start(EMPTIED)
-            await nodes.start(OLD)
-            await nodes.append(shard_id, b"new")
-            await nodes.start(FULL)
-            hosts = nodes.nodes[FULL].hosts
+        def says_so() -> bool:
+            return shard_id in hosts and hosts[shard_id].status().state == "ahead_of_leader"
 
-            def says_so() -> bool:
-                return shard_id in hosts and hosts[shard_id].status().state == "ahead_of_leader"
-
-            await eventually(says_so)
-            assert hosts[shard_id].log.log_end >= 40, "nothing of it is cut"
-
-    run(test())
+        await eventually(says_so)
+        assert hosts[shard_id].log.log_end >= 40, "nothing of it is cut"
 
 
 @pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
-def test_the_metadata_outlives_the_loss_of_a_voters_files(lose: Callable[[SimulatedDisk, int], None]) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            await nodes.stop(OLD)
-            await nodes.leader(CLUSTER_SHARD_ID)
-            await nodes.nodes[FULL].gateway.create_topic(CreateTopic("t", replicas=1))
-            await nodes.stop(EMPTIED)
-            await nodes.stop(FULL)
-            lose(nodes.disks[EMPTIED], CLUSTER_SHARD_ID)
-            await nodes.start(EMPTIED)
-            await nodes.start(OLD)
-            await nobody_serves(nodes, CLUSTER_SHARD_ID)
-            await nodes.start(FULL)
-            await nodes.leader(CLUSTER_SHARD_ID)
-            await eventually(lambda: all("t" in node.view.topics for node in nodes.nodes.values()))
-            host = nodes.nodes[EMPTIED].hosts[CLUSTER_SHARD_ID]
-            await eventually(lambda: host.log.damaged is None)
-
-    run(test())
+@in_virtual_time
+async def test_the_metadata_outlives_the_loss_of_a_voters_files(
+    lose: Callable[[SimulatedDisk, int], None],
+) -> None:
+    async with cluster_of(3) as nodes:
+        await nodes.stop(OLD)
+        await nodes.leader(CLUSTER_SHARD_ID)
+        await nodes.nodes[FULL].gateway.create_topic(CreateTopic("t", replicas=1))
+        await nodes.stop(EMPTIED)
+        await nodes.stop(FULL)
+        lose(nodes.disks[EMPTIED], CLUSTER_SHARD_ID)
+        await nodes.start(EMPTIED)
+        await nodes.start(OLD)
+        await nobody_serves(nodes, CLUSTER_SHARD_ID)
+        await nodes.start(FULL)
+        await nodes.leader(CLUSTER_SHARD_ID)
+        await eventually(lambda: all("t" in node.view.topics for node in nodes.nodes.values()))
+        host = nodes.nodes[EMPTIED].hosts[CLUSTER_SHARD_ID]
+        await eventually(lambda: host.log.damaged is None)
 
 
 @pytest.mark.parametrize("lose", LOSSES[:2], ids=lambda lose: lose.__name__)
-def test_a_replica_that_everybody_writes_regains_what_it_wrote(
+@in_virtual_time
+async def test_a_replica_that_everybody_writes_regains_what_it_wrote(
     lose: Callable[[SimulatedDisk, int], None],
 ) -> None:
     """Nothing is numbered a second time: it writes again when the others have said what they have of it."""
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(
-                CreateTopic("t", profile="tarantool", replicas=3, config={"writers": "multi"})
-            )
-            shard_id = topic.shards[0].shard_id
-            writer = await _writable(nodes, EMPTIED, shard_id)
-            for i in range(20):
-                await nodes.append(shard_id, b"%d" % i)
-            await eventually(
-                lambda: all(node.hosts[shard_id].log.log_end == 20 for node in nodes.nodes.values())
-            )
-            clock = writer.replica.vclock
-            await nodes.stop(EMPTIED)
-            await nodes.stop(FULL)
-            lose(nodes.disks[EMPTIED], shard_id)
-            await nodes.start(EMPTIED)
-            host = nodes.nodes[EMPTIED].hosts
-            await eventually(lambda: shard_id in host)
-            await asyncio.sleep(1)
-            with pytest.raises(AntiphonError):
-                host[shard_id].state.check_writable()
-            assert host[shard_id].status().state == "damaged"
-            await nodes.start(FULL)
-            writer = await _writable(nodes, EMPTIED, shard_id)
-            assert writer.replica.vclock == clock
-
-    run(test())
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(
+            CreateTopic("t", profile="tarantool", replicas=3, config={"writers": "multi"})
+        )
+        shard_id = topic.shards[0].shard_id
+        writer = await _writable(nodes, EMPTIED, shard_id)
+        for i in range(20):
+            await nodes.append(shard_id, b"%d" % i)
+        await eventually(lambda: all(node.hosts[shard_id].log.log_end == 20 for node in nodes.nodes.values()))
+        clock = writer.replica.vclock
+        await nodes.stop(EMPTIED)
+        await nodes.stop(FULL)
+        lose(nodes.disks[EMPTIED], shard_id)
+        await nodes.start(EMPTIED)
+        host = nodes.nodes[EMPTIED].hosts
+        await eventually(lambda: shard_id in host)
+        await asyncio.sleep(1)
+        with pytest.raises(AntiphonError):
+            host[shard_id].state.check_writable()
+        assert host[shard_id].status().state == "damaged"
+        await nodes.start(FULL)
+        writer = await _writable(nodes, EMPTIED, shard_id)
+        assert writer.replica.vclock == clock
 
 
 async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:

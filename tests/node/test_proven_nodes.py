@@ -12,7 +12,15 @@ from antiphon.model.requests import PROTOCOL_VERSION, CreateTopic, GetMetadata, 
 from antiphon.node.config import Member, NodeConfig, Ports, check_config
 from antiphon.security.settings import Security
 from antiphon.wire.frames import FrameDecoder, MessageDecoder, encode_message
-from tests.node.in_process import NATIVE_PORT, PEER_PORT, Nodes, ask, cluster_of, eventually, run
+from tests.node.in_process import (
+    NATIVE_PORT,
+    PEER_PORT,
+    Nodes,
+    ask,
+    cluster_of,
+    eventually,
+    in_virtual_time,
+)
 
 KEY = b"the key of all nodes, long enough it is"
 decode = MessageDecoder(PeerChallenge | HelloReply | Any)
@@ -45,121 +53,101 @@ def hello(**change: Any) -> PeerHello:
     return PeerHello(PROTOCOL_VERSION, **{**told, **change})
 
 
-def test_nodes_with_one_key_are_a_cluster() -> None:
-    async def test() -> None:
-        async with cluster_of(3, secrets=dict.fromkeys(range(3), KEY)) as nodes:
-            await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
-            assert await nodes.append(nodes.nodes[0].gateway.topic("flights").shards[0].shard_id, b"x") == 1
-            metas = sorted(nodes.nodes[0].view.nodes.values(), key=lambda meta: meta.node_id)
-            assert [meta.peer for meta in metas] == [f"node-{i}:{PEER_PORT}" for i in range(3)]
-            for node in nodes.nodes.values():
-                assert {link.address for link in node.network.links.values()} <= {
-                    m.peer for m in nodes.members
-                }
-                assert node.metrics.nodes_refused == 0
-
-    run(test())
+@in_virtual_time
+async def test_nodes_with_one_key_are_a_cluster() -> None:
+    async with cluster_of(3, secrets=dict.fromkeys(range(3), KEY)) as nodes:
+        await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
+        assert await nodes.append(nodes.nodes[0].gateway.topic("flights").shards[0].shard_id, b"x") == 1
+        metas = sorted(nodes.nodes[0].view.nodes.values(), key=lambda meta: meta.node_id)
+        assert [meta.peer for meta in metas] == [f"node-{i}:{PEER_PORT}" for i in range(3)]
+        for node in nodes.nodes.values():
+            assert {link.address for link in node.network.links.values()} <= {m.peer for m in nodes.members}
+            assert node.metrics.nodes_refused == 0
 
 
-def test_a_node_comes_back_and_proves_itself_again() -> None:
-    async def test() -> None:
-        async with cluster_of(3, secrets=dict.fromkeys(range(3), KEY)) as nodes:
-            nodes.kill(1)
-            await eventually(lambda: 1 in nodes.nodes[0].network.lost)
-            await nodes.start(1)
-            assert await nodes.nodes[1].joined(20)
-            await eventually(lambda: not nodes.nodes[0].network.lost)
-
-    run(test())
+@in_virtual_time
+async def test_a_node_comes_back_and_proves_itself_again() -> None:
+    async with cluster_of(3, secrets=dict.fromkeys(range(3), KEY)) as nodes:
+        nodes.kill(1)
+        await eventually(lambda: 1 in nodes.nodes[0].network.lost)
+        await nodes.start(1)
+        assert await nodes.nodes[1].joined(20)
+        await eventually(lambda: not nodes.nodes[0].network.lost)
 
 
 @pytest.mark.parametrize("dial", ["leader", "follower"])
-def test_proven_connections_carry_feeds_both_ways(dial: str) -> None:
-    async def test() -> None:
-        async with cluster_of(3, dial=dial, secrets=dict.fromkeys(range(3), KEY)) as nodes:
-            await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
-            assert await nodes.append(nodes.nodes[0].gateway.topic("flights").shards[0].shard_id, b"x") == 1
-
-    run(test())
+@in_virtual_time
+async def test_proven_connections_carry_feeds_both_ways(dial: str) -> None:
+    async with cluster_of(3, dial=dial, secrets=dict.fromkeys(range(3), KEY)) as nodes:
+        await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
+        assert await nodes.append(nodes.nodes[0].gateway.topic("flights").shards[0].shard_id, b"x") == 1
 
 
-def test_a_node_with_another_key_takes_no_part() -> None:
-    async def test() -> None:
-        nodes = Nodes(3, secrets={0: KEY, 1: KEY, 2: b"another key, that nobody else knows of"})
-        with structlog.testing.capture_logs() as told:
-            for node_id in range(3):
-                await nodes.start(node_id, first=True)
-            assert await nodes.nodes[0].joined(20)
-            assert await nodes.nodes[1].joined(20)
-            assert not await nodes.nodes[2].joined(5)
-        assert 2 not in nodes.nodes[0].view.nodes
-        assert any("did not prove" in line.get("answer", "") for line in told)
-        for node in nodes.nodes.values():
-            for link in node.network.links.values():
-                assert not (link.up and 2 in {node.node_id, link.node_id})
-        await nodes.close()
-
-    run(test())
+@in_virtual_time
+async def test_a_node_with_another_key_takes_no_part() -> None:
+    nodes = Nodes(3, secrets={0: KEY, 1: KEY, 2: b"another key, that nobody else knows of"})
+    with structlog.testing.capture_logs() as told:
+        for node_id in range(3):
+            await nodes.start(node_id, first=True)
+        assert await nodes.nodes[0].joined(20)
+        assert await nodes.nodes[1].joined(20)
+        assert not await nodes.nodes[2].joined(5)
+    assert 2 not in nodes.nodes[0].view.nodes
+    assert any("did not prove" in line.get("answer", "") for line in told)
+    for node in nodes.nodes.values():
+        for link in node.network.links.values():
+            assert not (link.up and 2 in {node.node_id, link.node_id})
+    await nodes.close()
 
 
-def test_saying_so_makes_nobody_a_node() -> None:
-    async def test() -> None:
-        async with cluster_of(1, secrets={0: KEY}) as nodes:
-            for port in (NATIVE_PORT, PEER_PORT):
-                stranger = Stranger()
-                await stranger.connect(port)
-                answer = await stranger.say(Hello(PROTOCOL_VERSION, "node", "test", 2, "i"))
-                assert not answer or answer[1] == UnprovenNodeError.code
-                assert await stranger.is_cut()
-            assert nodes.nodes[0].metrics.nodes_refused == 1  # the other one broke the protocol of the port
-            assert not nodes.nodes[0].network.accepted.newest
-
-    run(test())
-
-
-def test_a_wrong_proof_is_refused() -> None:
-    async def test() -> None:
-        async with cluster_of(1, secrets={0: KEY}) as nodes:
+@in_virtual_time
+async def test_saying_so_makes_nobody_a_node() -> None:
+    async with cluster_of(1, secrets={0: KEY}) as nodes:
+        for port in (NATIVE_PORT, PEER_PORT):
             stranger = Stranger()
-            await stranger.connect(PEER_PORT)
-            challenge = await stranger.say(hello())
-            assert challenge[0] == "PeerChallenge"
-            answer = await stranger.say(PeerProof(challenge[2]))  # its own
-            assert answer[1] == UnprovenNodeError.code
+            await stranger.connect(port)
+            answer = await stranger.say(Hello(PROTOCOL_VERSION, "node", "test", 2, "i"))
+            assert not answer or answer[1] == UnprovenNodeError.code
             assert await stranger.is_cut()
-            assert not nodes.nodes[0].network.accepted.newest
-
-    run(test())
-
-
-def test_who_proves_nothing_is_not_waited_for() -> None:
-    async def test() -> None:
-        async with cluster_of(1, secrets={0: KEY}) as nodes:
-            stranger = Stranger()
-            await stranger.connect(PEER_PORT)
-            assert await stranger.is_cut()
-            assert nodes.nodes[0].metrics.nodes_refused == 1
-
-    run(test())
+        assert nodes.nodes[0].metrics.nodes_refused == 1  # the other one broke the protocol of the port
+        assert not nodes.nodes[0].network.accepted.newest
 
 
-def test_clients_do_not_get_in_by_the_listener_for_nodes() -> None:
-    async def test() -> None:
-        async with cluster_of(1, secrets={0: KEY}):
-            assert await ask(f"node-0:{NATIVE_PORT}", GetMetadata())
-            with pytest.raises((AntiphonError, ConnectionError)):
-                await ask(f"node-0:{PEER_PORT}", GetMetadata())
+@in_virtual_time
+async def test_a_wrong_proof_is_refused() -> None:
+    async with cluster_of(1, secrets={0: KEY}) as nodes:
+        stranger = Stranger()
+        await stranger.connect(PEER_PORT)
+        challenge = await stranger.say(hello())
+        assert challenge[0] == "PeerChallenge"
+        answer = await stranger.say(PeerProof(challenge[2]))  # its own
+        assert answer[1] == UnprovenNodeError.code
+        assert await stranger.is_cut()
+        assert not nodes.nodes[0].network.accepted.newest
 
-    run(test())
+
+@in_virtual_time
+async def test_who_proves_nothing_is_not_waited_for() -> None:
+    async with cluster_of(1, secrets={0: KEY}) as nodes:
+        stranger = Stranger()
+        await stranger.connect(PEER_PORT)
+        assert await stranger.is_cut()
+        assert nodes.nodes[0].metrics.nodes_refused == 1
 
 
-def test_a_key_that_is_not_there_is_named() -> None:
-    async def test() -> None:
-        nodes = Nodes(1, secrets={})
-        with pytest.raises(InvalidRequestError, match="copy it from another node"):
-            await nodes.start(0, first=True)
+@in_virtual_time
+async def test_clients_do_not_get_in_by_the_listener_for_nodes() -> None:
+    async with cluster_of(1, secrets={0: KEY}):
+        assert await ask(f"node-0:{NATIVE_PORT}", GetMetadata())
+        with pytest.raises((AntiphonError, ConnectionError)):
+            await ask(f"node-0:{PEER_PORT}", GetMetadata())
 
-    run(test())
+
+@in_virtual_time
+async def test_a_key_that_is_not_there_is_named() -> None:
+    nodes = Nodes(1, secrets={})
+    with pytest.raises(InvalidRequestError, match="copy it from another node"):
+        await nodes.start(0, first=True)
 
 
 @pytest.mark.parametrize(

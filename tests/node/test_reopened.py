@@ -16,7 +16,7 @@ from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.actions import Action
-from tests.node.in_process import NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
+from tests.node.in_process import NATIVE_PORT, Nodes, ask, cluster_of, eventually, in_virtual_time
 
 SETTINGS = {"segment.bytes": "1048576"}
 BATCHES = 6
@@ -68,111 +68,101 @@ def rot(nodes: Nodes, host: Partition) -> None:
     ("profile", "settings"), [("oxia", {}), ("raft", {}), ("tarantool", {"writers": "multi"})]
 )
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
+@in_virtual_time
+async def test_a_replica_with_a_rotten_segment_is_fetched_again_without_a_restart(
     profile: str, settings: dict[str, str], leads: bool
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await filled(nodes, profile, settings)
-            leader = await nodes.leader(shard_id)
-            followers = [n.hosts[shard_id] for n in nodes.nodes.values() if n.hosts[shard_id] is not leader]
-            host = leader if leads else followers[0]
-            node = nodes.nodes[host.services.node_id]
+    async with cluster_of(3) as nodes:
+        shard_id = await filled(nodes, profile, settings)
+        leader = await nodes.leader(shard_id)
+        followers = [n.hosts[shard_id] for n in nodes.nodes.values() if n.hosts[shard_id] is not leader]
+        host = leader if leads else followers[0]
+        node = nodes.nodes[host.services.node_id]
+        rot(nodes, host)
+        with pytest.raises(NotLeaderError):
+            host.reads.read(host.log.log_start, 1 << 20, host.log.log_end)
+        assert host.state.failed is not None
+
+        def mended() -> bool:
+            found = node.hosts.get(shard_id)
+            return (
+                found is not None
+                and found is not host
+                and found.status().state == "ok"
+                and keys(found) == want(BATCHES)
+            )
+
+        await eventually(mended)
+        node.hosts[shard_id].log.release_memory()
+        assert node.hosts[shard_id].log.reader.verify() >= BATCHES
+        await nodes.append(shard_id, b"after")
+
+
+@in_virtual_time
+async def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await filled(nodes, "oxia", {})
+        node = nodes.nodes[1]
+
+        async def break_it(opened: Callable[[], bool]) -> Partition:
+            await eventually(
+                lambda: (
+                    opened()
+                    and node.hosts[shard_id].status().state == "ok"
+                    and keys(node.hosts[shard_id]) == want(BATCHES)
+                )
+            )
+            host = node.hosts[shard_id]
             rot(nodes, host)
             with pytest.raises(NotLeaderError):
                 host.reads.read(host.log.log_start, 1 << 20, host.log.log_end)
-            assert host.state.failed is not None
+            return host
 
-            def mended() -> bool:
-                found = node.hosts.get(shard_id)
-                return (
-                    found is not None
-                    and found is not host
-                    and found.status().state == "ok"
-                    and keys(found) == want(BATCHES)
-                )
-
-            await eventually(mended)
-            node.hosts[shard_id].log.release_memory()
-            assert node.hosts[shard_id].log.reader.verify() >= BATCHES
-            await nodes.append(shard_id, b"after")
-
-    run(test())
-
-
-def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await filled(nodes, "oxia", {})
-            node = nodes.nodes[1]
-
-            async def break_it(opened: Callable[[], bool]) -> Partition:
-                await eventually(
-                    lambda: (
-                        opened()
-                        and node.hosts[shard_id].status().state == "ok"
-                        and keys(node.hosts[shard_id]) == want(BATCHES)
-                    )
-                )
-                host = node.hosts[shard_id]
-                rot(nodes, host)
-                with pytest.raises(NotLeaderError):
-                    host.reads.read(host.log.log_start, 1 << 20, host.log.log_end)
-                return host
-
-            first = await break_it(lambda: True)
-            second = await break_it(lambda: node.hosts.get(shard_id) not in {None, first})
-            node.shards.mend_damaged()
-            assert node.hosts[shard_id] is second
-            assert second.status().state == "failed"
-            monkeypatch.setattr(node, "now_s", lambda: node.loop.time() + REOPEN_EVERY_S)
-            await eventually(lambda: node.hosts.get(shard_id) not in {None, second})
-
-    run(test())
+        first = await break_it(lambda: True)
+        second = await break_it(lambda: node.hosts.get(shard_id) not in {None, first})
+        node.shards.mend_damaged()
+        assert node.hosts[shard_id] is second
+        assert second.status().state == "failed"
+        monkeypatch.setattr(node, "now_s", lambda: node.loop.time() + REOPEN_EVERY_S)
+        await eventually(lambda: node.hosts.get(shard_id) not in {None, second})
 
 
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
 @pytest.mark.parametrize("what", ["room", "descriptors"])
-def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what: str) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            topic = await nodes.nodes[0].gateway.create_topic(
-                CreateTopic("t", kind=Kind.TABLE, profile=profile, replicas=3)
-            )
-            shard_id = topic.shards[0].shard_id
-            leader = await nodes.leader(shard_id)
-            node = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
-            host, disk = node.hosts[shard_id], nodes.disks[node.node_id]
-            await put(nodes, shard_id, b"before")
-            table = host.state.require_table()
-            await eventually(lambda: table.state.applied_offset > 0)
-            if what == "room":
-                disk.faults.append(Fault(("write", "create"), errno.ENOSPC, table.path))
-                with pytest.raises(NotLeaderError):
-                    await trim_replica(node.replicas, shard_id, host.mode.settled)
-            else:
-                disk.faults.append(descriptors_used_up(host.log.path))
-                host.log.release_memory()
-                with pytest.raises(OSError, match="Too many open files"):
-                    host.log.read(0, 1000, host.log.log_end)
-                host.driver.call(partial(read_first, host))
-            assert isinstance(host.state.failed, ResourceExhaustedError)
-            await put(nodes, shard_id, b"meanwhile")
-            disk.faults.clear()
+@in_virtual_time
+async def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what: str) -> None:
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(
+            CreateTopic("t", kind=Kind.TABLE, profile=profile, replicas=3)
+        )
+        shard_id = topic.shards[0].shard_id
+        leader = await nodes.leader(shard_id)
+        node = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
+        host, disk = node.hosts[shard_id], nodes.disks[node.node_id]
+        await put(nodes, shard_id, b"before")
+        table = host.state.require_table()
+        await eventually(lambda: table.state.applied_offset > 0)
+        if what == "room":
+            disk.faults.append(Fault(("write", "create"), errno.ENOSPC, table.path))
+            with pytest.raises(NotLeaderError):
+                await trim_replica(node.replicas, shard_id, host.mode.settled)
+        else:
+            disk.faults.append(descriptors_used_up(host.log.path))
+            host.log.release_memory()
+            with pytest.raises(OSError, match="Too many open files"):
+                host.log.read(0, 1000, host.log.log_end)
+            host.driver.call(partial(read_first, host))
+        assert isinstance(host.state.failed, ResourceExhaustedError)
+        await put(nodes, shard_id, b"meanwhile")
+        disk.faults.clear()
 
-            def is_back() -> bool:
-                found = node.hosts.get(shard_id)
-                return (
-                    found is not None
-                    and found.state.failed is None
-                    and found.mode.settled > host.mode.settled
-                )
+        def is_back() -> bool:
+            found = node.hosts.get(shard_id)
+            return found is not None and found.state.failed is None and found.mode.settled > host.mode.settled
 
-            await eventually(is_back)
-            assert node.hosts[shard_id].state.require_table().state.applied_offset > host.mode.settled
-            assert not node.shards.broken
-
-    run(test())
+        await eventually(is_back)
+        assert node.hosts[shard_id].state.require_table().state.applied_offset > host.mode.settled
+        assert not node.shards.broken
 
 
 def read_first(host: Partition) -> list[Action]:

@@ -11,7 +11,7 @@ from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
 from antiphon.node import snapshots
 from antiphon.node.peer_wire import SnapshotChunk, SnapshotEnd
 from antiphon.node.peers import PeerLink
-from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, run
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
 
 ROWS = 64
 VALUE_BYTES = 64 * 1024
@@ -87,71 +87,63 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> list[int]:
     return passed
 
 
-def test_a_snapshot_that_is_cut_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id, victim = await table_that_needs_a_snapshot(nodes)
-            cut_after(monkeypatch, 12)
-            sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
-            await nodes.start(victim)
-            await wait_until_whole(nodes, shard_id, victim)
-            assert sender.resumed_bytes >= 10 * 128 * 1024
-            assert sender.sent_bytes < 1.5 * ROWS * VALUE_BYTES, "what had arrived was not sent again"
-            left = nodes.disks[victim].listdir(f"{DIRECTORY}/snapshots")
-            assert not [name for name in left if name.startswith("receive-")]
-
-    run(test())
+@in_virtual_time
+async def test_a_snapshot_that_is_cut_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster_of(3) as nodes:
+        shard_id, victim = await table_that_needs_a_snapshot(nodes)
+        cut_after(monkeypatch, 12)
+        sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
+        await nodes.start(victim)
+        await wait_until_whole(nodes, shard_id, victim)
+        assert sender.resumed_bytes >= 10 * 128 * 1024
+        assert sender.sent_bytes < 1.5 * ROWS * VALUE_BYTES, "what had arrived was not sent again"
+        left = nodes.disks[victim].listdir(f"{DIRECTORY}/snapshots")
+        assert not [name for name in left if name.startswith("receive-")]
 
 
-def test_what_has_arrived_outlives_the_receivers_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id, victim = await table_that_needs_a_snapshot(nodes)
-            ask = PeerLink.ask
-            never: list[bool] = [True]
+@in_virtual_time
+async def test_what_has_arrived_outlives_the_receivers_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster_of(3) as nodes:
+        shard_id, victim = await table_that_needs_a_snapshot(nodes)
+        ask = PeerLink.ask
+        never: list[bool] = [True]
 
-            async def endless(self: PeerLink, body: Any, timeout_s: float, payload: Any = None) -> Any:
-                if isinstance(body, SnapshotEnd) and never:
-                    raise TimedOutError("not yet")
-                return await ask(self, body, timeout_s, payload)
+        async def endless(self: PeerLink, body: Any, timeout_s: float, payload: Any = None) -> Any:
+            if isinstance(body, SnapshotEnd) and never:
+                raise TimedOutError("not yet")
+            return await ask(self, body, timeout_s, payload)
 
-            monkeypatch.setattr(PeerLink, "ask", endless)
-            sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
-            await nodes.start(victim)
-            await eventually(lambda: sum(received(nodes, shard_id, victim).values()) > ROWS * VALUE_BYTES)
-            await nodes.stop(victim)
-            never.clear()
-            sent = sender.sent_bytes
-            await nodes.start(victim)
-            await wait_until_whole(nodes, shard_id, victim)
-            assert sender.sent_bytes - sent < 64 * 1024, "nearly all of it was there"
-            assert sender.resumed_bytes >= ROWS * VALUE_BYTES
-
-    run(test())
+        monkeypatch.setattr(PeerLink, "ask", endless)
+        sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
+        await nodes.start(victim)
+        await eventually(lambda: sum(received(nodes, shard_id, victim).values()) > ROWS * VALUE_BYTES)
+        await nodes.stop(victim)
+        never.clear()
+        sent = sender.sent_bytes
+        await nodes.start(victim)
+        await wait_until_whole(nodes, shard_id, victim)
+        assert sender.sent_bytes - sent < 64 * 1024, "nearly all of it was there"
+        assert sender.resumed_bytes >= ROWS * VALUE_BYTES
 
 
-def test_a_part_that_rotted_is_noticed_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id, victim = await table_that_needs_a_snapshot(nodes)
-            ask = PeerLink.ask
-            rotted: list[str] = []
+@in_virtual_time
+async def test_a_part_that_rotted_is_noticed_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster_of(3) as nodes:
+        shard_id, victim = await table_that_needs_a_snapshot(nodes)
+        ask = PeerLink.ask
+        rotted: list[str] = []
 
-            async def rotting(self: PeerLink, body: Any, timeout_s: float, payload: Any = None) -> Any:
-                if isinstance(body, SnapshotEnd) and not rotted:
-                    part = received(nodes, shard_id, victim)
-                    largest = max(part, key=part.__getitem__)
-                    nodes.disks[victim].flip_bit(largest, 8 * (part[largest] // 2))
-                    rotted.append(largest)
-                return await ask(self, body, timeout_s, payload)
+        async def rotting(self: PeerLink, body: Any, timeout_s: float, payload: Any = None) -> Any:
+            if isinstance(body, SnapshotEnd) and not rotted:
+                part = received(nodes, shard_id, victim)
+                largest = max(part, key=part.__getitem__)
+                nodes.disks[victim].flip_bit(largest, 8 * (part[largest] // 2))
+                rotted.append(largest)
+            return await ask(self, body, timeout_s, payload)
 
-            monkeypatch.setattr(PeerLink, "ask", rotting)
-            sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
-            await nodes.start(victim)
-            await wait_until_whole(nodes, shard_id, victim)
-            assert rotted
-            assert sender.sent_bytes > 1.9 * ROWS * VALUE_BYTES, (
-                "a damaged part is not patched, it is sent anew"
-            )
-
-    run(test())
+        monkeypatch.setattr(PeerLink, "ask", rotting)
+        sender = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].snapshots
+        await nodes.start(victim)
+        await wait_until_whole(nodes, shard_id, victim)
+        assert rotted
+        assert sender.sent_bytes > 1.9 * ROWS * VALUE_BYTES, "a damaged part is not patched, it is sent anew"

@@ -30,7 +30,7 @@ from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw
 from antiphon.simulation.linearizability import Operation, Verdict, check, register
 from antiphon.table.ranges import WHOLE, OwnedRange
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
 
 HALF = 1 << 31
 
@@ -145,32 +145,28 @@ async def check_logs(nodes: Nodes, name: str, load: Load) -> None:
     assert {(key, value) for key, value, _ in load.acknowledged} <= set(written)
 
 
-def test_split_with_readers_and_writers_at_work() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            table = await db.create_table("t", shards=1, replicas=3)
-            await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(5_000)))
-            load = await under_load(db, "t", lambda: db.split_shard("t", 0))
-            shards = nodes.nodes[0].gateway.topic("t").shards
-            assert [shard.hashes for shard in shards] == [(0, HALF - 1), (HALF, 2 * HALF - 1)]
-            assert len(await table.list("k", "l")) == 5_000
-            assert max(load.gaps_s) < 1.0, "writers of the keys that move wait for a moment only"
-            assert load.scans > 1
-            print("longest wait of a writer of keys that moved:", max(load.gaps_s))
-            await check_logs(nodes, "t", load)
-            parent = shards[0].shard_id
-            hosts = [node.hosts[parent] for node in nodes.nodes.values()]
-            await eventually(
-                lambda: not any(host.state.require_table().state.owned.purging for host in hosts)
+@in_virtual_time
+async def test_split_with_readers_and_writers_at_work() -> None:
+    async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        table = await db.create_table("t", shards=1, replicas=3)
+        await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(5_000)))
+        load = await under_load(db, "t", lambda: db.split_shard("t", 0))
+        shards = nodes.nodes[0].gateway.topic("t").shards
+        assert [shard.hashes for shard in shards] == [(0, HALF - 1), (HALF, 2 * HALF - 1)]
+        assert len(await table.list("k", "l")) == 5_000
+        assert max(load.gaps_s) < 1.0, "writers of the keys that move wait for a moment only"
+        assert load.scans > 1
+        print("longest wait of a writer of keys that moved:", max(load.gaps_s))
+        await check_logs(nodes, "t", load)
+        parent = shards[0].shard_id
+        hosts = [node.hosts[parent] for node in nodes.nodes.values()]
+        await eventually(lambda: not any(host.state.require_table().state.owned.purging for host in hosts))
+        # The keys that moved are gone from every replica of the parent, without a trace in its log.
+        for host in hosts:
+            rows, _ = host.state.require_table().state.stored_rows(
+                b"", None, (HALF, 2 * HALF - 1), examined_max=100_000, size_bytes_max=1 << 30
             )
-            # The keys that moved are gone from every replica of the parent, without a trace in its log.
-            for host in hosts:
-                rows, _ = host.state.require_table().state.stored_rows(
-                    b"", None, (HALF, 2 * HALF - 1), examined_max=100_000, size_bytes_max=1 << 30
-                )
-                assert not rows
-
-    run(test())
+            assert not rows
 
 
 async def caught_up(nodes: Nodes, node_id: int, shard_id: int) -> None:
@@ -187,37 +183,34 @@ async def caught_up(nodes: Nodes, node_id: int, shard_id: int) -> None:
 
 
 @pytest.mark.parametrize("pause_ms", [0, 8, 20])
-def test_split_while_the_leader_of_both_shards_is_lost(pause_ms: int) -> None:
+@in_virtual_time
+async def test_split_while_the_leader_of_both_shards_is_lost(pause_ms: int) -> None:
     """At whatever moment it happens: the split goes on with the leaders that come after, or was through."""
+    async with cluster_of(3) as nodes:
+        servers = ",".join(member.native for member in nodes.members)
+        async with antiphon.aio.connect(servers) as db:
+            table = await db.create_table("t", shards=1, replicas=3)
+            await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(2_000)))
+            shard_id = (await db.metadata()).topics[-1].shards[0].shard_id
+            victim = (await nodes.leader(shard_id)).services.node_id
 
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            servers = ",".join(member.native for member in nodes.members)
-            async with antiphon.aio.connect(servers) as db:
-                table = await db.create_table("t", shards=1, replicas=3)
-                await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(2_000)))
-                shard_id = (await db.metadata()).topics[-1].shards[0].shard_id
-                victim = (await nodes.leader(shard_id)).services.node_id
+            async def split() -> None:
+                splitting = asyncio.create_task(db.split_shard("t", 0, timeout_s=20))
+                await asyncio.sleep(pause_ms / 1000)
+                await nodes.stop(victim)
+                await splitting
 
-                async def split() -> None:
-                    splitting = asyncio.create_task(db.split_shard("t", 0, timeout_s=20))
-                    await asyncio.sleep(pause_ms / 1000)
-                    await nodes.stop(victim)
-                    await splitting
-
-                load = await under_load(db, "t", split)
-                node = next(iter(nodes.nodes.values()))
-                assert [shard.hashes for shard in node.gateway.topic("t").shards] == [
-                    (0, HALF - 1),
-                    (HALF, 2 * HALF - 1),
-                ]
-                assert len(await table.list("k", "l")) == 2_000
-                await check_logs(nodes, "t", load)
-                await nodes.start(victim)
-                for shard in node.gateway.topic("t").shards:
-                    await caught_up(nodes, victim, shard.shard_id)
-
-    run(test())
+            load = await under_load(db, "t", split)
+            node = next(iter(nodes.nodes.values()))
+            assert [shard.hashes for shard in node.gateway.topic("t").shards] == [
+                (0, HALF - 1),
+                (HALF, 2 * HALF - 1),
+            ]
+            assert len(await table.list("k", "l")) == 2_000
+            await check_logs(nodes, "t", load)
+            await nodes.start(victim)
+            for shard in node.gateway.topic("t").shards:
+                await caught_up(nodes, victim, shard.shard_id)
 
 
 @pytest.mark.parametrize("profile", ["raft", "fluvio", "one in flight"])
@@ -237,27 +230,25 @@ def test_tables_of_other_profiles_are_split(profile: str) -> None:
     run(test())
 
 
-def test_a_shard_can_be_split_again_and_again() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            table = await db.create_table("t", shards=2)
-            await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(1_000)))
+@in_virtual_time
+async def test_a_shard_can_be_split_again_and_again() -> None:
+    async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        table = await db.create_table("t", shards=2)
+        await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(1_000)))
 
-            async def split_all() -> None:
-                for _ in range(2):
-                    for shard in range(table.shards):
-                        await db.split_shard("t", shard)
+        async def split_all() -> None:
+            for _ in range(2):
+                for shard in range(table.shards):
+                    await db.split_shard("t", shard)
 
-            load = await under_load(db, "t", split_all)
-            found = sorted(shard.hashes for shard in nodes.nodes[0].gateway.topic("t").shards)
-            size = (1 << 32) // 8
-            assert found == [(at * size, (at + 1) * size - 1) for at in range(8)]
-            assert len(await table.list("k", "l")) == 1_000
-            await check_logs(nodes, "t", load)
-            await table.delete_range("k", "l")
-            assert await table.list("k", "l") == []
-
-    run(test())
+        load = await under_load(db, "t", split_all)
+        found = sorted(shard.hashes for shard in nodes.nodes[0].gateway.topic("t").shards)
+        size = (1 << 32) // 8
+        assert found == [(at * size, (at + 1) * size - 1) for at in range(8)]
+        assert len(await table.list("k", "l")) == 1_000
+        await check_logs(nodes, "t", load)
+        await table.delete_range("k", "l")
+        assert await table.list("k", "l") == []
 
 
 class History:
@@ -306,140 +297,129 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_single_keys_are_linearizable_over_the_switch(seed: int) -> None:
+@in_virtual_time
+async def test_single_keys_are_linearizable_over_the_switch(seed: int) -> None:
     """Clients that learn of it at different times, a leader that moves meanwhile."""
+    async with cluster_of(3) as nodes, AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(antiphon.aio.connect(nodes.members[n % 3].native))
+            for n in range(6)
+        ]
+        await clients[0].create_table("t", shards=1, replicas=3)
+        await asyncio.gather(*(clients[0].table("t").put(f"x{n}", b"v" * 500) for n in range(1_000)))
+        history, stop = History(), asyncio.Event()
 
-    async def test() -> None:
-        async with cluster_of(3) as nodes, AsyncExitStack() as stack:
-            clients = [
-                await stack.enter_async_context(antiphon.aio.connect(nodes.members[n % 3].native))
-                for n in range(6)
-            ]
-            await clients[0].create_table("t", shards=1, replicas=3)
-            await asyncio.gather(*(clients[0].table("t").put(f"x{n}", b"v" * 500) for n in range(1_000)))
-            history, stop = History(), asyncio.Event()
+        async def work(process: int) -> None:
+            random = Random(seed * 100 + process)
+            table = await clients[process].table("t")
+            while not stop.is_set():
+                await history.one(table, process, random)
+                await asyncio.sleep(random.random() * 0.004)
 
-            async def work(process: int) -> None:
-                random = Random(seed * 100 + process)
-                table = await clients[process].table("t")
-                while not stop.is_set():
-                    await history.one(table, process, random)
-                    await asyncio.sleep(random.random() * 0.004)
-
-            tasks = [asyncio.create_task(work(process)) for process in range(6)]
-            await asyncio.sleep(0.05)
-            splitting = asyncio.create_task(clients[0].split_shard("t", 0))
-            if seed:
-                await asyncio.sleep(0.01 * seed)
-                await clients[1].elect_leader("t", 0)
-            await splitting
-            seen = len(history.operations)
-            await eventually(lambda: len(history.operations) > seen + 60)
-            stop.set()
-            await asyncio.gather(*tasks)
-            assert check(history.operations, register, None) is Verdict.LINEARIZABLE
-
-    run(test())
+        tasks = [asyncio.create_task(work(process)) for process in range(6)]
+        await asyncio.sleep(0.05)
+        splitting = asyncio.create_task(clients[0].split_shard("t", 0))
+        if seed:
+            await asyncio.sleep(0.01 * seed)
+            await clients[1].elect_leader("t", 0)
+        await splitting
+        seen = len(history.operations)
+        await eventually(lambda: len(history.operations) > seen + 60)
+        stop.set()
+        await asyncio.gather(*tasks)
+        assert check(history.operations, register, None) is Verdict.LINEARIZABLE
 
 
-def test_writes_that_are_not_awaited_keep_their_order_over_the_switch() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            table = await db.create_table("t", shards=1, replicas=3)
-            await asyncio.gather(*(table.put(f"x{n}", b"v" * 500) for n in range(2_000)))
-            splitting = asyncio.create_task(db.split_shard("t", 0))
-            puts: dict[str, list[asyncio.Future[Version]]] = {}
-            for number in range(10_000):
-                key = f"k{number % 10}"
-                puts.setdefault(key, []).append(table.put(key, str(number)))
-                if splitting.done() and number > 3_000:
-                    break
-                if number % 20 == 0:
-                    await asyncio.sleep(0.0005)
-            await splitting
-            for futures in puts.values():
-                versions = [version.id for version in await asyncio.gather(*futures)]
-                assert versions == sorted(set(versions))
-            rows = {row.key.decode(): int(row.value or b"") async for row in table.scan("k", "l")}
-            assert all((number - value) < 10 for value in rows.values()), rows
-
-    run(test())
+@in_virtual_time
+async def test_writes_that_are_not_awaited_keep_their_order_over_the_switch() -> None:
+    async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        table = await db.create_table("t", shards=1, replicas=3)
+        await asyncio.gather(*(table.put(f"x{n}", b"v" * 500) for n in range(2_000)))
+        splitting = asyncio.create_task(db.split_shard("t", 0))
+        puts: dict[str, list[asyncio.Future[Version]]] = {}
+        for number in range(10_000):
+            key = f"k{number % 10}"
+            puts.setdefault(key, []).append(table.put(key, str(number)))
+            if splitting.done() and number > 3_000:
+                break
+            if number % 20 == 0:
+                await asyncio.sleep(0.0005)
+        await splitting
+        for futures in puts.values():
+            versions = [version.id for version in await asyncio.gather(*futures)]
+            assert versions == sorted(set(versions))
+        rows = {row.key.decode(): int(row.value or b"") async for row in table.scan("k", "l")}
+        assert all((number - value) < 10 for value in rows.values()), rows
 
 
-def test_watchers_hear_of_each_change_once_over_the_switch() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            table = await db.create_table("t", shards=1)
-            await asyncio.gather(*(table.put(f"k{n}", b"v") for n in range(500)))
-            heard: list[tuple[str, int]] = []
+@in_virtual_time
+async def test_watchers_hear_of_each_change_once_over_the_switch() -> None:
+    async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        table = await db.create_table("t", shards=1)
+        await asyncio.gather(*(table.put(f"k{n}", b"v") for n in range(500)))
+        heard: list[tuple[str, int]] = []
 
-            async def follow() -> None:
-                async with table.watch(start=-2) as changes:
-                    async for change in changes:
-                        heard.append((change.key.decode(), change.version.modifications))
-                        assert change.kind is not ChangeKind.DELETED
+        async def follow() -> None:
+            async with table.watch(start=-2) as changes:
+                async for change in changes:
+                    heard.append((change.key.decode(), change.version.modifications))
+                    assert change.kind is not ChangeKind.DELETED
 
-            watching = asyncio.create_task(follow())
-            load = await under_load(db, "t", lambda: db.split_shard("t", 0))
-            wanted = 500 + len(load.acknowledged)
-            await eventually(lambda: len(heard) >= wanted or watching.done())
-            await asyncio.sleep(0.05)
-            watching.cancel()
-            assert len(heard) == len(set(heard)) == wanted
-
-    run(test())
+        watching = asyncio.create_task(follow())
+        load = await under_load(db, "t", lambda: db.split_shard("t", 0))
+        wanted = 500 + len(load.acknowledged)
+        await eventually(lambda: len(heard) >= wanted or watching.done())
+        await asyncio.sleep(0.05)
+        watching.cancel()
+        assert len(heard) == len(set(heard)) == wanted
 
 
-def test_what_cannot_be_split_is_refused_with_the_reason() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_topic("topic")
-            await db.create_table("t", shards=2)
-            unclean = {"commit": "live", "unclean.leader.election.enable": "true"}
-            await db.create_table("unclean", config=unclean)
-            await db.create_table("multi", config={"writers": "multi"})
-            with pytest.raises(InvalidRequestError, match="only the shards of tables"):
-                await db.split_shard("topic", 0)
-            with pytest.raises(InvalidRequestError, match="allows unclean elections"):
-                await db.split_shard("unclean", 0)
-            with pytest.raises(InvalidRequestError, match="every replica of 'multi' accepts writes"):
-                await db.split_shard("multi", 0)
-            with pytest.raises(InvalidRequestError, match="can be split from 1 on, not at 0"):
-                await db.split_shard("t", 0, at=0)
-            with pytest.raises(InvalidRequestError, match="holds hashes 2147483648 to 4294967295"):
-                await db.split_shard("t", 1, at=5)
-            await db.split_shard("t", 1, at=3 << 30)
-            await db.split_shard("t", 1, at=3 << 30)  # the same command once more: a repeat
-            assert len(nodes.nodes[0].gateway.topic("t").shards) == 3
-
-    run(test())
+@in_virtual_time
+async def test_what_cannot_be_split_is_refused_with_the_reason() -> None:
+    async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_topic("topic")
+        await db.create_table("t", shards=2)
+        unclean = {"commit": "live", "unclean.leader.election.enable": "true"}
+        await db.create_table("unclean", config=unclean)
+        await db.create_table("multi", config={"writers": "multi"})
+        with pytest.raises(InvalidRequestError, match="only the shards of tables"):
+            await db.split_shard("topic", 0)
+        with pytest.raises(InvalidRequestError, match="allows unclean elections"):
+            await db.split_shard("unclean", 0)
+        with pytest.raises(InvalidRequestError, match="every replica of 'multi' accepts writes"):
+            await db.split_shard("multi", 0)
+        with pytest.raises(InvalidRequestError, match="can be split from 1 on, not at 0"):
+            await db.split_shard("t", 0, at=0)
+        with pytest.raises(InvalidRequestError, match="holds hashes 2147483648 to 4294967295"):
+            await db.split_shard("t", 1, at=5)
+        await db.split_shard("t", 1, at=3 << 30)
+        await db.split_shard("t", 1, at=3 << 30)  # the same command once more: a repeat
+        assert len(nodes.nodes[0].gateway.topic("t").shards) == 3
 
 
-def test_who_asks_the_wrong_shard_is_told_so_and_nothing_is_carried_out() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            node = nodes.nodes[0]
-            table = await db.create_table("t", shards=1)
-            keys = [f"k{number}" for number in range(20)]
-            await asyncio.gather(*(table.put(key, b"v") for key in keys))
-            await db.split_shard("t", 0)
-            parent, child = node.gateway.topic("t").shards
-            low = next(key.encode() for key in keys if key_hash(key.encode()) < HALF)
-            high = next(key.encode() for key in keys if key_hash(key.encode()) >= HALF)
-            end = node.hosts[parent.shard_id].log.log_end
-            with pytest.raises(WrongShardError):
-                await node.gateway.table_write(TableWrite(parent.shard_id, (Put(low, b"x"), Put(high, b"x"))))
-            with pytest.raises(WrongShardError):
-                await node.gateway.table_get(TableGet(parent.shard_id, (high,)))
-            with pytest.raises(WrongShardError):
-                await node.gateway.table_get(TableGet(child.shard_id, (low,)))
-            with pytest.raises(WrongShardError):  # whoever does not know of the split would miss rows
-                await node.gateway.table_scan(TableScan(parent.shard_id, b"", b""))
-            assert node.hosts[parent.shard_id].log.log_end == end
-            rows = await node.gateway.table_scan(TableScan(parent.shard_id, b"", b"", hashes=parent.hashes))
-            assert all(row is not None and key_hash(row.key) < HALF for row in rows.rows)
-
-    run(test())
+@in_virtual_time
+async def test_who_asks_the_wrong_shard_is_told_so_and_nothing_is_carried_out() -> None:
+    async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        node = nodes.nodes[0]
+        table = await db.create_table("t", shards=1)
+        keys = [f"k{number}" for number in range(20)]
+        await asyncio.gather(*(table.put(key, b"v") for key in keys))
+        await db.split_shard("t", 0)
+        parent, child = node.gateway.topic("t").shards
+        low = next(key.encode() for key in keys if key_hash(key.encode()) < HALF)
+        high = next(key.encode() for key in keys if key_hash(key.encode()) >= HALF)
+        end = node.hosts[parent.shard_id].log.log_end
+        with pytest.raises(WrongShardError):
+            await node.gateway.table_write(TableWrite(parent.shard_id, (Put(low, b"x"), Put(high, b"x"))))
+        with pytest.raises(WrongShardError):
+            await node.gateway.table_get(TableGet(parent.shard_id, (high,)))
+        with pytest.raises(WrongShardError):
+            await node.gateway.table_get(TableGet(child.shard_id, (low,)))
+        with pytest.raises(WrongShardError):  # whoever does not know of the split would miss rows
+            await node.gateway.table_scan(TableScan(parent.shard_id, b"", b""))
+        assert node.hosts[parent.shard_id].log.log_end == end
+        rows = await node.gateway.table_scan(TableScan(parent.shard_id, b"", b"", hashes=parent.hashes))
+        assert all(row is not None and key_hash(row.key) < HALF for row in rows.rows)
 
 
 def test_a_job_that_wrote_to_the_parent_is_recognised_by_the_child() -> None:

@@ -21,7 +21,7 @@ from antiphon.model.requests import (
 from antiphon.node.node import Node
 from antiphon.records.batch import HEADER_BYTES, HEADER_STRUCT, UNCHECKED_BYTES, read_header
 from antiphon.records.builder import RecordInput, build_batch
-from tests.node.in_process import Nodes, ask, cluster_of, eventually, run
+from tests.node.in_process import Nodes, ask, cluster_of, eventually, in_virtual_time
 
 
 def garbage() -> bytearray:
@@ -86,37 +86,34 @@ async def all_go_on(nodes: Nodes, end: int, name: str) -> None:
     assert made.name == name
 
 
-def test_no_client_writes_to_the_clusters_own_log() -> None:
+@in_virtual_time
+async def test_no_client_writes_to_the_clusters_own_log() -> None:
     """Whatever a batch holds."""
+    async with cluster_of(1) as nodes:
+        host = await nodes.leader(CLUSTER_SHARD_ID)
+        end = host.log.log_end
+        address = nodes.members[0].native
 
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            host = await nodes.leader(CLUSTER_SHARD_ID)
-            end = host.log.log_end
-            address = nodes.members[0].native
-
-            put = Put(b"topic/t", b"")
-            requests: list[tuple[Any, bytes]] = [
-                (AppendBatch(CLUSTER_SHARD_ID), bytes(garbage())),
-                (AppendBatch(CLUSTER_SHARD_ID), bytes(build_batch([(b"topic/t", None, [], 1)]))),
-                (AppendBatch(CLUSTER_SHARD_ID, expected_offset=end), bytes(garbage())),
-                (TableWrite(CLUSTER_SHARD_ID, (put,)), b""),
-                (TableWrite(CLUSTER_SHARD_ID, (put,), bulk=True), b""),
-                (TrimShard(CLUSTER_SHARD_ID, end), b""),
-                (DeleteTopic("__cluster"), b""),
-                (AlterTopic("__cluster", {"retention.ms": "0"}), b""),
-                (CreateTopic("__cluster", internal=True), b""),
-                (SplitShard(CLUSTER_SHARD_ID), b""),
-            ]
-            errors = [await refused(address, body, payload) for body, payload in requests]
-            assert not [error for error in errors if error.retriable]
-            assert "cluster's own" in errors[0].message
-            metrics = nodes.nodes[0].metrics
-            assert (metrics.appends, metrics.metadata_unreadable, host.log.log_start) == (0, 0, 0)
-            with pytest.raises(InvalidRequestError):
-                await nodes.nodes[0].gateway.append(CLUSTER_SHARD_ID, garbage())
-
-    run(test())
+        put = Put(b"topic/t", b"")
+        requests: list[tuple[Any, bytes]] = [
+            (AppendBatch(CLUSTER_SHARD_ID), bytes(garbage())),
+            (AppendBatch(CLUSTER_SHARD_ID), bytes(build_batch([(b"topic/t", None, [], 1)]))),
+            (AppendBatch(CLUSTER_SHARD_ID, expected_offset=end), bytes(garbage())),
+            (TableWrite(CLUSTER_SHARD_ID, (put,)), b""),
+            (TableWrite(CLUSTER_SHARD_ID, (put,), bulk=True), b""),
+            (TrimShard(CLUSTER_SHARD_ID, end), b""),
+            (DeleteTopic("__cluster"), b""),
+            (AlterTopic("__cluster", {"retention.ms": "0"}), b""),
+            (CreateTopic("__cluster", internal=True), b""),
+            (SplitShard(CLUSTER_SHARD_ID), b""),
+        ]
+        errors = [await refused(address, body, payload) for body, payload in requests]
+        assert not [error for error in errors if error.retriable]
+        assert "cluster's own" in errors[0].message
+        metrics = nodes.nodes[0].metrics
+        assert (metrics.appends, metrics.metadata_unreadable, host.log.log_start) == (0, 0, 0)
+        with pytest.raises(InvalidRequestError):
+            await nodes.nodes[0].gateway.append(CLUSTER_SHARD_ID, garbage())
 
 
 async def refused(address: str, body: Any, payload: bytes) -> AntiphonError:
@@ -126,78 +123,70 @@ async def refused(address: str, body: Any, payload: bytes) -> AntiphonError:
     return caught.value
 
 
-def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_them() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            await nodes.nodes[0].gateway.create_topic(CreateTopic("before"))
-            with structlog.testing.capture_logs() as lines:
-                first = await append(nodes, garbage())
-                await append(nodes, compressed())
-                end = await append(nodes, wrong_records())
-                await all_go_on(nodes, end, "after")
-            told = [line["offset"] for line in lines if line["event"] == "metadata_not_readable"]
-            each = [first - 2, first, *(first + 1 + place for place in (0, 1, 2, 3, 5, 6, 7, 8))]
-            assert sorted(told) == sorted(each * 3), "each voter tells of each, once"
-            states = [node.coordinator.state for node in nodes.nodes.values() if node.coordinator]
-            await eventually(lambda: len({state.version for state in states}) == 1)
-            assert all(state.topics == states[0].topics for state in states)
-            assert all(state.counters["test"] == 7 for state in states), "what can be read counts"
-            assert all(node.metrics.metadata_unreadable == len(each) for node in nodes.nodes.values())
-            assert nodes.nodes[1].status().metadata_unreadable == len(each)
-            for node_id in range(3):
-                await nodes.stop(node_id)
-            for node_id in range(3):
-                await nodes.start(node_id)
-            assert [await node.joined(20) for node in nodes.nodes.values()] == [True] * 3
-            await all_go_on(nodes, end, "again")
-            assert {"before", "after"} <= set(nodes.nodes[2].view.topics)
-
-    run(test())
+@in_virtual_time
+async def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_with_them() -> None:
+    async with cluster_of(3) as nodes:
+        await nodes.nodes[0].gateway.create_topic(CreateTopic("before"))
+        with structlog.testing.capture_logs() as lines:
+            first = await append(nodes, garbage())
+            await append(nodes, compressed())
+            end = await append(nodes, wrong_records())
+            await all_go_on(nodes, end, "after")
+        told = [line["offset"] for line in lines if line["event"] == "metadata_not_readable"]
+        each = [first - 2, first, *(first + 1 + place for place in (0, 1, 2, 3, 5, 6, 7, 8))]
+        assert sorted(told) == sorted(each * 3), "each voter tells of each, once"
+        states = [node.coordinator.state for node in nodes.nodes.values() if node.coordinator]
+        await eventually(lambda: len({state.version for state in states}) == 1)
+        assert all(state.topics == states[0].topics for state in states)
+        assert all(state.counters["test"] == 7 for state in states), "what can be read counts"
+        assert all(node.metrics.metadata_unreadable == len(each) for node in nodes.nodes.values())
+        assert nodes.nodes[1].status().metadata_unreadable == len(each)
+        for node_id in range(3):
+            await nodes.stop(node_id)
+        for node_id in range(3):
+            await nodes.start(node_id)
+        assert [await node.joined(20) for node in nodes.nodes.values()] == [True] * 3
+        await all_go_on(nodes, end, "again")
+        assert {"before", "after"} <= set(nodes.nodes[2].view.topics)
 
 
-def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
+@in_virtual_time
+async def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
     """An older voter would have another state than the others: it stops there and says so."""
-
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"3")], 1)])
-            host = await nodes.leader(CLUSTER_SHARD_ID)
-            base = host.log.log_end
-            HEADER_STRUCT.pack_into(
-                batch, 0, *read_header(batch)._replace(base_offset=base, leader_epoch=host.state.term)
-            )
-            host.driver.stage(batch, 1)
-            await eventually(lambda: host.state.failed is not None)
-            assert isinstance(host.state.failed, NewerFormatError)
-            assert f"offset {base}" in host.state.failed.message
-            assert nodes.nodes[0].coordinator is not None
-            assert not nodes.nodes[0].coordinator.is_active
-            await nodes.stop(0)
-            node = await nodes.start(0)
-            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].state.failed, NewerFormatError))
-            assert [
-                one.state for one in node.gateway.replica_statuses() if one.shard_id == CLUSTER_SHARD_ID
-            ] == ["failed"]
-
-    run(test())
+    async with cluster_of(1) as nodes:
+        batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"3")], 1)])
+        host = await nodes.leader(CLUSTER_SHARD_ID)
+        base = host.log.log_end
+        HEADER_STRUCT.pack_into(
+            batch, 0, *read_header(batch)._replace(base_offset=base, leader_epoch=host.state.term)
+        )
+        host.driver.stage(batch, 1)
+        await eventually(lambda: host.state.failed is not None)
+        assert isinstance(host.state.failed, NewerFormatError)
+        assert f"offset {base}" in host.state.failed.message
+        assert nodes.nodes[0].coordinator is not None
+        assert not nodes.nodes[0].coordinator.is_active
+        await nodes.stop(0)
+        node = await nodes.start(0)
+        await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].state.failed, NewerFormatError))
+        assert [one.state for one in node.gateway.replica_statuses() if one.shard_id == CLUSTER_SHARD_ID] == [
+            "failed"
+        ]
 
 
-def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start(
+@in_virtual_time
+async def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It runs, so that its operator can ask it, and takes no part in the coordination."""
-
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            with monkeypatch.context() as newer:
-                newer.setattr("antiphon.node.metadata_fold.FORMAT", 3)
-                batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"3")], 1)])
-                end = await append(nodes, batch)
-                await all_go_on(nodes, end, "t")
-                await nodes.stop(0)
-            node = await nodes.start(0)
-            await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].state.failed, NewerFormatError))
-            assert node.coordinator is not None
-            assert "new" not in node.coordinator.state.counters
-
-    run(test())
+    async with cluster_of(1) as nodes:
+        with monkeypatch.context() as newer:
+            newer.setattr("antiphon.node.metadata_fold.FORMAT", 3)
+            batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"3")], 1)])
+            end = await append(nodes, batch)
+            await all_go_on(nodes, end, "t")
+            await nodes.stop(0)
+        node = await nodes.start(0)
+        await eventually(lambda: isinstance(node.hosts[CLUSTER_SHARD_ID].state.failed, NewerFormatError))
+        assert node.coordinator is not None
+        assert "new" not in node.coordinator.state.counters

@@ -33,7 +33,7 @@ from antiphon.replication.quorum import majority
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.replica_state import Role
 from tests.coordination.world import World
-from tests.node.in_process import cluster_of, run
+from tests.node.in_process import cluster_of, in_virtual_time
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, cursor_of, entries, term_start
 from tests.seeds.test_s4_core import marking
 
@@ -220,33 +220,30 @@ def test_c13_but_on_an_empty_log_there_is_nothing_that_it_would_commit() -> None
     assert cluster.replica(1).log_end == 0, "the first record of a topic has offset 0"
 
 
-def test_c14_whoever_believes_to_lead_among_clients_the_logs_leader_judges() -> None:
+@in_virtual_time
+async def test_c14_whoever_believes_to_lead_among_clients_the_logs_leader_judges() -> None:
     """Two clients, each of which takes itself for the only writer, expect the same offset: the log's leader takes one."""
-
-    async def test() -> None:
-        async with (
-            cluster_of(2) as nodes,
-            connect(nodes.members[0].native) as one,
-            connect(nodes.members[1].native) as other,
-        ):
-            await one.create_topic("t", shards=1, replicas=2)
-            writers = [one.topic("t"), other.topic("t")]
-            landed: list[str] = []
-            for end in range(10):
-                found = await asyncio.gather(
-                    *(
-                        writer.append(f"{who} {end}", shard=0, expected_offset=end)
-                        for who, writer in enumerate(writers)
-                    ),
-                    return_exceptions=True,
-                )
-                refused = [who for who, result in enumerate(found) if isinstance(result, OffsetMismatchError)]
-                assert len(refused) == 1
-                landed.append(f"{1 - refused[0]} {end}")
-            log = [record.value async for record in one.topic("t").read(shard=0)]
-            assert log == [text.encode() for text in landed]
-
-    run(test())
+    async with (
+        cluster_of(2) as nodes,
+        connect(nodes.members[0].native) as one,
+        connect(nodes.members[1].native) as other,
+    ):
+        await one.create_topic("t", shards=1, replicas=2)
+        writers = [one.topic("t"), other.topic("t")]
+        landed: list[str] = []
+        for end in range(10):
+            found = await asyncio.gather(
+                *(
+                    writer.append(f"{who} {end}", shard=0, expected_offset=end)
+                    for who, writer in enumerate(writers)
+                ),
+                return_exceptions=True,
+            )
+            refused = [who for who, result in enumerate(found) if isinstance(result, OffsetMismatchError)]
+            assert len(refused) == 1
+            landed.append(f"{1 - refused[0]} {end}")
+        log = [record.value async for record in one.topic("t").read(shard=0)]
+        assert log == [text.encode() for text in landed]
 
 
 def test_c2_data_is_streamed_and_a_report_of_progress_is_the_acknowledgement() -> None:

@@ -19,7 +19,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.messages import NewTerm
-from tests.node.in_process import Nodes, cluster_of, eventually, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 COORDINATOR = 0
 
@@ -89,14 +89,11 @@ async def outcomes(*appends: Awaitable[AppendResult]) -> list[int | str]:
     ]
 
 
-def play(scenario: Any, count: int = 1) -> None:
+@in_virtual_time
+async def play(scenario: Any, count: int = 1) -> None:
     """Run a coroutine function against a shard of a fresh cluster."""
-
-    async def test() -> None:
-        async with cluster_of(count) as nodes:
-            await scenario(await shard_of(nodes))
-
-    run(test())
+    async with cluster_of(count) as nodes:
+        await scenario(await shard_of(nodes))
 
 
 @pytest.mark.parametrize("shard_of_key", [shard_of_topic_key, shard_of_table_key], ids=["topics", "tables"])
@@ -113,27 +110,25 @@ def test_s2_01_the_keyspace_is_split_every_key_belongs_to_exactly_one_shard(
     assert all(len(part) >= 50 for part in parts), "every shard has its part of the keys"
 
 
-def test_s2_01_a_tables_row_is_in_one_shard_and_found_there() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes, connect(nodes.members[0].native) as db:
-            table = await db.create_table("k", shards=4)
-            keys = [b"key-%d" % number for number in range(40)]
+@in_virtual_time
+async def test_s2_01_a_tables_row_is_in_one_shard_and_found_there() -> None:
+    async with cluster_of(1) as nodes, connect(nodes.members[0].native) as db:
+        table = await db.create_table("k", shards=4)
+        keys = [b"key-%d" % number for number in range(40)]
+        for key in keys:
+            await table.put(key, b"value of " + key)
+        node = nodes.nodes[0]
+        held: dict[bytes, list[int]] = {key: [] for key in keys}
+        for shard in node.gateway.topic("k").shards:
+            host = await nodes.leader(shard.shard_id)
+            assert host.table is not None
             for key in keys:
-                await table.put(key, b"value of " + key)
-            node = nodes.nodes[0]
-            held: dict[bytes, list[int]] = {key: [] for key in keys}
-            for shard in node.gateway.topic("k").shards:
-                host = await nodes.leader(shard.shard_id)
-                assert host.table is not None
-                for key in keys:
-                    if host.table.state.get(key) is not None:
-                        held[key].append(shard.index)
-            assert all(len(shards) == 1 for shards in held.values())
-            assert len({shards[0] for shards in held.values()}) == 4
-            for key in keys:
-                assert (await table.get(key)).value == b"value of " + key
-
-    run(test())
+                if host.table.state.get(key) is not None:
+                    held[key].append(shard.index)
+        assert all(len(shards) == 1 for shards in held.values())
+        assert len({shards[0] for shards in held.values()}) == 4
+        for key in keys:
+            assert (await table.get(key)).value == b"value of " + key
 
 
 def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place() -> None:

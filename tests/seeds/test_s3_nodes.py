@@ -32,7 +32,7 @@ from antiphon.replication.messages import (
     NewTermReply,
 )
 from tests.node import real_nodes
-from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, run
+from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, in_virtual_time, run
 
 FAST = {"live.lag.max": "0", "live.lag.ms": "200"}
 
@@ -75,16 +75,14 @@ def followers(nodes: SomeNodes, shard_id: int) -> list[int]:
     return [node for node in meta.ensemble if node != meta.leader and node in nodes.nodes]
 
 
-def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_all_of_them() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes)
-            meta = meta_of(nodes, shard_id)
-            assert (sorted(meta.live), meta.fence) == ([0, 1, 2], "live")
-            end = await nodes.append(shard_id, b"x")
-            assert all(node.hosts[shard_id].log.log_end == end for node in nodes.nodes.values())
-
-    run(test())
+@in_virtual_time
+async def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_all_of_them() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes)
+        meta = meta_of(nodes, shard_id)
+        assert (sorted(meta.live), meta.fence) == ([0, 1, 2], "live")
+        end = await nodes.append(shard_id, b"x")
+        assert all(node.hosts[shard_id].log.log_end == end for node in nodes.nodes.values())
 
 
 async def shown_live(nodes: real_nodes.Nodes) -> list[int]:
@@ -112,65 +110,59 @@ def test_s3_06_the_live_replicas_are_shown_on_the_command_line(tmp_path: Path) -
     real_nodes.run(test())
 
 
-def test_s3_17_s3_29_who_is_away_is_not_live_and_is_again_when_it_has_caught_up() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes)
-            away = followers(nodes, shard_id)[0]
-            await nodes.stop(away)
-            await nodes.append(shard_id, b"while away")
-            assert away not in meta_of(nodes, shard_id).live, "that came first"
-            await nodes.start(away)
-            await eventually(lambda: is_online(nodes, shard_id, 3))
-            await nodes.append(shard_id, b"after")
-            host = nodes.nodes[away].hosts[shard_id]
-            await eventually(lambda: host.state.high_watermark == 2)
-
-    run(test())
+@in_virtual_time
+async def test_s3_17_s3_29_who_is_away_is_not_live_and_is_again_when_it_has_caught_up() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes)
+        away = followers(nodes, shard_id)[0]
+        await nodes.stop(away)
+        await nodes.append(shard_id, b"while away")
+        assert away not in meta_of(nodes, shard_id).live, "that came first"
+        await nodes.start(away)
+        await eventually(lambda: is_online(nodes, shard_id, 3))
+        await nodes.append(shard_id, b"after")
+        host = nodes.nodes[away].hosts[shard_id]
+        await eventually(lambda: host.state.high_watermark == 2)
 
 
-def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes)
-            values = [b"%d" % number for number in range(5)]
-            for value in values:
-                await nodes.append(shard_id, value)
-            old = meta_of(nodes, shard_id)
-            await nodes.stop(old.leader)
-            await eventually(lambda: is_online(nodes, shard_id, 2))
-            assert meta_of(nodes, shard_id).leader in old.live
-            await nodes.append(shard_id, b"5")
-            assert await texts(nodes, shard_id) == [*values, b"5"]
-            new = meta_of(nodes, shard_id)
-            await nodes.start(old.leader)
-            await eventually(lambda: is_online(nodes, shard_id, 3))
-            again = meta_of(nodes, shard_id)
-            assert (again.leader, again.term) == (new.leader, new.term)
-            assert not nodes.nodes[old.leader].hosts[shard_id].state.is_leader
-
-    run(test())
+@in_virtual_time
+async def test_s3_30_s3_31_a_follower_takes_over_and_the_old_leader_follows_it() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes)
+        values = [b"%d" % number for number in range(5)]
+        for value in values:
+            await nodes.append(shard_id, value)
+        old = meta_of(nodes, shard_id)
+        await nodes.stop(old.leader)
+        await eventually(lambda: is_online(nodes, shard_id, 2))
+        assert meta_of(nodes, shard_id).leader in old.live
+        await nodes.append(shard_id, b"5")
+        assert await texts(nodes, shard_id) == [*values, b"5"]
+        new = meta_of(nodes, shard_id)
+        await nodes.start(old.leader)
+        await eventually(lambda: is_online(nodes, shard_id, 3))
+        again = meta_of(nodes, shard_id)
+        assert (again.leader, again.term) == (new.leader, new.term)
+        assert not nodes.nodes[old.leader].hosts[shard_id].state.is_leader
 
 
-def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_uncommitted() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes, {"min.live": "3"})
-            await nodes.append(shard_id, b"sure")
-            await nodes.stop(followers(nodes, shard_id)[0])
-            await eventually(lambda: len(meta_of(nodes, shard_id).live) == 2)
-            leader = nodes.nodes[meta_of(nodes, shard_id).leader]
-            waiting = asyncio.ensure_future(
-                leader.gateway.append(shard_id, build_batch([(None, b"not yet", [], 1)]), timeout_s=2)
-            )
-            await eventually(lambda: leader.hosts[shard_id].log.log_end == 2)
-            assert await texts(nodes, shard_id, "committed") == [b"sure"]
-            assert await texts(nodes, shard_id, "uncommitted") == [b"sure", b"not yet"]
-            assert await texts(nodes, shard_id, "") == [b"sure", b"not yet"], "the profile's default"
-            with pytest.raises(TimedOutError):
-                await waiting
-
-    run(test())
+@in_virtual_time
+async def test_s3_32_c7_readers_choose_committed_or_uncommitted_and_the_default_is_uncommitted() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes, {"min.live": "3"})
+        await nodes.append(shard_id, b"sure")
+        await nodes.stop(followers(nodes, shard_id)[0])
+        await eventually(lambda: len(meta_of(nodes, shard_id).live) == 2)
+        leader = nodes.nodes[meta_of(nodes, shard_id).leader]
+        waiting = asyncio.ensure_future(
+            leader.gateway.append(shard_id, build_batch([(None, b"not yet", [], 1)]), timeout_s=2)
+        )
+        await eventually(lambda: leader.hosts[shard_id].log.log_end == 2)
+        assert await texts(nodes, shard_id, "committed") == [b"sure"]
+        assert await texts(nodes, shard_id, "uncommitted") == [b"sure", b"not yet"]
+        assert await texts(nodes, shard_id, "") == [b"sure", b"not yet"], "the profile's default"
+        with pytest.raises(TimedOutError):
+            await waiting
 
 
 def log_of(host: Partition) -> list[Record]:
@@ -196,35 +188,33 @@ async def lose_all_live(nodes: Nodes, shard_id: int, away: list[int]) -> int:
     return last
 
 
-def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_and_who_had_more_follows() -> (
+@in_virtual_time
+async def test_s3_18_an_unclean_election_takes_the_smallest_lag_where_that_is_allowed_and_who_had_more_follows() -> (
     None
 ):
-    async def test() -> None:
-        async with cluster_of(5) as nodes:
-            shard_id = await topic_of(nodes)
-            await nodes.append(shard_id, b"all have this")
-            away = followers(nodes, shard_id)
-            last = await lose_all_live(nodes, shard_id, away)
-            await asyncio.sleep(0.5)
-            assert meta_of(nodes, shard_id).status is ShardStatus.OFFLINE, "never by itself (C10)"
-            assert meta_of(nodes, shard_id).live == (last,)
-            unclean = {"unclean.leader.election.enable": "true"}
-            await nodes.nodes[away[0]].gateway.alter_topic(AlterTopic("t", config=dict(unclean)))
-            await eventually(lambda: is_online(nodes, shard_id, 2))
-            assert meta_of(nodes, shard_id).leader == away[1]
-            await nodes.append(shard_id, b"after")
-            expected = [b"all have this", b"without %d" % away[0], b"after"]
-            assert await texts(nodes, shard_id) == expected
-            await nodes.start(last)
-            await eventually(lambda: is_online(nodes, shard_id, 3), 30)
-            leads = nodes.nodes[away[1]].hosts[shard_id]
-            assert leads.state.is_leader
-            await eventually(
-                lambda: nodes.nodes[last].hosts[shard_id].state.high_watermark == leads.state.high_watermark
-            )
-            assert log_of(nodes.nodes[last].hosts[shard_id]) == log_of(leads), "what only it had is cut"
-
-    run(test())
+    async with cluster_of(5) as nodes:
+        shard_id = await topic_of(nodes)
+        await nodes.append(shard_id, b"all have this")
+        away = followers(nodes, shard_id)
+        last = await lose_all_live(nodes, shard_id, away)
+        await asyncio.sleep(0.5)
+        assert meta_of(nodes, shard_id).status is ShardStatus.OFFLINE, "never by itself (C10)"
+        assert meta_of(nodes, shard_id).live == (last,)
+        unclean = {"unclean.leader.election.enable": "true"}
+        await nodes.nodes[away[0]].gateway.alter_topic(AlterTopic("t", config=dict(unclean)))
+        await eventually(lambda: is_online(nodes, shard_id, 2))
+        assert meta_of(nodes, shard_id).leader == away[1]
+        await nodes.append(shard_id, b"after")
+        expected = [b"all have this", b"without %d" % away[0], b"after"]
+        assert await texts(nodes, shard_id) == expected
+        await nodes.start(last)
+        await eventually(lambda: is_online(nodes, shard_id, 3), 30)
+        leads = nodes.nodes[away[1]].hosts[shard_id]
+        assert leads.state.is_leader
+        await eventually(
+            lambda: nodes.nodes[last].hosts[shard_id].state.high_watermark == leads.state.high_watermark
+        )
+        assert log_of(nodes.nodes[last].hosts[shard_id]) == log_of(leads), "what only it had is cut"
 
 
 # -- the statuses of an election, from outside ------------------------------------------------------------------------
@@ -333,71 +323,65 @@ def intercept(
     return asked
 
 
-def test_s3_08_s3_10_s3_13_s3_14_clients_of_every_node_see_the_statuses_in_order(
+@in_virtual_time
+async def test_s3_08_s3_10_s3_13_s3_14_clients_of_every_node_see_the_statuses_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes)
-            old = meta_of(nodes, shard_id)
-            left = followers(nodes, shard_id)
-            asked = intercept(monkeypatch, shard_id, lambda _node, _message: False)
-            async with watched(nodes, shard_id, left) as histories:
-                hold_answers(nodes, shard_id, histories, monkeypatch)
-                await nodes.stop(old.leader)
-                await soon(lambda: is_online(nodes, shard_id, 2))
-                await soon(lambda: all(seen[-1].term > old.term for seen in histories.values()))
-                await soon(lambda: all(seen[-1].status is ONLINE for seen in histories.values()))
-            new = meta_of(nodes, shard_id)
-            assert asked == [new.leader], "S3.13: nobody else is told to lead"
-            term = old.term + 1
-            for seen in histories.values():
-                steps = [(one.status, one.leader, one.term) for one in seen]
-                assert list(dict.fromkeys(steps)) == [
-                    (ONLINE, old.leader, old.term),
-                    (ELECTION, -1, term),  # S3.8
-                    (FOUND, -1, term),  # S3.10
-                    (ONLINE, new.leader, term),  # S3.14
-                ]
-                found = next(one for one in seen if one.status is FOUND)
-                assert found.live == seen[-1].live == tuple(sorted(left)), (
-                    "S3.14: the live set is another one"
-                )
-
-    run(test())
-
-
-def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes, {"live.lag.ms": "30000", "live.lag.max": "1000"})
-            old = meta_of(nodes, shard_id)
-            far, near = followers(nodes, shard_id)
-            behind = [True]
-            asked = intercept(
-                monkeypatch,
-                shard_id,
-                lambda node, message: node == far and isinstance(message, Append) and behind[0],
-            )
-            leader = nodes.nodes[old.leader]
-            waiting = asyncio.ensure_future(
-                leader.gateway.append(shard_id, build_batch([(None, b"not everywhere", [], 1)]))
-            )
-            await soon(lambda: nodes.nodes[near].hosts[shard_id].log.durable_end == 1)
-            assert nodes.nodes[far].hosts[shard_id].log.log_end == 0
-            assert sorted(meta_of(nodes, shard_id).live) == [0, 1, 2], "both are live"
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes)
+        old = meta_of(nodes, shard_id)
+        left = followers(nodes, shard_id)
+        asked = intercept(monkeypatch, shard_id, lambda _node, _message: False)
+        async with watched(nodes, shard_id, left) as histories:
+            hold_answers(nodes, shard_id, histories, monkeypatch)
             await nodes.stop(old.leader)
-            with suppress(AntiphonError):
-                await waiting
-            await soon(lambda: bool(asked))
-            behind[0] = False
             await soon(lambda: is_online(nodes, shard_id, 2))
-            assert set(asked) == {near}
-            assert await texts(nodes, shard_id) == [b"not everywhere"]
+            await soon(lambda: all(seen[-1].term > old.term for seen in histories.values()))
+            await soon(lambda: all(seen[-1].status is ONLINE for seen in histories.values()))
+        new = meta_of(nodes, shard_id)
+        assert asked == [new.leader], "S3.13: nobody else is told to lead"
+        term = old.term + 1
+        for seen in histories.values():
+            steps = [(one.status, one.leader, one.term) for one in seen]
+            assert list(dict.fromkeys(steps)) == [
+                (ONLINE, old.leader, old.term),
+                (ELECTION, -1, term),  # S3.8
+                (FOUND, -1, term),  # S3.10
+                (ONLINE, new.leader, term),  # S3.14
+            ]
+            found = next(one for one in seen if one.status is FOUND)
+            assert found.live == seen[-1].live == tuple(sorted(left)), "S3.14: the live set is another one"
 
-    run(test())
+
+@in_virtual_time
+async def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes, {"live.lag.ms": "30000", "live.lag.max": "1000"})
+        old = meta_of(nodes, shard_id)
+        far, near = followers(nodes, shard_id)
+        behind = [True]
+        asked = intercept(
+            monkeypatch,
+            shard_id,
+            lambda node, message: node == far and isinstance(message, Append) and behind[0],
+        )
+        leader = nodes.nodes[old.leader]
+        waiting = asyncio.ensure_future(
+            leader.gateway.append(shard_id, build_batch([(None, b"not everywhere", [], 1)]))
+        )
+        await soon(lambda: nodes.nodes[near].hosts[shard_id].log.durable_end == 1)
+        assert nodes.nodes[far].hosts[shard_id].log.log_end == 0
+        assert sorted(meta_of(nodes, shard_id).live) == [0, 1, 2], "both are live"
+        await nodes.stop(old.leader)
+        with suppress(AntiphonError):
+            await waiting
+        await soon(lambda: bool(asked))
+        behind[0] = False
+        await soon(lambda: is_online(nodes, shard_id, 2))
+        assert set(asked) == {near}
+        assert await texts(nodes, shard_id) == [b"not everywhere"]
 
 
 def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew(
@@ -440,24 +424,21 @@ def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew
     run(test())
 
 
-def test_s3_04_a_follower_dials_its_leader_notices_a_broken_connection_and_dials_again() -> None:
+@in_virtual_time
+async def test_s3_04_a_follower_dials_its_leader_notices_a_broken_connection_and_dials_again() -> None:
     """Its check of the leader's health is the connection itself; see docs/divergence.md."""
-
-    async def test() -> None:
-        async with cluster_of(3, dial="follower") as nodes:
-            shard_id = await topic_of(nodes, {"live.lag.ms": "5000"})
-            await nodes.append(shard_id, b"a")
-            leader = nodes.nodes[meta_of(nodes, shard_id).leader]
-            away = nodes.nodes[followers(nodes, shard_id)[0]]
-            link = away.link(leader.node_id)
-            first = link._connection
-            assert first is not None
-            first.abort()
-            await soon(lambda: link.up and link._connection not in {None, first})
-            assert await nodes.append(shard_id, b"b") == 2
-            host = away.hosts[shard_id]
-            assert host.log.durable_end == 2, "it receives and stores"
-            await soon(lambda: host.state.high_watermark == 2)
-            assert meta_of(nodes, shard_id).leader == leader.node_id
-
-    run(test())
+    async with cluster_of(3, dial="follower") as nodes:
+        shard_id = await topic_of(nodes, {"live.lag.ms": "5000"})
+        await nodes.append(shard_id, b"a")
+        leader = nodes.nodes[meta_of(nodes, shard_id).leader]
+        away = nodes.nodes[followers(nodes, shard_id)[0]]
+        link = away.link(leader.node_id)
+        first = link._connection
+        assert first is not None
+        first.abort()
+        await soon(lambda: link.up and link._connection not in {None, first})
+        assert await nodes.append(shard_id, b"b") == 2
+        host = away.hosts[shard_id]
+        assert host.log.durable_end == 2, "it receives and stores"
+        await soon(lambda: host.state.high_watermark == 2)
+        assert meta_of(nodes, shard_id).leader == leader.node_id

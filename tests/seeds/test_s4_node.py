@@ -20,7 +20,7 @@ from antiphon.records.decode import decode_records
 from antiphon.replication.messages import Ack, AnyMessage, Append
 from antiphon.transport.connection import Connection
 from tests.node import real_nodes
-from tests.node.in_process import SomeNodes, cluster_of, eventually, run
+from tests.node.in_process import SomeNodes, cluster_of, eventually, in_virtual_time
 
 pytestmark = pytest.mark.cluster
 
@@ -123,150 +123,133 @@ def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_s
     real_nodes.run(test())
 
 
-def test_s4_16_the_log_is_read_again_after_a_restart() -> None:
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            shard_id = await new_shard(nodes, Kind.TABLE)
-            write = TableWrite(shard_id, (Put(b"k", b"v"),))
-            await nodes.leader(shard_id)
-            await nodes.nodes[0].gateway.table_write(write)
-            await nodes.stop(0)
-            await nodes.start(0)
-            await nodes.leader(shard_id)
-            rows = (await nodes.nodes[0].gateway.table_get(TableGet(shard_id, (b"k",)))).rows
-            assert rows[0] is not None
-            assert rows[0].value == b"v"
-
-    run(test())
+@in_virtual_time
+async def test_s4_16_the_log_is_read_again_after_a_restart() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id = await new_shard(nodes, Kind.TABLE)
+        write = TableWrite(shard_id, (Put(b"k", b"v"),))
+        await nodes.leader(shard_id)
+        await nodes.nodes[0].gateway.table_write(write)
+        await nodes.stop(0)
+        await nodes.start(0)
+        await nodes.leader(shard_id)
+        rows = (await nodes.nodes[0].gateway.table_get(TableGet(shard_id, (b"k",)))).rows
+        assert rows[0] is not None
+        assert rows[0].value == b"v"
 
 
-def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(nodes, segment_bytes=4096)
-            for number in range(20):
-                await nodes.append(shard_id, b"%d" % number + bytes(300))
-            host = await nodes.leader(shard_id)
-            leader = nodes.nodes[host.services.node_id]
-            away = next(node_id for node_id in nodes.nodes if node_id != leader.node_id)
-            await eventually(lambda: nodes.nodes[away].hosts[shard_id].log.log_end == 20)
-            await nodes.stop(away)
-            for number in range(20, 60):
-                await nodes.append(shard_id, b"%d" % number + bytes(300))
-            host.log.release_memory(0)
-            assert host.reads.is_cold(20, "committed"), "what the replica asks for is on the disk only"
-            for at in (0, 7, 20, 41):  # a client may ask for everything from any point, too
-                found = await leader.gateway.fetch(shard_id, at, 300)
-                assert decode_records(found.batches[0])[0].offset == at
-            back = await nodes.start(away)
-            await eventually(lambda: shard_id in back.hosts and back.hosts[shard_id].log.log_end == 60)
-            await nodes.append(shard_id, b"and what is written from now on")
-            await eventually(lambda: back.hosts[shard_id].state.high_watermark == 61)
-            assert back.hosts[shard_id].log.terms.end == host.log.terms.end
-
-    run(test())
+@in_virtual_time
+async def test_s4_19_a_relay_reads_from_the_disk_at_any_position_and_then_follows() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, segment_bytes=4096)
+        for number in range(20):
+            await nodes.append(shard_id, b"%d" % number + bytes(300))
+        host = await nodes.leader(shard_id)
+        leader = nodes.nodes[host.services.node_id]
+        away = next(node_id for node_id in nodes.nodes if node_id != leader.node_id)
+        await eventually(lambda: nodes.nodes[away].hosts[shard_id].log.log_end == 20)
+        await nodes.stop(away)
+        for number in range(20, 60):
+            await nodes.append(shard_id, b"%d" % number + bytes(300))
+        host.log.release_memory(0)
+        assert host.reads.is_cold(20, "committed"), "what the replica asks for is on the disk only"
+        for at in (0, 7, 20, 41):  # a client may ask for everything from any point, too
+            found = await leader.gateway.fetch(shard_id, at, 300)
+            assert decode_records(found.batches[0])[0].offset == at
+        back = await nodes.start(away)
+        await eventually(lambda: shard_id in back.hosts and back.hosts[shard_id].log.log_end == 60)
+        await nodes.append(shard_id, b"and what is written from now on")
+        await eventually(lambda: back.hosts[shard_id].state.high_watermark == 61)
+        assert back.hosts[shard_id].log.terms.end == host.log.terms.end
 
 
-def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_other(
+@in_virtual_time
+async def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(2, dial="follower") as nodes:
-            shard_id = await new_shard(nodes)
-            host = await nodes.leader(shard_id)
-            leader = nodes.nodes[host.services.node_id]
-            follower = next(node for node in nodes.nodes.values() if node is not leader)
-            sent: dict[int, set[type]] = {leader.node_id: set(), follower.node_id: set()}
+    async with cluster_of(2, dial="follower") as nodes:
+        shard_id = await new_shard(nodes)
+        host = await nodes.leader(shard_id)
+        leader = nodes.nodes[host.services.node_id]
+        follower = next(node for node in nodes.nodes.values() if node is not leader)
+        sent: dict[int, set[type]] = {leader.node_id: set(), follower.node_id: set()}
 
-            def watched(node: Node) -> Callable[[int, AnyMessage], None]:
-                say = node.send_message
+        def watched(node: Node) -> Callable[[int, AnyMessage], None]:
+            say = node.send_message
 
-                def send(to: int, message: AnyMessage) -> None:
-                    if message.shard == shard_id:
-                        sent[node.node_id].add(type(message))
-                    say(to, message)
+            def send(to: int, message: AnyMessage) -> None:
+                if message.shard == shard_id:
+                    sent[node.node_id].add(type(message))
+                say(to, message)
 
-                return send
+            return send
 
-            for node in nodes.nodes.values():
-                monkeypatch.setattr(node, "send_message", watched(node))
-            await nodes.append(shard_id, b"x")
-            await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 1)
-            assert sent == {leader.node_id: {Append}, follower.node_id: {Ack}}
-            session = leader.network.accepted.newest[
-                follower.node_id
-            ]  # the connection that the replica has made
-            cast(Connection, session._connection).close()
-            await eventually(
-                lambda: leader.network.accepted.newest.get(follower.node_id) not in {None, session}
-            )
-            await nodes.append(shard_id, b"y")
-            await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 2)
-
-    run(test())
+        for node in nodes.nodes.values():
+            monkeypatch.setattr(node, "send_message", watched(node))
+        await nodes.append(shard_id, b"x")
+        await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 1)
+        assert sent == {leader.node_id: {Append}, follower.node_id: {Ack}}
+        session = leader.network.accepted.newest[follower.node_id]  # the connection that the replica has made
+        cast(Connection, session._connection).close()
+        await eventually(lambda: leader.network.accepted.newest.get(follower.node_id) not in {None, session})
+        await nodes.append(shard_id, b"y")
+        await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 2)
 
 
-def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included() -> None:
+@in_virtual_time
+async def test_s4_02_a_replica_carries_out_nothing_for_clients_reads_included() -> None:
     """It names the leader, or, with `on.not.leader=forward`, has it answer: tests/node/test_in_flight.py shows that."""
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(nodes, profile="tarantool")
-            end = await nodes.append(shard_id, b"x")
-            host = await nodes.leader(shard_id)
-            leading = nodes.nodes[host.services.node_id]
-            settings = leading.shards.settings.of(leading.gateway.shard(shard_id)[0])
-            assert settings.replication.on_not_leader == "forward"
-            for node in nodes.nodes.values():
-                if node.node_id != host.services.node_id:
-                    for refused in (
-                        node.gateway.append(shard_id, batch(b"y")),
-                        node.gateway.fetch(shard_id, 0, 1000),
-                    ):
-                        with pytest.raises(NotLeaderError) as caught:
-                            await refused
-                        assert caught.value.details["leader"] == host.services.node_id
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, profile="tarantool")
+        end = await nodes.append(shard_id, b"x")
+        host = await nodes.leader(shard_id)
+        leading = nodes.nodes[host.services.node_id]
+        settings = leading.shards.settings.of(leading.gateway.shard(shard_id)[0])
+        assert settings.replication.on_not_leader == "forward"
+        for node in nodes.nodes.values():
+            if node.node_id != host.services.node_id:
+                for refused in (
+                    node.gateway.append(shard_id, batch(b"y")),
+                    node.gateway.fetch(shard_id, 0, 1000),
+                ):
                     with pytest.raises(NotLeaderError) as caught:
-                        node.gateway.list_offset(shard_id, -1)
+                        await refused
                     assert caught.value.details["leader"] == host.services.node_id
-            assert host.log.log_end >= end
+                with pytest.raises(NotLeaderError) as caught:
+                    node.gateway.list_offset(shard_id, -1)
+                assert caught.value.details["leader"] == host.services.node_id
+        assert host.log.log_end >= end
 
-    run(test())
 
+@in_virtual_time
+async def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, Kind.TABLE)
+        host = await nodes.leader(shard_id)
+        leader = nodes.nodes[host.services.node_id]
+        for first in range(0, 1000, 100):
+            ops = tuple(Put(b"%d" % number, bytes(100)) for number in range(first, first + 100))
+            await leader.gateway.table_write(TableWrite(shard_id, ops))
+        end = host.log.log_end
+        wanted = next(node for node in nodes.nodes.values() if node is not leader)
+        follower = wanted.hosts[shard_id]
+        await eventually(lambda: follower.state.high_watermark == end)
+        assert follower.table is not None
+        assert follower.table.state.applied_offset == end, "everything committed is applied already"
+        read_from: list[int] = []
+        read = follower.log.read
 
-def test_s0_24_a_follower_is_warm_promotion_reads_nothing_again_and_is_quick() -> None:
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await new_shard(nodes, Kind.TABLE)
-            host = await nodes.leader(shard_id)
-            leader = nodes.nodes[host.services.node_id]
-            for first in range(0, 1000, 100):
-                ops = tuple(Put(b"%d" % number, bytes(100)) for number in range(first, first + 100))
-                await leader.gateway.table_write(TableWrite(shard_id, ops))
-            end = host.log.log_end
-            wanted = next(node for node in nodes.nodes.values() if node is not leader)
-            follower = wanted.hosts[shard_id]
-            await eventually(lambda: follower.state.high_watermark == end)
-            assert follower.table is not None
-            assert follower.table.state.applied_offset == end, "everything committed is applied already"
-            read_from: list[int] = []
-            read = follower.log.read
+        def watched(offset: int, *arguments: object, **named: object) -> object:
+            read_from.append(offset)
+            return read(offset, *arguments, **named)  # type: ignore[arg-type]
 
-            def watched(offset: int, *arguments: object, **named: object) -> object:
-                read_from.append(offset)
-                return read(offset, *arguments, **named)  # type: ignore[arg-type]
-
-            follower.log.read = watched  # type: ignore[method-assign,assignment]
-            began = leader.loop.time()
-            await nodes.nodes[0].gateway.elect_leader(shard_id, wanted.node_id)
-            took_s = leader.loop.time() - began
-            assert follower.state.is_serving
-            assert took_s < 1.0, "usually some ten milliseconds"
-            assert min(read_from, default=end) >= end, (
-                "nothing before the end of what was applied is read again"
-            )
-            keys = tuple(b"%d" % number for number in range(1000))
-            rows = (await wanted.gateway.table_get(TableGet(shard_id, keys))).rows
-            assert [row and (row.key, row.value) for row in rows] == [(key, bytes(100)) for key in keys]
-
-    run(test())
+        follower.log.read = watched  # type: ignore[method-assign,assignment]
+        began = leader.loop.time()
+        await nodes.nodes[0].gateway.elect_leader(shard_id, wanted.node_id)
+        took_s = leader.loop.time() - began
+        assert follower.state.is_serving
+        assert took_s < 1.0, "usually some ten milliseconds"
+        assert min(read_from, default=end) >= end, "nothing before the end of what was applied is read again"
+        keys = tuple(b"%d" % number for number in range(1000))
+        rows = (await wanted.gateway.table_get(TableGet(shard_id, keys))).rows
+        assert [row and (row.key, row.value) for row in rows] == [(key, bytes(100)) for key in keys]
