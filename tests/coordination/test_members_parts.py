@@ -24,13 +24,11 @@ from antiphon.coordination.reconfiguration_steps import (
     Facts,
     Feed,
     HandOver,
-    Phase,
     Step,
     TakeTurn,
     Wait,
     follow,
     next_step,
-    phase_of,
 )
 from antiphon.coordination.state import ClusterState, ShardRecord, shard_record, topic_record
 from antiphon.errors import InvalidRequestError
@@ -53,14 +51,6 @@ def facts(caught_up: frozenset[int] = ALL, dead: tuple[int, ...] = (), **more: A
 def after(step: Step) -> ShardMeta:
     assert isinstance(step, Change), step
     return step.meta
-
-
-def test_phases_are_read_off_the_record() -> None:
-    assert phase_of(shard()) is Phase.IDLE
-    assert phase_of(shard(goal=(1, 2, 4))) is Phase.WAITING
-    assert phase_of(shard(goal=(1, 2, 4), learners=(4,))) is Phase.FEEDING
-    assert phase_of(shard((1, 2, 4), goal=(1, 2, 4), outgoing=(1, 2, 3))) is Phase.JOINT
-    assert phase_of(shard((1, 2, 4), goal=(1, 4, 2))) is Phase.CLOSING
 
 
 def test_s0_2_a_move_step_by_step() -> None:

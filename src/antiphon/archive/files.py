@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 OPTIONS_VARIABLE: Final = "ANTIPHON_ARCHIVE_OPTIONS"
 META_FILE: Final = b"antiphon.archive"
 META_SPLITS: Final = b"antiphon.split_entries"
-META_FILE_BYTES_MAX: Final = 64 * 1024
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 BATCH_ROWS: Final = 16_384
 

@@ -18,7 +18,6 @@ Where replicas vote, the steps are entries of their own log, and the record foll
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -27,16 +26,6 @@ from antiphon.coordination.state import has_leader, majority
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
-
-
-class Phase(Enum):
-    """Where a change stands, by the record alone."""
-
-    IDLE = "idle"
-    WAITING = "waiting"  # asked for, nothing done yet
-    FEEDING = "feeding"
-    JOINT = "joint"
-    CLOSING = "closing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +106,6 @@ class Wait:
 
 
 Step = Change | Feed | Elect | Ask | HandOver | TakeTurn | Wait
-
-
-def phase_of(meta: ShardMeta) -> Phase:
-    """Where the change of a shard's members stands."""
-    if meta.outgoing:
-        return Phase.JOINT
-    if meta.learners:
-        return Phase.FEEDING
-    if not meta.goal:
-        return Phase.IDLE
-    return Phase.CLOSING if set(meta.goal) == set(meta.ensemble) else Phase.WAITING
 
 
 def members_of(meta: ShardMeta) -> Members:

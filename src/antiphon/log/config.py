@@ -1,8 +1,6 @@
 """Settings of one shard's log."""
 
-from typing import Final, NamedTuple
-
-FLUSH_MODES: Final = ("always", "interval", "os")
+from typing import NamedTuple
 
 
 class LogConfig(NamedTuple):

@@ -22,8 +22,6 @@ from antiphon.replication.messages import AnyMessage, Append, Entry, Message
 from antiphon.replication.multi_messages import MultiMessage, Relay
 from antiphon.wire.frames import Buffer, MessageDecoder, encode_message
 
-COMPACT_BELOW_BYTES = 64 * 1024
-
 
 class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
     """One file of a snapshot, whole: its plain name, its size and the CRC-32C of its bytes."""

@@ -14,7 +14,6 @@ from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
 
 SEPARATOR = "----"
-EMPTY_OUTPUT = "ok"
 CHANGE = "EntryConfChange"  # an entry that changes the members; how it is encoded is not compared
 _CHANGE = re.compile(rf"^(\d+/\d+ )?{CHANGE}(?:V2)?((?: [vlru]\d+)*)$")
 _NORMAL = re.compile(r'^(\d+)/(\d+) (EntryNormal ".*"|EntryConfChange.*)$')

@@ -441,11 +441,6 @@ class Stage:
         self.notes.append(text)
 
 
-def to_any(nodes: Sequence[NodeId]) -> Callable[[Underway], bool]:
-    """For `Stage.take`: messages to one of these nodes."""
-    return lambda sent: sent.to in nodes
-
-
 def is_candidacy(action: Action) -> bool:
     """Does a replica ask for votes, or is it about to, once its own is durable?"""
     return isinstance(action, PersistTerm) or (

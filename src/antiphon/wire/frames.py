@@ -21,7 +21,6 @@ PREFIX = struct.Struct(">II")
 LENGTH_BYTES = 4  # of the first integer
 TLS_STARTS = (0x1603, 0x1503)  # how a TLS handshake or alert begins
 SMALL_BYTES = 4096  # pieces of a frame below this are joined as they come
-ONE_WAY = 0  # request id of messages that get no reply
 
 
 class Frame(NamedTuple):

@@ -16,7 +16,6 @@ from antiphon.security.authorizer import Rights
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-LARGEST_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4  # tiered storage's "earliest on the broker's own disk": everything is
 LATEST_TIERED: Final = -5  # the last offset that is elsewhere: none is
 UNKNOWN: Final = -1

@@ -60,15 +60,6 @@ LONG_CUTS: Final[dict[str, Any]] = {
 }
 """The same, for seconds at a time, with clients on both sides."""
 
-PAUSES: Final[dict[str, Any]] = {
-    **CALM,
-    "fault_ms": 30_000,
-    "fault_every_ms": 4_000,
-    "fault_lasts_ms": 12_000,
-    "pause_weight": 1,
-}
-"""Nodes stand still until clients have given them up, and go on where they were."""
-
 RESETS: Final[dict[str, Any]] = {
     **CALM,
     "fault_ms": 4_000,

@@ -17,7 +17,6 @@ import msgspec
 
 from antiphon.errors import AntiphonError
 
-FLIGHTS: Final = 336_776
 _MISSING: Final = frozenset(("", "NA"))
 
 

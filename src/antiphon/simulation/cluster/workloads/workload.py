@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 PATIENCE_S: Final = 5.0  # of a request; short, so that outcomes stay unknown now and then
-SET_UP_S: Final = 30.0
 
 
 class Workload(ABC):
