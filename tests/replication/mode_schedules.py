@@ -169,11 +169,7 @@ class JointSchedule(CoordinatedSchedule):
         self.record(Members(new))
 
     def settle(self) -> None:
-        self.cluster.heal()
-        self.restart_all()
-        for host in self.hosts:
-            host.auto_sync, host.late_feeds = True, False
-            host.sync()
+        self.end_faults()
         self.cluster.deliver()
         for _ in range(3):
             self.new_term()
@@ -290,11 +286,8 @@ class LiveSchedule(CoordinatedSchedule):
                 )
 
     def settle(self) -> None:
-        self.cluster.heal()
-        self.restart_all()
+        self.end_faults()
         for host in self.hosts:
-            host.auto_sync, host.late_feeds = True, False
-            host.sync()
             for node in self.cluster.ensemble:
                 host.run(host.replica.peer_connected(node))
         self.cluster.deliver()

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from antiphon.errors import AntiphonError
-from antiphon.invariants import InvariantError
 from antiphon.replication import membership, raft_members
 from antiphon.replication.actions import Action, AppendLog, MembersChanged, RoleChanged
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
@@ -26,6 +25,7 @@ from antiphon.replication.raft_members import MembersLog
 from antiphon.replication.replica_state import Role
 from tests.replication.cluster import Host
 from tests.replication.raft_world import MemberCluster, MemberHost
+from tests.replication.schedules import ShardSchedule, must_fail, passed
 
 EVENTS = 900
 SETTLE_TICKS = 150
@@ -85,8 +85,10 @@ class WatchedHost(MemberHost):
                 self.cluster.note(self, action)
 
 
-class Schedule:
+class Schedule(ShardSchedule):
     """One seeded run."""
+
+    cluster: WatchedCluster
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -106,13 +108,6 @@ class Schedule:
             self.furnish(host)
         self.forgets = int(seed % 5 == 0)
         self.proposals = self.changes = self.transfers = 0
-
-    @property
-    def hosts(self) -> list[Host]:
-        return list(self.cluster.hosts.values())
-
-    def living(self) -> list[Host]:
-        return [host for host in self.hosts if host.alive]
 
     def furnish(self, host: Host) -> None:
         host.auto_sync = not (self.slow and self.random.random() < 0.7)
@@ -146,25 +141,6 @@ class Schedule:
             source, to = self.random.choices(self.cluster.ensemble, k=2)
             self.cluster.cut.add((source, to))
 
-    def deliver_some(self) -> None:
-        underway, random = self.cluster.underway, self.random
-        for _ in range(random.randint(1, 6)):
-            if not underway:
-                return
-            at = random.randrange(min(len(underway), 6 if random.random() < 0.3 else 1))
-            item = underway[at]
-            if random.random() > 0.05:
-                del underway[at]
-            if random.random() > 0.05:
-                self.cluster.receive(*item)
-
-    def sync_some(self) -> None:
-        host = self.random.choice(self.hosts)
-        if host.alive:
-            host.sync(self.random.randint(1, 3))
-            if host.feeds:
-                host.feed(host.feeds.pop(0))
-
     def leaders(self) -> list[NodeId]:
         return [node for node in self.cluster.leading if self.cluster.voter(node).ready]
 
@@ -173,38 +149,6 @@ class Schedule:
             self.proposals += 1
             batch = [f"{self.proposals}.{i}" for i in range(self.random.randint(1, 3))]
             self.cluster.propose(node, *batch)
-
-    def tick(self) -> None:
-        for host in self.living():
-            if host.replica.needs_tick and self.random.random() < 0.8:
-                host.run(host.replica.tick())
-            if host.snapshots and self.random.random() < 0.5:
-                self.snapshot(host)
-
-    def snapshot(self, host: Host) -> None:
-        to = host.snapshots[0]
-        target = self.cluster.hosts.get(to)
-        same_term = target is not None and target.alive and target.replica.term == host.replica.term
-        if same_term and self.random.random() < 0.8:
-            self.cluster.snapshot(host.node, to)
-        else:
-            host.snapshots.pop(0)
-            host.run(host.replica.snapshot_failed(to))
-
-    def crash_or_restart(self) -> None:
-        host = self.random.choice(self.hosts)
-        if not host.alive:
-            host.boot()
-        elif len(self.living()) > 1:
-            if self.random.random() < 0.5:
-                host.high_watermark = host.replica.high_watermark
-            host.sync(self.random.randint(0, len(host.writes)))
-            self.cluster.crash(host.node)
-
-    def restart_all(self) -> None:
-        for host in self.hosts:
-            if not host.alive:
-                host.boot()
 
     def trim(self) -> None:
         living = self.living()
@@ -273,11 +217,7 @@ class Schedule:
 
     def settle(self) -> None:
         """All faults stop: there must be one leader, one log, and no change half done."""
-        self.cluster.heal()
-        self.restart_all()
-        for host in self.hosts:
-            host.auto_sync, host.late_feeds = True, False
-            host.sync()
+        self.end_faults()
         self.run_ticks()
         if any(host.forgot for host in self.hosts):
             return  # nobody is left to tell it the terms, where there are but two voters by now
@@ -337,12 +277,7 @@ def run(seed: int) -> Schedule:
 @pytest.mark.parametrize("block", range(4))
 def test_any_schedule_of_changes_is_safe_and_ends_in_agreement(block: int) -> None:
     proposals = changes = transfers = 0
-    for seed in range(block * 30, block * 30 + 30):
-        try:
-            schedule = run(seed)
-        except (AssertionError, InvariantError) as error:
-            error.add_note(f"seed {seed}")
-            raise
+    for schedule in passed(run, range(block * 30, block * 30 + 30)):
         proposals += schedule.proposals
         changes += schedule.changes
         transfers += schedule.transfers
@@ -396,9 +331,4 @@ def test_a_known_error_that_is_put_in_is_seen(
     wrong: Callable[[pytest.MonkeyPatch], None], first_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong(monkeypatch)
-    for seed in range(first_seed, first_seed + 1500):
-        try:
-            run(seed)
-        except (AssertionError, InvariantError):
-            return
-    pytest.fail("no schedule sees it")
+    must_fail(run, range(first_seed, first_seed + 1500))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.invariants import InvariantError
 from antiphon.replication.actions import Action
 from antiphon.replication.leader_commit import CommitTracker
 from antiphon.replication.live_set import LiveSet
@@ -21,6 +20,7 @@ from tests.replication.mode_schedules import (
     LiveSchedule,
     UncleanSchedule,
 )
+from tests.replication.schedules import must_fail, passed
 
 KINDS: tuple[type[CoordinatedSchedule], ...] = (
     JointSchedule,
@@ -43,15 +43,8 @@ def run(kind: type[CoordinatedSchedule], seed: int) -> CoordinatedSchedule:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
 def test_any_schedule_is_safe_and_ends_in_agreement(kind: type[CoordinatedSchedule]) -> None:
-    worth = 0
-    for seed in range(SEEDS):
-        try:
-            schedule = run(kind, seed)
-        except (AssertionError, InvariantError) as error:
-            error.add_note(f"seed {seed}")
-            raise
-        worth += schedule.worth
-    assert worth > 1, "the schedules do what they are for"
+    runs = passed(lambda seed: run(kind, seed), range(SEEDS))
+    assert sum(schedule.worth for schedule in runs) > 1, "the schedules do what they are for"
 
 
 def forget_the_outgoing(patch: pytest.MonkeyPatch) -> None:
@@ -112,9 +105,4 @@ def test_a_known_error_that_is_put_in_is_seen(
 ) -> None:
     wrong(monkeypatch)
     first = 300 if wrong is take_in_by_the_high_watermark_alone else 0
-    for seed in range(first, first + 60):
-        try:
-            run(kind, seed)
-        except (AssertionError, InvariantError):
-            return
-    pytest.fail("no schedule sees it")
+    must_fail(lambda seed: run(kind, seed), range(first, first + 60))

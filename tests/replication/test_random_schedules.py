@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from antiphon.invariants import InvariantError
 from antiphon.replication import quorum, quorum_ack_tracker
 from antiphon.replication.actions import Action, ReadReady
 from antiphon.replication.config import ReplicaConfig
@@ -21,6 +20,7 @@ from antiphon.replication.messages import AddFollower, BecomeLeader, NewTerm, Ne
 from antiphon.replication.quorum import majority
 from antiphon.replication.replica_state import Role
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host
+from tests.replication.schedules import ShardSchedule, must_fail, passed
 
 if TYPE_CHECKING:
     from antiphon.records.entry_id import EntryId
@@ -29,7 +29,7 @@ EVENTS = 700
 SETTLE_TICKS = 100
 
 
-class Schedule:
+class Schedule(ShardSchedule):
     """One seeded run."""
 
     def __init__(self, seed: int, *, raft: bool) -> None:
@@ -55,13 +55,6 @@ class Schedule:
             timeout=lambda _: self.random.randint(10, 20),
             config=self.random.choice([None, small, ReplicaConfig(term_start_on_empty=False)]),
         )
-
-    @property
-    def hosts(self) -> list[Host]:
-        return list(self.cluster.hosts.values())
-
-    def living(self) -> list[Host]:
-        return [host for host in self.hosts if host.alive]
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -100,28 +93,6 @@ class Schedule:
             source, to = self.random.choices(self.cluster.ensemble, k=2)
             self.cluster.cut.add((source, to))
 
-    def deliver_some(self) -> None:
-        for _ in range(self.random.randint(1, 6)):
-            self.deliver_one()
-
-    def deliver_one(self) -> None:
-        underway, random = self.cluster.underway, self.random
-        if not underway:
-            return
-        at = random.randrange(min(len(underway), 6 if random.random() < 0.3 else 1))
-        item = underway[at]
-        if random.random() > 0.05:
-            del underway[at]
-        if random.random() > 0.05:
-            self.cluster.receive(*item)
-
-    def sync_some(self) -> None:
-        host = self.random.choice(self.hosts)
-        if host.alive:
-            host.sync(self.random.randint(1, 3))
-            if host.feeds:
-                host.feed(host.feeds.pop(0))
-
     def propose(self) -> None:
         for node in self.cluster.leading:
             if self.cluster.replica(node).ready:
@@ -129,38 +100,9 @@ class Schedule:
                 batch = [f"{self.proposals}.{i}" for i in range(self.random.randint(1, 4))]
                 self.cluster.propose(node, *batch)
 
-    def tick(self) -> None:
-        for host in self.living():
-            if host.replica.needs_tick and self.random.random() < 0.8:
-                host.run(host.replica.tick())
-            if host.snapshots and self.random.random() < 0.5:
-                self.snapshot(host)
-
-    def snapshot(self, host: Host) -> None:
-        to = host.snapshots[0]
-        target = self.cluster[to]
-        if target.alive and target.replica.term == host.replica.term and self.random.random() < 0.8:
-            self.cluster.snapshot(host.node, to)
-        else:
-            host.snapshots.pop(0)
-            host.run(host.replica.snapshot_failed(to))
-
-    def crash_or_restart(self) -> None:
-        host = self.random.choice(self.hosts)
-        if not host.alive:
-            host.boot()
-            self.seen[host.node] = 0
-        elif len(self.living()) > 1:
-            if self.random.random() < 0.5:
-                host.high_watermark = host.replica.settled
-            host.sync(self.random.randint(0, len(host.writes)))
-            self.cluster.crash(host.node)
-
-    def restart_all(self) -> None:
-        for host in self.hosts:
-            if not host.alive:
-                host.boot()
-                self.seen[host.node] = 0
+    def boot(self, host: Host) -> None:
+        super().boot(host)
+        self.seen[host.node] = 0
 
     def trim(self) -> None:
         host = self.random.choice(self.living())
@@ -231,11 +173,7 @@ class Schedule:
 
     def settle(self) -> None:
         """All faults stop: there must be one leader, one log, and then silence."""
-        self.cluster.heal()
-        self.restart_all()
-        for host in self.hosts:
-            host.auto_sync, host.late_feeds = True, False
-            host.sync()
+        self.end_faults()
         if not self.raft:
             self.cluster.deliver()
             self.new_term()
@@ -279,14 +217,8 @@ def run(seed: int, *, raft: bool) -> Schedule:
 @pytest.mark.parametrize("raft", [False, True], ids=["coordinator", "raft"])
 @pytest.mark.parametrize("block", range(4))
 def test_any_schedule_is_safe_and_ends_in_agreement(block: int, raft: bool) -> None:
-    proposals = 0
-    for seed in range(block * 40, block * 40 + 40):
-        try:
-            proposals += run(seed, raft=raft).proposals
-        except (AssertionError, InvariantError) as error:
-            error.add_note(f"seed {seed}")
-            raise
-    assert proposals > 100, "the schedules do real work"
+    runs = passed(lambda seed: run(seed, raft=raft), range(block * 40, block * 40 + 40))
+    assert sum(made.proposals for made in runs) > 100, "the schedules do real work"
 
 
 def commit_at_half(patch: pytest.MonkeyPatch) -> None:
@@ -320,9 +252,4 @@ def test_a_known_error_that_is_put_back_is_seen(
     wrong: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong(monkeypatch)
-    for seed in range(600):
-        try:
-            run(seed, raft=seed % 2 == 1)
-        except (AssertionError, InvariantError):
-            return
-    pytest.fail("no schedule sees it")
+    must_fail(lambda seed: run(seed, raft=seed % 2 == 1), range(600))
