@@ -19,7 +19,6 @@ from antiphon.model.requests import (
     RemoveNode,
 )
 from tests.coordination.members_world import MembersWorld
-from tests.coordination.world import Faults
 
 QUIET_MS = 120_000
 
@@ -38,12 +37,7 @@ def started(nodes: int, seed: int, shards: int, replicas: int, profile: str = "o
 
 def quieten(world: MembersWorld) -> None:
     """All faults stop, everybody comes back; every change must be finished and everything acknowledged be everywhere."""
-    world.faults = Faults()
-    for node in world.nodes.values():
-        if not node.running:
-            world.start_node(node.node_id)
-    if world.coordinator is None:
-        world.start_coordinator()
+    world.end_faults()
     assert world.run(QUIET_MS, world.settled), [
         (r.meta, r.untrusted, world.coordinator.changes.waits_for(s) if world.coordinator else "")
         for s, r in world.state.shards.items()
@@ -117,22 +111,13 @@ def disturb(world: MembersWorld, steps: int) -> None:
     random = world.random
     for step in range(steps):
         world.run(random.choice([1, 3, 10, 50, 200, 800]))
-        node = world.nodes[random.choice(list(world.nodes))]
-        match random.randint(0, 11):
-            case 0 | 1 if node.running:
-                world.crash_node(node.node_id, noticed=random.random() < 0.5)
-            case 2 | 3 if not node.running:
-                world.start_node(node.node_id)
-            case 4:
-                world.crash_coordinator()
-            case 5 | 6 if world.coordinator is None:
-                world.start_coordinator(tuple(n for n in world.nodes if not world.nodes[n].running))
-            case 7:
-                world.faults = random.choice([Faults(), Faults(0.05, 0.05, 20), Faults(0.3, 0.2, 100)])
-            case 8 | 9 | 10 if world.coordinator is not None:
-                world.command(random_change(world))
-            case _:
-                world.write(random.choice(list(world.state.shards)), f"write {step}")
+        kind = random.randint(0, 11)
+        if world.trouble(kind):
+            continue
+        if 8 <= kind <= 10 and world.coordinator is not None:
+            world.command(random_change(world))
+        else:
+            world.write(random.choice(list(world.state.shards)), f"write {step}")
 
 
 def random_change(world: MembersWorld) -> AdminRequest:

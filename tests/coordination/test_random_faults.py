@@ -10,19 +10,14 @@ from hypothesis import strategies as st
 
 from antiphon.coordination.state import ClusterState
 from antiphon.model.requests import AlterTopic, CreateTopic, DeleteTopic, ElectLeader
-from tests.coordination.world import Faults, World
+from tests.coordination.world import World
 
 QUIET_MS = 90_000  # promotion time-outs double while things go wrong
 
 
 def quieten(world: World) -> None:
     """All faults stop, everybody comes back, and all must be well."""
-    world.faults = Faults()
-    for node in world.nodes.values():
-        if not node.running:
-            world.start_node(node.node_id)
-    if world.coordinator is None:
-        world.start_coordinator()
+    world.end_faults()
     assert world.run(QUIET_MS, world.all_online), {
         s: (r.meta, r.untrusted) for s, r in world.state.shards.items()
     }
@@ -33,23 +28,13 @@ def disturb(world: World, steps: int) -> None:
     random = world.random
     for step in range(steps):
         world.run(random.choice([1, 3, 10, 50, 200, 800]))
-        node = world.nodes[random.choice(list(world.nodes))]
-        match random.randint(0, 9):
-            case 0 | 1 if node.running:
-                world.crash_node(node.node_id, noticed=random.random() < 0.5)
-            case 2 | 3 if not node.running:
-                world.start_node(node.node_id)
-            case 4:
-                world.crash_coordinator()
-            case 5 | 6 if world.coordinator is None:
-                world.start_coordinator(tuple(n for n in world.nodes if not world.nodes[n].running))
-            case 7:
-                world.faults = random.choice([Faults(), Faults(0.05, 0.05, 20), Faults(0.3, 0.2, 100)])
-            case 8 if world.coordinator is not None:
-                command(world, step)
-            case _:
-                if world.state.shards:
-                    world.write(random.choice(list(world.state.shards)), f"write {step}")
+        kind = random.randint(0, 9)
+        if world.trouble(kind):
+            continue
+        if kind == 8 and world.coordinator is not None:
+            command(world, step)
+        elif world.state.shards:
+            world.write(random.choice(list(world.state.shards)), f"write {step}")
 
 
 def command(world: World, step: int) -> None:

@@ -163,6 +163,34 @@ class World:
 
     # -- coordinators ---------------------------------------------------------------------------------------------
 
+    def end_faults(self) -> None:
+        """Messages arrive, and everybody comes back."""
+        self.faults = Faults()
+        for node in self.nodes.values():
+            if not node.running:
+                self.start_node(node.node_id)
+        if self.coordinator is None:
+            self.start_coordinator()
+
+    def trouble(self, kind: int) -> bool:
+        """Something goes wrong, or right again, by a number from 0 to 7; False where it cannot now."""
+        random = self.random
+        node = self.nodes[random.choice(list(self.nodes))]
+        match kind:
+            case 0 | 1 if node.running:
+                self.crash_node(node.node_id, noticed=random.random() < 0.5)
+            case 2 | 3 if not node.running:
+                self.start_node(node.node_id)
+            case 4:
+                self.crash_coordinator()
+            case 5 | 6 if self.coordinator is None:
+                self.start_coordinator(tuple(n for n in self.nodes if not self.nodes[n].running))
+            case 7:
+                self.faults = random.choice([Faults(), Faults(0.05, 0.05, 20), Faults(0.3, 0.2, 100)])
+            case _:
+                return False
+        return True
+
     def start_coordinator(self, lost: tuple[int, ...] = ()) -> None:
         self.coordinators += 1
         self.coordinator = Coordinator(self.config, self.state)
