@@ -84,12 +84,12 @@ class RudeClients:
         return writer
 
     async def _half_a_request(self, node: Any) -> asyncio.StreamWriter:
-        door = self._rng.choice(("native", "kafka", "http"))
-        _, writer = await self._open(getattr(node, door))
+        listener = self._rng.choice(("native", "kafka", "http"))
+        _, writer = await self._open(getattr(node, listener))
         begun = {"native": b"\x00\x01\x00\x00", "kafka": struct.pack(">i", 1 << 20), "http": b"GET /sta"}[
-            door
+            listener
         ]
-        writer.write(begun + (b"" if door == "native" else b"x" * 10))
+        writer.write(begun + (b"" if listener == "native" else b"x" * 10))
         return writer
 
     async def _member_that_vanishes(self, node: Any) -> asyncio.StreamWriter:
