@@ -76,12 +76,15 @@ class Nodes:
         self.members = [Member(i, f"node-{i}:{NATIVE_PORT}") for i in range(count)]
         self.disks = {i: SimulatedDisk(Random(self.random.getrandbits(64))) for i in range(count)}
         self.disks |= disks or {}
+        security = self.told.setdefault("security", Security())
+        if secrets is None and security.authentication and count > 1:
+            secrets = dict.fromkeys(range(count), b"what only the nodes of this test know")
         if secrets is not None:  # by node: what it believes to be the key of all nodes
             self.members = [
                 Member(i, f"node-{i}:{NATIVE_PORT}", f"node-{i}:{PEER_PORT}") for i in range(count)
             ]
             self.told["ports"] = msgspec.structs.replace(self.told["ports"], peer=PEER_PORT)
-            self.told["security"] = Security(peer_key=KEY_FILE)
+            self.told["security"] = msgspec.structs.replace(security, peer_key=KEY_FILE)
             for node_id, secret in secrets.items():
                 self.disks[node_id].makedirs(os.path.dirname(KEY_FILE))
                 replace_file(self.disks[node_id], KEY_FILE, secret)

@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +289,41 @@ def test_lines_of_failures_come_at_a_bounded_rate(tmp_path: Path, monkeypatch: p
         clock[0] += tls_module.TELL_EVERY_S
         made.failed("peer", ConnectionResetError())
     assert [line["failed"] for line in told] == [1, 6]
+
+
+def shake_hands(
+    server_side: ssl.SSLContext, client_side: ssl.SSLContext, session: ssl.SSLSession | None
+) -> ssl.SSLObject:
+    """A whole connection without a socket; returns the client's end of it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_side.wrap_bio(to_server, to_client, server_side=True)
+    client = client_side.wrap_bio(to_client, to_server, server_hostname="localhost", session=session)
+    waiting = [client.do_handshake, server.do_handshake]
+    for _ in range(20):
+        for step in tuple(waiting):
+            with suppress(ssl.SSLWantReadError):
+                step()
+                waiting.remove(step)
+    for end in (client, server, client):
+        with suppress(ssl.SSLWantReadError):
+            end.unwrap()
+    assert not waiting
+    return client
+
+
+def test_sessions_are_resumed_for_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("antiphon.security.tls.system.monotonic_s", lambda: clock[0])
+    made = ServerTls(server_files(tmp_path), tmp_path, "tls", NodeMetrics())
+    newest, old = trusting(), trusting()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert not shake_hands(
+        made.current(), newest, shake_hands(made.current(), newest, None).session
+    ).session_reused
+    session = shake_hands(made.current(), old, None).session
+    assert shake_hands(made.current(), old, session).session_reused, "else this test shows nothing"
+    clock[0] += tls_module.RESUMED_S
+    assert not shake_hands(made.current(), old, session).session_reused
+    session = shake_hands(made.current(), old, None).session
+    server_files(tmp_path)
+    assert not shake_hands(made.current(), old, session).session_reused, "the files have changed"

@@ -15,7 +15,7 @@ from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import clients_tls, start_http, start_kafka
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
-from antiphon.server.secrets import shared_secret
+from antiphon.server.secrets import settings_of, shared_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class Server:
     ) -> None:
         node = self.node = Node(config, disk, faults, make_wal, stores)
         self.authenticator = Authenticator(
-            config.security, node.gateway.access, node.metrics, shared_secret(config)
+            settings_of(config), node.gateway.access, node.metrics, shared_secret(config, node.disk)
         )
         self.memory = memory_for_clients(config.limits)
         add_memory_gauges(node.metrics.gauges, self.memory)
