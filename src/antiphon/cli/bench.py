@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.secure_folder import forget_settings
 from antiphon.tools.bench.modes import measure_fleet, measure_loss, measure_modes
 from antiphon.tools.bench.spark import measure_spark
 from antiphon.tools.local_cluster import LocalCluster
@@ -48,6 +49,7 @@ def bench(
     unknown = [suite for suite in suites or [] if suite not in SUITES]
     if unknown:
         usage(f"no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
+    forget_settings()
     found: dict[str, Rows] = {}
     for name in suites or list(SUITES):
         with progress(f"measuring {name}"):

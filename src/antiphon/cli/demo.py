@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from antiphon.cli.output import print_json, reports_errors
+from antiphon.cli.secure_folder import forget_settings
 from antiphon.errors import AntiphonError, InvalidRequestError
 
 QUICK_EVENTS: Final = 20_000
@@ -54,6 +55,7 @@ def demo(
         raise AntiphonError(f"the demo needs {', '.join(missing)}: pip install 'antiphon[demo,spark]'")
     if quick:
         events = events or QUICK_EVENTS
+    forget_settings()
     pace = (QUICK_RATE if quick else FULL_RATE) if rate is None else rate or None
     from antiphon.tools.demo.report import print_report
     from antiphon.tools.demo.run import Run

@@ -13,13 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.tools.cluster_files import LocalClusterFile, running_pid
+from antiphon.tools.cluster_files import PASSWORD_FILE, LocalClusterFile, running_pid
 
 Finding = dict[str, Any]
 
 DISK_FREE_BYTES_LOW = 2 << 30
 OPEN_FILES_LOW = 4096
 FSYNC_SLOW_MS = 20.0
+CERTIFICATE_LOW_S = 30 * 86_400
 
 EXTRAS: Final = {  # of pyproject.toml, those for users
     "spark": "Spark and a Java for it",
@@ -40,6 +41,8 @@ def examine(servers: str | None, cluster: LocalClusterFile | None) -> list[Findi
     findings += [_disk(directory), _sync_speed(directory)]
     if cluster is not None:
         findings += _processes(cluster)
+    if cluster is not None and cluster.secure:
+        findings += [*_secrets(directory, cluster), _certificates(cluster)]
     if servers is not None:
         findings += _cluster(servers)
     else:
@@ -181,6 +184,38 @@ def _processes(cluster: LocalClusterFile) -> list[Finding]:
         else:
             findings.append(_finding("ok", f"node {node.id} runs as pid {pid}"))
     return findings
+
+
+def _secrets(directory: Path, cluster: LocalClusterFile) -> list[Finding]:
+    """Files that others than their owner may read or write."""
+    names = ("authority.key", "peers-authority.key", PASSWORD_FILE, cluster.peer_key)
+    files = [directory / name for name in names]
+    for node in cluster.nodes:
+        files += [Path(node.dir) / name for name in ("node.key", "peer-tls.key", cluster.peer_key)]
+    return [
+        _finding("wrong", f"{file} is a secret, and others than its owner may use it", f"chmod 600 {file}")
+        for file in files
+        if file.exists() and file.stat().st_mode & 0o077
+    ]
+
+
+def _certificates(cluster: LocalClusterFile) -> Finding:
+    """How long the nodes' certificates last."""
+    from antiphon.security.authority import last_day
+
+    files = [Path(node.dir) / name for node in cluster.nodes for name in ("node.pem", "peer.pem")]
+    try:
+        ends = min(last_day(file.read_bytes()) for file in files)
+    except (OSError, ValueError) as error:
+        return _finding(
+            "wrong", f"a certificate cannot be read: {error}", "put it back; or remove it, and `antiphon up`"
+        )
+    text = f"the nodes' certificates are good until {ends:%Y-%m-%d}"
+    if ends.timestamp() - time.time() < CERTIFICATE_LOW_S:
+        return _finding(
+            "wrong", text, "`antiphon node start` makes a new one: stop and start one node after the other"
+        )
+    return _finding("ok", text)
 
 
 def _cluster(servers: str) -> list[Finding]:

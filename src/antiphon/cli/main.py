@@ -20,6 +20,7 @@ from antiphon.cli import (
     simulate,
     spark_support,
     topic_commands,
+    up_command,
     verify,
 )
 
@@ -51,6 +52,7 @@ def _options(
     """Replicated logs and the tables they fold into."""
 
 
+up_command.mount(app)
 cluster_commands.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)

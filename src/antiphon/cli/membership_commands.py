@@ -33,7 +33,6 @@ from antiphon.tools.cluster_files import (
     LocalClusterFile,
     LocalNode,
     find_cluster,
-    hand_out_key,
     load_cluster,
     new_node,
     running_pid,
@@ -239,9 +238,7 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
     node = new_node(directory, cluster)
     sockets = _bind(cluster, node)
     node_dir = Path(node.dir)
-    config = node_process.node_config(cluster, node)
-    node_process.write_config(config, node_dir)
-    hand_out_key(cluster, node_dir)
+    config = node_process.prepare(cluster, node)
     # Written down before it runs: whatever happens to this process, the cluster's other commands know of the node.
     cluster.nodes.append(node)
     save_cluster(directory, cluster)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from antiphon.cli.secure_folder import new_security, secure_node
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
 from antiphon.security.private_files import private_folder
-from antiphon.security.settings import Security
-from antiphon.tools.cluster_files import LocalClusterFile, LocalNode
+from antiphon.tools.cluster_files import LocalClusterFile, LocalNode, hand_out_key
 from antiphon.tools.supervisor import Sockets
 
 
@@ -28,6 +28,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         config.bootstrap = not cluster.founded
         if cluster.peer_key:
             config.security.peer_key = cluster.peer_key
+        config.security.insecure |= cluster.insecure
         return config
     return NodeConfig(
         cluster_id=cluster.cluster_id,
@@ -38,7 +39,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         bootstrap=not cluster.founded,
         profile=cluster.profile,
         ports=ports,
-        security=Security(peer_key=cluster.peer_key),
+        security=new_security(cluster),
     )
 
 
@@ -52,6 +53,15 @@ def write_config(config: NodeConfig, directory: Path) -> None:
     save_config(config, directory)
 
 
+def prepare(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
+    """Write what a node of a local cluster needs in its folder; returns its configuration. Raises OSError."""
+    config, folder = node_config(cluster, node), Path(node.dir)
+    write_config(config, folder)
+    hand_out_key(cluster, folder)
+    secure_node(folder.parent, cluster, node, config)
+    return config
+
+
 def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> None:
     """Serve until SIGTERM; `ready` is called once with whether the node has joined its cluster."""
     from antiphon.server.process import run_node
@@ -59,10 +69,11 @@ def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> 
     run_node(config, sockets=sockets, ready=ready)
 
 
-def run_from_file(path: Path, *, bootstrap: bool) -> None:
+def run_from_file(path: Path, *, bootstrap: bool, insecure: bool) -> None:
     """Serve in the foreground by a `node.toml`."""
     from antiphon.server.process import run_node
 
     config = load_config(path)
     config.bootstrap = bootstrap
+    config.security.insecure |= insecure
     run_node(config)

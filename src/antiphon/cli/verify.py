@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from antiphon.cli.output import print_json, reports_errors, usage
+from antiphon.cli.secure_folder import forget_settings
 from antiphon.errors import AntiphonError, InvalidRequestError
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ def verify(
     except InvalidRequestError as error:
         usage(error.message)
     chosen = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    forget_settings()
     found = run(seconds, names, chosen, say=_quiet if as_json else _speak, keep=keep, profile=profile)
     if as_json:
         print_json(found)

@@ -188,6 +188,13 @@ def _check_peer_port(config: NodeConfig) -> None:
             "ports.peer and security.peer_key (or security.peer_tls) belong together: nodes prove who they are on a port of "
             "their own"
         )
+    asks = config.security.authentication or config.security.tls.on
+    if asks and len(config.nodes) > 1 and not config.security.proves_nodes:
+        raise InvalidRequestError(
+            "security: clients are to prove who they are, or to use TLS, and nodes are not: whoever reaches the native port "
+            "could say that it is a node. Set security.peer_key or security.peer_tls, and ports.peer, on every node "
+            "(docs/security.md)"
+        )
 
 
 def split_address(address: str) -> tuple[str, int]:

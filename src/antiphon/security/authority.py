@@ -1,7 +1,6 @@
 """A private certificate authority, and certificates that it signs, for clusters that bring none: `antiphon up --secure`.
 
-Needs the package `cryptography` (extra `secure`): certificates are its work, and nothing that a node runs. A node that is
-given its certificates does without.
+Certificates are the work of the package `cryptography`, which only these functions import. A running node does without.
 """
 
 import ipaddress
@@ -10,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -61,15 +61,38 @@ def issue(authority: Issued, name: str, hosts: Iterable[str]) -> Issued:
 
 
 def is_good_for(certificate: bytes, hosts: Iterable[str]) -> bool:
-    """Does a certificate name all of these hosts, and will it last a while?"""
+    """Does a certificate name all of these hosts, and will it last a while? Raises ValueError when it is none."""
+    wanted = {_general_name(host) for host in hosts}
     found = x509.load_pem_x509_certificate(certificate)
     if found.not_valid_after_utc - _now() < timedelta(days=RENEW_DAYS):
         return False
     try:
         named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return not list(hosts)
-    return {_general_name(host) for host in hosts} <= set(named)
+        return not wanted
+    return wanted <= set(named)
+
+
+def is_from(certificate: bytes, authority: bytes) -> bool:
+    """Did this authority sign the certificate? No, where one of them is no certificate."""
+    try:
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(
+            x509.load_pem_x509_certificate(authority)
+        )
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
+
+
+def is_pair(issued: Issued) -> bool:
+    """Does the key belong to the certificate? Raises ValueError when they are neither."""
+    public = x509.load_pem_x509_certificate(issued.certificate).public_key()
+    return public == serialization.load_pem_private_key(issued.key, None).public_key()
+
+
+def last_day(certificate: bytes) -> datetime:
+    """When a certificate ends (UTC). Raises ValueError when it is none."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def _now() -> datetime:

@@ -45,6 +45,7 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
     """See the module's text.
 
     Attributes:
+        insecure: listen where others than this machine reach the node also without TLS and authentication.
         authentication: clients of every listener must say who they are, and access control lists decide what they may do.
         tls: of the listeners for clients (native, Kafka, HTTP).
         peer_tls: of the listener for other nodes; both sides show a certificate that `authority` signed.
@@ -55,6 +56,7 @@ class Security(msgspec.Struct, forbid_unknown_fields=True):
         oauth: how bearer tokens are checked.
     """
 
+    insecure: bool = False
     authentication: bool = False
     tls: Tls = msgspec.field(default_factory=Tls)
     peer_tls: Tls = msgspec.field(default_factory=Tls)

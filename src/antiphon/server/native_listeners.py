@@ -17,8 +17,9 @@ PEER_CONNECTIONS_MAX: Final = 256
 
 
 def clients_listener(node: "Node", pool: "Pool") -> NativeListener:
-    """The native listener; other nodes use it too where nothing says that they must prove themselves."""
-    greets = Greets.CLIENTS if node.network.security.own_port else Greets.ANYBODY
+    """The native listener; other nodes use it too where neither they nor clients must prove who they are."""
+    proved = node.network.security.own_port or node.config.security.authentication
+    greets = Greets.CLIENTS if proved else Greets.ANYBODY
     return _listener(node, node.limits.connections, greets, pool)
 
 

@@ -24,6 +24,11 @@ LISTENERS: Final = ("native", "kafka", "http")
 PEER_LISTENER: Final = "peer"  # for other nodes, where they share a key
 KEY_FILE: Final = "peer.key"
 KEY_BYTES: Final = 32
+# Of a cluster that is made with --secure: whom its clients trust, who they may log in as, and that as settings.
+AUTHORITY_FILE: Final = "authority.pem"
+FIRST_USER: Final = "admin"
+PASSWORD_FILE: Final = "admin.password"  # noqa: S105 - the name of a file
+SETTINGS_FILE: Final = "client.env"
 
 
 class LocalNode(msgspec.Struct):
@@ -46,6 +51,8 @@ class LocalClusterFile(msgspec.Struct):
     """The contents of `cluster.json`. `founded`: all of its nodes have been up together.
 
     `peer_key`: the file with the key that the nodes share; empty in clusters that an earlier version made.
+    `secure`: made with TLS and authentication on every listener. `names`: further names and addresses for its certificates.
+    `insecure`: it may do without where others than this machine reach it.
     """
 
     format: int
@@ -55,6 +62,9 @@ class LocalClusterFile(msgspec.Struct):
     nodes: list[LocalNode]
     founded: bool = True
     peer_key: str = ""
+    secure: bool = False
+    names: list[str] = []
+    insecure: bool = False
 
     @property
     def listeners(self) -> tuple[str, ...]:
