@@ -181,6 +181,25 @@ def test_keys_and_versions(shell: Shell) -> None:
     assert shell.ok("kv", "default", "list", "--from", "k", "--to", "l") == ""
 
 
+def test_quotas(shell: Shell) -> None:
+    entity = ("--user", "*", "--client-id", "reports")
+    said = shell.ok("quota", "set", *entity, "--consumer-byte-rate", "500000", "--request-percentage", "12.5")
+    assert said == "user * client-id reports: consumer_byte_rate 500000, request_percentage 12.5\n"
+    shell.ok("quota", "set", *entity, "--consumer-byte-rate", "600000")
+    assert "consumer_byte_rate 600000, request_percentage 12.5" in shell.ok("quota", "list")
+    assert "is no limit of such an entity" in shell.refused(
+        "quota", "set", *entity, "--connection-creation-rate", "1"
+    )
+    assert "there is no quota of user bob" in shell.refused("quota", "remove", "--user", "bob")
+    assert "there is no quota producer_byte_rate of user" in shell.refused(
+        "quota", "remove", *entity, "--limit", "producer_byte_rate"
+    )
+    shell.ok("quota", "remove", *entity, "--limit", "consumer_byte_rate")
+    assert shell.ok("quota", "list") == "user * client-id reports: request_percentage 12.5\n"
+    shell.ok("quota", "remove", *entity)
+    assert shell.ok("quota", "list") == ""
+
+
 def test_a_shard_is_split(shell: Shell) -> None:
     shell.ok("table", "create", "parted", "--shards", "1")
     for key in ("a", "b", "c", "d"):

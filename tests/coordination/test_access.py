@@ -9,8 +9,9 @@ from antiphon.coordination.actions import Answer, Propose
 from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import AntiphonError, InvalidRequestError
-from antiphon.model.access import Acl, Credential, Operation, Pattern, Quota, Resource
+from antiphon.model.access import Acl, Credential, Operation, Pattern, Resource
 from antiphon.model.cluster import CommandDone
+from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
 
 SHA256 = Credential("SCRAM-SHA-256", b"salt" * 4, 4096, b"k" * 32, b"v" * 32)
@@ -87,8 +88,9 @@ def test_users_come_change_and_go() -> None:
         AlterAcls((Acl("User:a", Resource.GROUP, "t", Operation.WRITE),)),
         AlterAcls((Acl("User:a", Resource.CLUSTER, "t", Operation.CREATE),)),
         AlterAcls((Acl("User:a", Resource.TOPIC, "*", Operation.READ, Pattern.PREFIXED),)),
-        AlterQuota(Quota("alice", produce_bytes=0)),
-        AlterQuota(Quota("alice", requests=float("nan"))),
+        AlterQuota(Quota("alice", producer_byte_rate=0)),
+        AlterQuota(Quota("alice", request_percentage=float("nan"))),
+        AlterQuota(Quota("alice", request_percentage=1.0), ("request_percentage",)),
     ],
 )
 def test_what_means_nothing_is_refused(request_: Any) -> None:
@@ -125,18 +127,28 @@ def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidRequestError, match="users already"):
         world.ask(AlterUser("b", (SHA256,)))
     world.ask(AlterUser("a", (SHA512,)))
-    world.ask(AlterQuota(Quota("a", requests=1)))
+    world.ask(AlterQuota(Quota("a", request_percentage=1)))
     with pytest.raises(InvalidRequestError, match="quotas already"):
-        world.ask(AlterQuota(Quota("b", requests=1)))
+        world.ask(AlterQuota(Quota("b", request_percentage=1)))
 
 
-def test_quotas_are_replaced_and_removed() -> None:
+def test_limits_are_set_and_taken_away_one_by_one() -> None:
     world = World()
-    world.ask(AlterQuota(Quota("alice", produce_bytes=1000.0)))
-    world.ask(AlterQuota(Quota("", fetch_bytes=5.0)))
-    assert world.state.access.quotas["alice"].produce_bytes == 1000.0
-    world.ask(AlterQuota(Quota("alice")))
-    assert list(world.state.access.quotas) == [""]
+
+    def limits(quota: Quota) -> dict[str, float]:
+        return world.state.access.quotas[quota.key].limits
+
+    alice, everyone = Quota("alice"), Quota("")
+    world.ask(AlterQuota(Quota("alice", producer_byte_rate=1000.0, request_percentage=50.0)))
+    world.ask(AlterQuota(Quota("", consumer_byte_rate=5.0)))
+    world.ask(AlterQuota(Quota("alice", consumer_byte_rate=7.0), ("request_percentage",)))
+    assert limits(alice) == {"producer_byte_rate": 1000.0, "consumer_byte_rate": 7.0}
+    before = len(world.records)
+    world.ask(AlterQuota(Quota("alice", consumer_byte_rate=7.0)))
+    world.ask(AlterQuota(Quota("bob"), ("consumer_byte_rate",)))
+    assert len(world.records) == before, "nothing has changed"
+    world.ask(AlterQuota(alice, ("producer_byte_rate", "consumer_byte_rate")))
+    assert list(world.state.access.quotas) == [everyone.key], "who is limited in nothing has no quota"
 
 
 def test_a_credential_does_not_tell_its_keys() -> None:

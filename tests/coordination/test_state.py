@@ -23,9 +23,10 @@ from antiphon.coordination.state import (
     topic_record,
 )
 from antiphon.invariants import InvariantError
-from antiphon.model.access import Acl, Credential, Operation, Pattern, Permission, Quota, Resource, User
+from antiphon.model.access import Acl, Credential, Operation, Pattern, Permission, Resource, User
 from antiphon.model.cluster import MetadataDelta, MetadataView
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
+from antiphon.model.quotas import Quota
 
 if TYPE_CHECKING:
     from antiphon.coordination.actions import Record
@@ -116,11 +117,11 @@ def test_records_of_access_are_written_as_documented() -> None:
     """Golden bytes, and the format that keeps versions out which do not know these kinds."""
     acl = Acl("User:alice", Resource.TOPIC, "orders-", Operation.READ, Pattern.PREFIXED, Permission.DENY)
     user = User("alice", (Credential("SCRAM-SHA-256", b"s" * 12, 4096, b"k" * 2, b"v" * 2),))
-    quota = Quota("alice", fetch_bytes=1024.0)
+    quota = Quota("alice", "", consumer_byte_rate=1024.0)
     written = [
         access_record("user", "alice", user),
         access_record("acl", acl.key, acl),
-        access_record("quota", "alice", quota),
+        access_record("quota", quota.key, quota),
     ]
     assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
         (
@@ -131,14 +132,14 @@ def test_records_of_access_are_written_as_documented() -> None:
             "acl/71df7ad00c263961e5f1ead9ee4090bd",
             "97aa557365723a616c696365a5746f706963a76f72646572732da472656164a87072656669786564a464656e79a12a",
         ),
-        ("quota/alice", "95a5616c696365c0cb4090000000000000c0c0"),
+        ("quota/73505fb8add1bff4011da8ca86ea6abf", "98a5616c696365a0c0c0cb4090000000000000c0c0c0"),
     ]
     state = ClusterState()
     state.apply(written, 1)
     assert (state.access.users, state.access.acls, state.access.quotas) == (
         {"alice": user},
         {acl.key: acl},
-        {"alice": quota},
+        {quota.key: quota},
     )
     assert {headers_of(key) for key, _ in written} == {(("antiphon.format", b"2"),)}
     assert headers_of(b"topic/t") == ()

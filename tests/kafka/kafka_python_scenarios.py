@@ -4,6 +4,7 @@ Run as `python -m tests.kafka.kafka_python_scenarios SCENARIO ADDRESS`; exits 0 
 """
 
 import sys
+import time
 from typing import Any
 
 from tests.kafka.oracles import kafka_python
@@ -114,8 +115,44 @@ def administration(address: str) -> None:
     admin.close()
 
 
+def quotas(address: str) -> None:
+    """Quotas: set, told, removed; and a producer that is told to wait."""
+    admin = kafka.KafkaAdminClient(bootstrap_servers=address)
+    alter, describe = (
+        kafka.protocol.admin.AlterClientQuotasRequest,
+        kafka.protocol.admin.DescribeClientQuotasRequest,
+    )
+    entity = [("user", "ANONYMOUS"), ("client-id", None)]
+
+    def ask(request: Any) -> Any:
+        return admin._manager.run(admin._manager.send, request)
+
+    def known() -> list[Any]:
+        told = ask(describe(components=[("user", 0, "ANONYMOUS")], strict=False))
+        assert told.error_code == 0, told
+        return [(one.entity[1].entity_name, [(v.key, v.value) for v in one.values]) for one in told.entries]
+
+    def change(*ops: Any, validate_only: bool = False) -> None:
+        told = ask(alter(entries=[(entity, list(ops))], validate_only=validate_only))
+        assert [one.error_code for one in told.entries] == [0], told
+
+    change(("producer_byte_rate", 5000.0, False), validate_only=True)
+    assert known() == []
+    change(("producer_byte_rate", 5000.0, False), ("request_percentage", 12.5, False))
+    assert known() == [(None, [("producer_byte_rate", 5000.0), ("request_percentage", 12.5)])]
+    producer = kafka.KafkaProducer(bootstrap_servers=address, batch_size=20_000, linger_ms=0)
+    began_s = time.monotonic()
+    for _ in range(4):
+        producer.send("timed", b"x" * 18_000).get(60)
+    assert time.monotonic() - began_s > 0.5, "50 kB at once, then 5 kB a second"
+    change(("producer_byte_rate", 0.0, True), ("request_percentage", 0.0, True))
+    assert known() == []
+    admin.close()
+    producer.close()
+
+
 SCENARIOS = {
-    scenario.__name__: scenario for scenario in (plain, gzip, offsets, static, table, administration)
+    scenario.__name__: scenario for scenario in (plain, gzip, offsets, static, table, administration, quotas)
 }
 
 if __name__ == "__main__":

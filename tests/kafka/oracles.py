@@ -98,6 +98,8 @@ def _random_scalar(hint: Any, kafka_type: str, rng: random.Random) -> Any:
             return uuid.UUID(int=rng.randrange(1, 1 << 128))
         case "bool":
             return rng.random() < 0.5
+        case "float64":
+            return hint(rng.choice((0.0, -1.5, rng.random() * 1e12)))
         case "error_code":
             return rng.choice(list(ErrorCode))
         case "timedelta_i32" | "timedelta_i64":

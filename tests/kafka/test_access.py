@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
-from antiphon.kafka.messages import admin, cluster, groups, security
+from antiphon.kafka.messages import admin, cluster, groups, quotas, security
 from antiphon.kafka.schema import Message
 from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.metadata import Kind
@@ -86,6 +86,16 @@ OTHERS: dict[str, Message] = {
     ),
     "DeleteAcls": security.DeleteAclsRequest(filters=[security.DeleteAclsFilter(**ACL_FILTER)]),
     "DescribeUserScramCredentials": security.DescribeUserScramCredentialsRequest(users=None),
+    "DescribeClientQuotas": quotas.DescribeClientQuotasRequest(components=[], strict=False),
+    "AlterClientQuotas": quotas.AlterClientQuotasRequest(
+        entries=[
+            quotas.AlteredEntry(
+                entity=[quotas.EntityPart(entity_type="user", entity_name="eve")],
+                ops=[quotas.QuotaOp(key="producer_byte_rate", value=1e9, remove=False)],
+            )
+        ],
+        validate_only=False,
+    ),
     "AlterUserScramCredentials": security.AlterUserScramCredentialsRequest(
         deletions=[security.CredentialDeletion(name="root", mechanism=1)], upsertions=[]
     ),

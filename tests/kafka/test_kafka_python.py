@@ -59,3 +59,7 @@ def test_a_table_can_be_read_but_not_written(served: Served) -> None:
 
 def test_administration(served: Served) -> None:
     run(served, "administration")
+
+
+def test_quotas_are_set_told_removed_and_felt(served: Served) -> None:
+    run(served, "quotas")

@@ -13,8 +13,9 @@ from antiphon import aio
 from antiphon.client.account import use_account
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AccessDeniedError, UnauthenticatedError, UnavailableError
-from antiphon.model.access import Acl, Operation, Pattern, Quota, Resource
+from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.metadata import Kind
+from antiphon.model.quotas import Quota
 from antiphon.model.requests import (
     PROTOCOL_VERSION,
     AlterAcls,
@@ -112,7 +113,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             SplitShard(table),
             AlterUser("eve", remove=True),
             AlterAcls((eves(R.TOPIC, "*", Op.ALL),)),
-            AlterQuota(Quota("eve", requests=1.0)),
+            AlterQuota(Quota("eve", request_percentage=1.0)),
             NewProducerId(),
             AppendBatch(topic),
             Fetch(topic, 0),

@@ -16,6 +16,7 @@ from antiphon.cli import (
     kv_commands,
     membership_commands,
     pipeline_commands,
+    quota_commands,
     replay_commands,
     simulate,
     spark_support,
@@ -57,6 +58,7 @@ cluster_commands.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
 access_commands.mount(app)
+quota_commands.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)
 demo.mount(app)

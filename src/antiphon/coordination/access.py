@@ -14,10 +14,10 @@ from antiphon.model.access import (
     Credential,
     Operation,
     Pattern,
-    Quota,
     Resource,
     User,
 )
+from antiphon.model.quotas import check_quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
 
 KEY_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
@@ -27,7 +27,6 @@ NAME_BYTES_MAX: Final = 255
 RESOURCE_BYTES_MAX: Final = 1024
 PRINCIPAL_PREFIX: Final = "User:"
 RESERVED: Final = "__"  # the nodes themselves
-QUOTA_MAX: Final = 1e15
 
 _ANYTHING: Final = frozenset(Operation) - {Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE}
 _OF_GROUPS: Final = frozenset({Operation.ALL, Operation.READ, Operation.DELETE, Operation.DESCRIBE})
@@ -51,7 +50,7 @@ def carry_out(ledger: Ledger, request: AlterUser | AlterAcls | AlterQuota) -> No
         case AlterAcls():
             _alter_acls(ledger, request)
         case AlterQuota():
-            _alter_quota(ledger, request.quota)
+            _alter_quota(ledger, request)
 
 
 def _alter_user(ledger: Ledger, request: AlterUser) -> None:
@@ -97,20 +96,19 @@ def _alter_acls(ledger: Ledger, request: AlterAcls) -> None:
             ledger.put_access("acl", key, acl)
 
 
-def _alter_quota(ledger: Ledger, quota: Quota) -> None:
-    if quota.user:
-        _check_user_name(quota.user)
-    for limit in (quota.produce_bytes, quota.fetch_bytes, quota.requests, quota.connections):
-        if limit is not None and not 0 < limit <= QUOTA_MAX:
-            raise InvalidRequestError(f"a limit is above 0 and at most {QUOTA_MAX:.0e}, not {limit}")
+def _alter_quota(ledger: Ledger, request: AlterQuota) -> None:
+    quota = request.quota
+    check_quota(quota, request.gone)
+    if set(request.gone) & quota.limits.keys():
+        raise InvalidRequestError("a limit is set and taken away by one request")
     known = ledger.model.access.quotas
-    if quota.is_empty:
-        if quota.user in known:
-            ledger.put_access("quota", quota.user, None)
+    before = known.get(quota.key)
+    after = quota if before is None else before.changed(quota, request.gone)
+    if after == before or (before is None and not after.limits):
         return
-    if quota.user not in known and len(known) >= QUOTAS_MAX:
+    if before is None and len(known) >= QUOTAS_MAX:
         raise InvalidRequestError(f"there are {QUOTAS_MAX:,} quotas already")
-    ledger.put_access("quota", quota.user, quota)
+    ledger.put_access("quota", quota.key, after if after.limits else None)
 
 
 def check_acl(acl: Acl) -> None:

@@ -27,9 +27,10 @@ from antiphon.coordination.state import (
 )
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
-from antiphon.model.access import Acl, Quota, User
+from antiphon.model.access import Acl, User
 from antiphon.model.cluster import CommandDone, ProducerIdBlock
 from antiphon.model.metadata import NodeMeta, TopicMeta
+from antiphon.model.quotas import Quota
 from antiphon.replication.messages import AnyMessage, NodeId
 
 PROPOSALS_IN_FLIGHT = 2

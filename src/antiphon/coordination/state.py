@@ -1,7 +1,7 @@
 """Cluster metadata as a fold of the records of `__cluster`.
 
 Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>` or `quota/<user>`. Its value is a msgpack array that only ever gains fields at the end.
+`user/<name>`, `acl/<key>` or `quota/<key>`. Its value is a msgpack array that only ever gains fields at the end.
 Every node that folds the same prefix of the log has the same state. So the version of the state is the log offset up
 to which it is folded, whichever node coordinates.
 
@@ -21,9 +21,10 @@ import msgspec
 
 from antiphon.coordination.actions import Record
 from antiphon.invariants import InvariantError, invariant
-from antiphon.model.access import AccessBook, Acl, Quota, User
+from antiphon.model.access import AccessBook, Acl, User
 from antiphon.model.cluster import MetadataDelta, ShardChange
 from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.quotas import Quota
 
 JOURNAL_ENTRIES_MAX = 250_000
 
@@ -124,7 +125,7 @@ def _read(record: Record) -> _Change:
     elif isinstance(found, Acl):
         _expect(found.key == name, f"it is not list {name!r}")
     elif isinstance(found, Quota):
-        _expect(found.user == name, f"it is not the quota of {name!r}")
+        _expect(found.key == name, f"it is not quota {name!r}")
     return _Change(kind, name, found)
 
 

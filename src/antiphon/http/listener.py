@@ -9,6 +9,7 @@ at when its last answer has been taken. Pages are made in turn, a little in each
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,19 +17,32 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from antiphon import system
 from antiphon.errors import PortInUseError
 from antiphon.gateway.budget import Account, Budget, Pool
 from antiphon.gateway.interface import Gateway
-from antiphon.http.access import CHALLENGE, TOPICS_PAGE, UNAUTHORIZED, Reply, may_see, path_of, refused
+from antiphon.gateway.quotas import FREE, Use, payer_of
+from antiphon.http.access import (
+    CHALLENGE,
+    OPEN_PAGES,
+    TOPICS_PAGE,
+    UNAUTHORIZED,
+    Reply,
+    may_see,
+    path_of,
+    refused,
+)
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.authorizer import EVERYTHING, Rights
 from antiphon.security.listening import Listening, serve
-from antiphon.security.session import session_of
+from antiphon.security.session import Session, session_of
 from antiphon.security.tls import ServerTls
 
 BACKLOG: Final = 100
+CLIENT_ID: Final = "http"  # of quotas
+TOO_MANY: Final = 429
 TELL_EVERY_S: Final = 5.0
 TLS_START: Final = b"\x16\x03"  # how a TLS handshake begins
 REQUEST_BYTES_MAX: Final = 16 * 1024
@@ -48,6 +62,7 @@ _REASONS: Final = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -82,7 +97,8 @@ class HttpListener:
         self._server: Listening | None = None
         self._open: set[_HttpConnection] = set()
         self._tell_tls_s = 0.0
-        self.authenticator: Authenticator | None = None  # set before `start`
+        self.authenticator: Authenticator | None = None  # set before `start`, as are the quotas
+        self.quotas = FREE
         self._pages: dict[str, Callable[[], Reply]] = {
             "/": self._index,
             "/healthz": self._health,
@@ -126,6 +142,18 @@ class HttpListener:
             return self._topics(rights) if path == TOPICS_PAGE else page()
         except Exception as error:  # noqa: BLE001 - a page that fails must not take the connection's task along
             return 500, TEXT, f"{type(error).__name__}: {error}\n".encode()
+
+    def owed_s(self, session: Session) -> float:
+        """How long a client has to wait by its quotas until its next page."""
+        payer, quotas = payer_of(session.rights.principal, CLIENT_ID), self.quotas
+        owes = [use for use in (Use.FETCH, Use.REQUEST) if quotas.refuses(use, payer, None)]
+        return max((quotas.owed_s(use, payer) for use in owes), default=0.0)
+
+    def charge(self, session: Session, reply: Reply, took_s: float) -> None:
+        """Charge a page. Nobody is made to wait for it: what is owed is looked at before the next one."""
+        payer = payer_of(session.rights.principal, CLIENT_ID)
+        self.quotas.charge(Use.FETCH, payer, len(reply[2]), None)
+        self.quotas.charge(Use.REQUEST, payer, took_s, None)
 
     def _index(self) -> Reply:
         gateway = self._gateway
@@ -211,14 +239,20 @@ class _HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
         self._is_queued = False
+        self._retry_s = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
         # Any answer is more than this. Not 0: uvloop's TLS would then pause an empty buffer, and never go on.
         transport.set_write_buffer_limits(high=64)  # type: ignore[attr-defined]
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._time_is_up)
+        peer = transport.get_extra_info("peername")
         if not self._listener.opened(self):
             self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
+        elif not self._listener.quotas.admits(str(peer[0]) if peer else ""):
+            self._retry_s = 1
+            reply = (TOO_MANY, TEXT, b"this address makes too many connections\n")
+            self._reply(reply, keep=False, body=True)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -282,16 +316,31 @@ class _HttpConnection(asyncio.Protocol):
         if refusal is not None and refusal[0] == UNAUTHORIZED and b"authorization" in plain:
             self._refuse_later(refusal, body=not lines[0].startswith(b"HEAD "))
             return
-        reply = refusal or self._listener.answer(lines[0], session.rights)
+        reply = refusal or self._page(lines[0], session)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close" and not has_body
         self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
+
+    def _page(self, request_line: bytes, session: Session) -> Reply:
+        """The page that is asked for, or, where the client's quotas are used up, when it can be had."""
+        listener = self._listener
+        if not listener.quotas.on or path_of(request_line) in OPEN_PAGES:
+            return listener.answer(request_line, session.rights)
+        self._retry_s = math.ceil(listener.owed_s(session))
+        if self._retry_s:
+            return TOO_MANY, TEXT, b"your quota is used up\n"
+        began_s = system.monotonic_s()
+        reply = listener.answer(request_line, session.rights)
+        listener.charge(session, reply, system.monotonic_s() - began_s)
+        return reply
 
     def _reply(self, reply: Reply, *, keep: bool, body: bool) -> None:
         if self._transport is None:
             return
         status, content_type, content = reply
         asks = CHALLENGE if status == UNAUTHORIZED else ""
+        if status == TOO_MANY:
+            asks = f"Retry-After: {self._retry_s}\r\n"
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\n{asks}Content-Type: {content_type}\r\n"
             f"Content-Length: {len(content)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"

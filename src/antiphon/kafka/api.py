@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from antiphon.gateway.quotas import Charged, Payer
 from antiphon.kafka.schema import Message
 from antiphon.security.authorizer import Rights
 from antiphon.security.session import OPEN, Session
@@ -37,13 +38,15 @@ class Api:
 
 
 class RequestContext(NamedTuple):
-    """What a handler may want to know of a request: its version, and who sent it."""
+    """What a handler may want to know of a request: its version, who sent it, who pays for it and with what."""
 
     version: int
     flexible: bool
     client_id: str
     client_host: str
     session: Session = OPEN
+    payer: Payer | None = None
+    charged: Charged | None = None
 
     @property
     def rights(self) -> Rights:

@@ -37,8 +37,9 @@ from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.topics import TopicHandler
-from antiphon.kafka.messages import admin, cluster, groups, offsets, security
+from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, security
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import decode_produce
 
@@ -67,6 +68,7 @@ class Handlers(NamedTuple):
     elections: ElectionHandler
     logins: LoginHandler
     access: AccessHandler
+    quotas: QuotaHandler
 
 
 class HotHandler(NamedTuple):
@@ -215,6 +217,16 @@ _APIS: Final = (
     ServedApi(
         47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse,
         lambda on: on.group_offsets.delete, Routing.COORDINATOR, "while the group has no members",
+    ),
+    ServedApi(
+        48, "DescribeClientQuotas", 0, 1, 1,
+        quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse,
+        lambda on: on.quotas.describe, Routing.ANY,
+    ),
+    ServedApi(
+        49, "AlterClientQuotas", 0, 1, 1,
+        quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse,
+        lambda on: on.quotas.alter, Routing.ANY, "an `ip` is an address, no name of a host",
     ),
     ServedApi(
         50, "DescribeUserScramCredentials", 0, 0, 0,

@@ -11,6 +11,7 @@ connection stops reading.
 """
 
 import asyncio
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,6 +20,7 @@ import structlog
 from antiphon import system
 from antiphon.errors import ProtocolViolationError
 from antiphon.gateway.budget import Account, Patience
+from antiphon.gateway.quotas import FREE, Mute
 from antiphon.kafka.framing import LENGTH_BYTES, frame_size
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
@@ -48,13 +50,21 @@ class Inbox:
 
 
 class Answer:
-    """The place of one response in the order of a connection's responses. `size_bytes`: what is counted for it."""
+    """The place of one response in the order of a connection's responses.
 
-    __slots__ = ("buffers", "connection", "ready", "size_bytes")
+    Attributes:
+        request_bytes: of the request.
+        size_bytes: what is counted for it.
+        throttle_ms: how long the client is told to wait, because of its quotas.
+    """
 
-    def __init__(self, connection: "Connection", size_bytes: int) -> None:
+    __slots__ = ("buffers", "connection", "ready", "request_bytes", "size_bytes", "throttle_ms")
+
+    def __init__(self, connection: "Connection", request_bytes: int) -> None:
         self.connection = connection
-        self.size_bytes = size_bytes
+        self.request_bytes = request_bytes
+        self.size_bytes = size_bytes = request_bytes + REQUEST_COSTS_BYTES
+        self.throttle_ms = 0
         self.ready = False
         self.buffers: Sequence[Buffer] = ()
         connection.account.add(size_bytes)
@@ -63,6 +73,11 @@ class Answer:
         """Count what is about to be read for this answer; until it is sent."""
         self.size_bytes += more_bytes
         self.connection.account.add(more_bytes)
+
+    def throttle(self, wait_s: float) -> None:
+        """Tell the client to wait so long, and start no more of its requests meanwhile (KIP-219)."""
+        self.throttle_ms = max(self.throttle_ms, math.ceil(wait_s * 1000))
+        self.connection.mute(wait_s)
 
     def send(self, *buffers: Buffer) -> None:
         """The response is these buffers; none at all for a request that has no response."""
@@ -120,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self.client_host = ""
         self.session = OPEN
+        self.quotas = FREE
+        self._mute: Mute | None = None
         self.requests = 0  # that came since the beginning
         self.refused_sequences = RefusedSequences()
         self.received_bytes = 0
@@ -145,6 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         self.account.close()
         for task in self._tasks:
             task.cancel()
+        if self._mute is not None:
+            self._mute.end()
         self._dispatcher.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
@@ -223,6 +242,14 @@ class Connection(asyncio.BufferedProtocol):
         self._want_room.append(woken)
         self.account.wait(self._work)
         await asyncio.wait([woken], timeout=timeout_s)
+
+    def mute(self, wait_s: float) -> None:
+        """Start no more requests for so long. One that has begun to arrive in a buffer of its own still is."""
+        if self.is_closed:
+            return
+        if self._mute is None:
+            self._mute = self.quotas.mute(_nothing, self._work)
+        self._mute.begin(wait_s)
 
     def session_with(self, authenticator: Authenticator | None) -> Session:
         """Who the client is, before it has said so."""
@@ -328,6 +355,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_room(self) -> bool:
         """May it, and may more be read?"""
+        if self._mute is not None and self._mute.is_on:
+            return False
         return self._may_start() and (self._account_has_room() or self.is_idle)
 
     def _account_has_room(self) -> bool:
@@ -356,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _handle(self, frame: memoryview) -> None:
-        answer = Answer(self, len(frame) + REQUEST_COSTS_BYTES)
+        answer = Answer(self, len(frame))
         self._answers.append(answer)
         self.requests += 1
         self._dispatcher.dispatch(frame, answer)
@@ -385,3 +414,7 @@ class Connection(asyncio.BufferedProtocol):
         self.account.add(-done_bytes)
         if not self._reading:
             asyncio.get_running_loop().call_soon(self._work)
+
+
+def _nothing() -> None:
+    """Reading stops by itself, when there is something to be read."""

@@ -191,12 +191,13 @@ def encode_fetch(
     endpoints: list[NodeEndpoint],
     *,
     isolation: int = 0,
+    throttle_ms: int = 0,
 ) -> list[Buffer]:
     """The whole response frame as buffers to be written one after the other."""
     version = header.version
     flexible = version >= _FIRST_FLEXIBLE
     frame = _Frame(start_response(header))
-    frame.out += _I32.pack(0)  # throttle time
+    frame.out += _I32.pack(throttle_ms)
     if version >= _FIRST_SESSIONS:
         frame.out += struct.pack(">hi", error_code, 0)
     if flexible:

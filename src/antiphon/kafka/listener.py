@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import PortInUseError, ProtocolViolationError, UnauthenticatedError
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler
@@ -29,6 +32,7 @@ from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
 from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -43,6 +47,10 @@ LARGE_REQUEST_BYTES: Final = 16 * 1024
 BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
+THROTTLED_METADATA: Final = (
+    3  # version of Metadata, the one answer that is kept encoded, which begins with the time
+)
+_I32: Final = struct.Struct(">i")
 BEFORE_LOGIN: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
@@ -57,6 +65,7 @@ class KafkaListenerConfig(NamedTuple):
     idle_s: float = 600.0  # a connection without a request for so long is closed
     first_request_s: float = 30.0  # and so is one that has not sent its first one by then
     authenticator: Authenticator | None = None  # None: everybody may do everything
+    quotas: Quotas = FREE
 
 
 _DEFAULT_CONFIG: Final = KafkaListenerConfig()
@@ -78,18 +87,19 @@ def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupC
     offsets = GroupOffsets(gateway)
     defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
     return Handlers(
-        produce=ProduceHandler(gateway, cache),
-        fetch=FetchHandler(gateway, cache),
-        metadata=MetadataHandler(gateway, cache, APIS.values(), defaults),
+        produce=ProduceHandler(gateway, cache, config.quotas),
+        fetch=FetchHandler(gateway, cache, config.quotas),
+        metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
         log_offsets=LogOffsetsHandler(gateway, cache),
         groups=GroupHandler(cache, coordinator),
         group_offsets=GroupOffsetsHandler(gateway, coordinator, offsets),
         group_admin=GroupAdminHandler(coordinator, offsets),
-        topics=TopicHandler(gateway, cache, defaults),
+        topics=TopicHandler(gateway, cache, defaults, config.quotas),
         configs=ConfigHandler(gateway, cache, defaults),
         elections=ElectionHandler(gateway, cache),
         logins=LoginHandler(),
         access=AccessHandler(gateway),
+        quotas=QuotaHandler(gateway),
     )
 
 
@@ -173,11 +183,14 @@ class KafkaListener:
     # -- what connections call --------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> bool:
-        """A client connected; refused over the limit."""
-        if self._server is None or len(self._connections) >= self._config.connections_max:
+        """A client connected; refused over the limit, and where its address makes more connections than its quota."""
+        config = self._config
+        full = self._server is None or len(self._connections) >= config.connections_max
+        if full or not config.quotas.admits(connection.client_host):
             self._refused(connection)
             return False
-        connection.session = connection.session_with(self._config.authenticator)
+        connection.quotas = config.quotas
+        connection.session = connection.session_with(config.authenticator)
         self._connections[connection] = _Seen(asyncio.get_running_loop().time())
         return True
 
@@ -214,12 +227,31 @@ class KafkaListener:
         handler = APIS[header.api.key].handler
         work: Awaitable[None] | None
         if isinstance(handler, HotHandler):
-            work = handler.start(self._handlers)(header, handler.decode(reader, header.version), answer)
+            work = self._begin(handler, header, reader, answer)
         else:
             work = self._serve_in_turn(handler(self._handlers), header, reader, answer)
         if work is not None:
             guarded = self._guard(work, header, answer.connection)
             answer.connection.start_task(guarded, f"kafka {header.api.name}")
+
+    def _begin(
+        self, handler: HotHandler, header: RequestHeader, reader: Reader, answer: Answer
+    ) -> Awaitable[None] | None:
+        """Decode a request to an API with a codec of its own, and begin to carry it out."""
+        start, quotas = handler.start(self._handlers), self._config.quotas
+        if not quotas.times_requests:
+            return start(header, handler.decode(reader, header.version), answer)
+        began_s = system.monotonic_s()
+        work = start(header, handler.decode(reader, header.version), answer)
+        payer = _payer(header, answer)
+        quotas.charge(Use.REQUEST, payer, system.monotonic_s() - began_s, answer)
+        return None if work is None else self._timed(work, payer, answer)
+
+    async def _timed(self, work: Awaitable[None], payer: Payer | None, answer: Answer) -> None:
+        """The rest of the work. What it takes is known when the answer is sent: the client waits, and is not told."""
+        steps = Steps(work)
+        await steps
+        self._config.quotas.charge(Use.REQUEST, payer, steps.took_s, answer)
 
     async def _serve_in_turn(
         self, handler: Handler, header: RequestHeader, reader: Reader, answer: Answer
@@ -229,11 +261,19 @@ class KafkaListener:
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
         await self._pool.budget.turns.next(answer.connection)
-        if reader.size <= LARGE_REQUEST_BYTES:
-            await _serve(handler, header, _decode(header, reader), answer)
-            return
-        loop = asyncio.get_running_loop()
-        await _serve(handler, header, await loop.run_in_executor(None, _decode, header, reader), answer, loop)
+        loop = asyncio.get_running_loop() if reader.size > LARGE_REQUEST_BYTES else None
+        quotas, payer = self._config.quotas, _payer(header, answer)
+        work = _carried_out(handler, header, reader, answer, payer, loop)
+        if quotas.times_requests:
+            steps = Steps(work)
+            response = await steps
+            quotas.charge(Use.REQUEST, payer, steps.took_s, answer)
+        else:
+            response = await work
+        told = (header, response, answer.throttle_ms)
+        answer.send(_response(*told) if loop is None else await loop.run_in_executor(None, _response, *told))
+        if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
+            answer.connection.close()
 
     async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
         """A failure of ours in one request closes its connection, not the node."""
@@ -266,24 +306,31 @@ class KafkaListener:
         self._look = loop.call_later(LOOK_S, self._look_around)
 
 
-async def _serve(
+def _payer(header: RequestHeader, answer: Answer) -> Payer | None:
+    """Who pays for a request; nobody before a login."""
+    session = answer.connection.session
+    return payer_of(session.rights.principal, header.client_id) if session.is_open else None
+
+
+async def _carried_out(
     handler: Handler,
     header: RequestHeader,
-    request: Message,
+    reader: Reader,
     answer: Answer,
-    loop: asyncio.AbstractEventLoop | None = None,
-) -> None:
+    payer: Payer | None,
+    loop: asyncio.AbstractEventLoop | None,
+) -> Message | bytes:
+    """The response to a request, which is decoded in a thread of `loop`, if there is one."""
+    if loop is None:
+        request = _decode(header, reader)
+    else:
+        request = await loop.run_in_executor(None, _decode, header, reader)
+    connection = answer.connection
     flexible = header.api.is_flexible(header.version)
     context = RequestContext(
-        header.version, flexible, header.client_id, answer.connection.client_host, answer.connection.session
+        header.version, flexible, header.client_id, connection.client_host, connection.session, payer, answer
     )
-    response = await handler(request, context)
-    if loop is None:
-        answer.send(_response(header, response))
-    else:
-        answer.send(await loop.run_in_executor(None, _response, header, response))
-    if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
-        answer.connection.close()
+    return await handler(request, context)
 
 
 async def _bare(frame: memoryview, answer: Answer) -> None:
@@ -308,11 +355,16 @@ def _decode(header: RequestHeader, reader: Reader) -> Message:
     return message
 
 
-def _response(header: RequestHeader, body: Message | bytes) -> bytearray:
+def _response(header: RequestHeader, body: Message | bytes, throttle_ms: int = 0) -> bytearray:
     out = start_response(header)
     if isinstance(body, Message):
+        if throttle_ms and hasattr(body, "throttle_time_ms"):
+            body.throttle_time_ms = throttle_ms
         encode(body, header.version, flexible=header.api.is_flexible(header.version), out=out)
     else:
+        at = len(out)
         out += body
+        if throttle_ms and header.version >= THROTTLED_METADATA:
+            _I32.pack_into(out, at, throttle_ms)
     finish_response(out)
     return out

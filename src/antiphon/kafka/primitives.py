@@ -13,6 +13,7 @@ from antiphon.errors import InternalError, ProtocolViolationError
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
+_F64: Final = struct.Struct(">d")
 ELEMENTS_MAX: Final = 50_000  # of all arrays and tagged sections of one request together
 VARINT_BYTES_MAX: Final = 5  # an unsigned varint of 32 bits
 ZERO_UUID: Final = bytes(16)
@@ -65,6 +66,15 @@ class Reader:
     def i64(self) -> int:
         """Signed 64-bit integer."""
         return self._fixed(_I64)
+
+    def f64(self) -> float:
+        """64-bit floating point number."""
+        try:
+            (value,) = _F64.unpack_from(self.buffer, self.position)
+        except struct.error as exc:
+            raise ProtocolViolationError(f"request ends inside a field at byte {self.position}") from exc
+        self.position += _F64.size
+        return float(value)
 
     def uvarint(self) -> int:
         """Unsigned LEB128 of at most 32 bits."""
@@ -165,6 +175,11 @@ def put_i32(out: bytearray, value: int) -> None:
 def put_i64(out: bytearray, value: int) -> None:
     """Signed 64-bit integer."""
     out += _I64.pack(value)
+
+
+def put_f64(out: bytearray, value: float) -> None:
+    """64-bit floating point number."""
+    out += _F64.pack(value)
 
 
 def put_uuid(out: bytearray, value: bytes) -> None:

@@ -120,12 +120,13 @@ def encode_produce(
     header: RequestHeader,
     topics: list[tuple[str, list[PartitionProduced]]],
     endpoints: list[NodeEndpoint],
+    throttle_ms: int = 0,
 ) -> bytearray:
     """The whole response frame."""
     out = start_response(header)
     version = header.version
     if version >= _FIRST_FLEXIBLE:
-        _encode_compact(out, version, topics, endpoints)
+        _encode_compact(out, version, topics, endpoints, throttle_ms)
         finish_response(out)
         return out
     out += _I32.pack(len(topics))
@@ -141,7 +142,7 @@ def encode_produce(
                     put_nullable_string(out, reason)
                 put_nullable_string(out, done.error_message)
     if version >= 1:
-        out += _I32.pack(0)  # throttle time
+        out += _I32.pack(throttle_ms)
     finish_response(out)
     return out
 
@@ -161,6 +162,7 @@ def _encode_compact(
     version: int,
     topics: list[tuple[str, list[PartitionProduced]]],
     endpoints: list[NodeEndpoint],
+    throttle_ms: int,
 ) -> None:
     hints = version >= _FIRST_HINTS
     put_uvarint(out, len(topics) + 1)
@@ -179,7 +181,7 @@ def _encode_compact(
             put_compact_nullable_string(out, done.error_message)
             put_leader_tag(out, done.leader if hints else None, tag=0)
         out.append(0)
-    out += _I32.pack(0)  # throttle time
+    out += _I32.pack(throttle_ms)
     put_endpoints_tag(out, endpoints if hints else [])
 
 

@@ -26,6 +26,7 @@ I8 = Annotated[int, "i8"]
 I16 = Annotated[int, "i16"]
 I32 = Annotated[int, "i32"]
 I64 = Annotated[int, "i64"]
+F64 = Annotated[float, "f64"]
 Uuid = Annotated[bytes, "uuid"]
 
 _ANY_VERSION = 1 << 15
@@ -186,6 +187,7 @@ _SCALARS: dict[str, tuple[_Read, _Write]] = {
     "i16": (p.Reader.i16, p.put_i16),
     "i32": (p.Reader.i32, p.put_i32),
     "i64": (p.Reader.i64, p.put_i64),
+    "f64": (p.Reader.f64, p.put_f64),
     "uuid": (lambda reader: bytes(reader.take(16)), p.put_uuid),
     "bool": (p.Reader.boolean, p.put_boolean),
 }

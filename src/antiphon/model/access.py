@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from antiphon.model.quotas import Quota
+
 ANY: Final = "*"  # of a literal resource name, of a host, of the name of a user: all of them
 CLUSTER_NAME: Final = "kafka-cluster"  # the one resource of type cluster
 USERS_MAX: Final = 10_000
@@ -98,25 +100,6 @@ class Acl(msgspec.Struct, frozen=True, array_like=True, order=True):
         return hashlib.blake2b(whole, digest_size=16).hexdigest()
 
 
-class Quota(msgspec.Struct, frozen=True, array_like=True):
-    """Limits of one user, or of every user without limits of its own (`user` is empty); None: no limit.
-
-    `produce_bytes` and `fetch_bytes` are bytes a second on each node, `requests` requests a second on each node,
-    `connections` open connections to each node.
-    """
-
-    user: str
-    produce_bytes: float | None = None
-    fetch_bytes: float | None = None
-    requests: float | None = None
-    connections: float | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Does it limit nothing?"""
-        return self.produce_bytes is self.fetch_bytes is self.requests is self.connections is None
-
-
 class AccessDelta(msgspec.Struct, frozen=True, array_like=True):
     """What changed of users, lists and quotas since a version of the metadata."""
 
@@ -125,7 +108,7 @@ class AccessDelta(msgspec.Struct, frozen=True, array_like=True):
     acls: tuple[Acl, ...] = ()
     gone_acls: tuple[str, ...] = ()  # keys
     quotas: tuple[Quota, ...] = ()
-    gone_quotas: tuple[str, ...] = ()
+    gone_quotas: tuple[str, ...] = ()  # keys
 
 
 NO_CHANGE: Final = AccessDelta()
@@ -156,7 +139,7 @@ class AccessBook:
             self.quotas.pop(name, None)
         self.users.update((user.name, user) for user in delta.users)
         self.acls.update((acl.key, acl) for acl in delta.acls)
-        self.quotas.update((quota.user, quota) for quota in delta.quotas)
+        self.quotas.update((quota.key, quota) for quota in delta.quotas)
         self.version += 1
 
     def copy(self) -> "AccessBook":
@@ -175,19 +158,19 @@ class AccessBook:
         )
 
     def changes(self, names: dict[str, list[str]]) -> AccessDelta:
-        """The delta of these users, lists (by key) and quotas, named under `user`, `acl` and `quota`."""
+        """The delta of these users, lists and quotas (both by key), named under `user`, `acl` and `quota`."""
         users, acls, quotas = names.get("user", []), names.get("acl", []), names.get("quota", [])
         return AccessDelta(
             users=tuple(self.users[name] for name in users if name in self.users),
             gone_users=tuple(name for name in users if name not in self.users),
             acls=tuple(self.acls[key] for key in acls if key in self.acls),
             gone_acls=tuple(key for key in acls if key not in self.acls),
-            quotas=tuple(self.quotas[name] for name in quotas if name in self.quotas),
-            gone_quotas=tuple(name for name in quotas if name not in self.quotas),
+            quotas=tuple(self.quotas[key] for key in quotas if key in self.quotas),
+            gone_quotas=tuple(key for key in quotas if key not in self.quotas),
         )
 
     def put(self, kind: str, name: str, value: Any) -> None:
-        """Set one `user`, `acl` (by its key) or `quota`; None removes it."""
+        """Set one `user`, `acl` or `quota` (both by their keys); None removes it."""
         tables: dict[str, dict[str, Any]] = {"user": self.users, "acl": self.acls, "quota": self.quotas}
         table = tables[kind]
         if value is None:

@@ -7,8 +7,9 @@ Request id 0 marks a one-way message between nodes: no reply.
 
 import msgspec
 
-from antiphon.model.access import Acl, Credential, Quota
+from antiphon.model.access import Acl, Credential
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
+from antiphon.model.quotas import Quota
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -187,9 +188,12 @@ class AlterAcls(Body, frozen=True, array_like=True, tag=True):
 
 
 class AlterQuota(Body, frozen=True, array_like=True, tag=True):
-    """Replace the quota of a user; one without limits is removed."""
+    """Set limits of an entity, and take away those that are `gone` (by name); its others stay. What is not there cannot be
+    taken away, which is no error.
+    """
 
     quota: Quota
+    gone: tuple[str, ...] = ()
 
 
 class NewProducerId(Body, frozen=True, array_like=True, tag=True):

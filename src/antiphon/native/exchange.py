@@ -21,8 +21,10 @@ from antiphon.errors import (
 )
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
+from antiphon.gateway.quotas import FREE, Mute, Payer, payer_of
 from antiphon.model.requests import Failure, Fetch
 from antiphon.native.access import check
+from antiphon.native.charges import charge_reply
 from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message
 
@@ -56,6 +58,10 @@ class Exchange:
         self.connection: Connection | None = None
         self.is_peers = False  # does another node send these requests?
         self.session = OPEN
+        self.quotas = FREE
+        self.client_id = ""
+        self.mute: Mute | None = None  # there is none before the client first has to wait
+        self.resume: Callable[[], None] = _nothing  # called when it has waited
         self.is_guarded = False  # does anybody decide what the client may ask for?
         self.following: dict[int, int] = {}  # key of a waiting fetch -> its shard
         self._write_bytes_max = limits.connection_write_bytes
@@ -95,9 +101,24 @@ class Exchange:
         self.connection = None
         self._account.close()
         self._deferred.clear()
+        if self.mute is not None:
+            self.mute.end()
         for key, shard_id in self.following.items():
             self.gateway.unfollow(shard_id, key)
         self.following.clear()
+
+    @property
+    def payer(self) -> Payer | None:
+        """On whose account the client's requests go."""
+        return payer_of(self.session.rights.principal, self.client_id)
+
+    def throttle(self, wait_s: float) -> None:
+        """Begin none of the client's requests for so long (see `NativeSession`)."""
+        if self.connection is None:
+            return
+        if self.mute is None:
+            self.mute = self.quotas.mute(_nothing, lambda: self.resume())  # noqa: PLW0108 - it is set later
+        self.mute.begin(wait_s)
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -182,7 +203,10 @@ class Exchange:
         if connection is None:
             return
         try:
-            connection.send(encode_message(request_id, body, payload or ()))
+            parts = encode_message(request_id, body, payload or ())
+            connection.send(parts)
+            if self.quotas.on and not self.is_peers:
+                charge_reply(self, body, sum(map(len, parts)))
         except FrameTooLargeError as error:
             connection.send(encode_message(request_id, _failure(error)))
         if self.is_peers:
@@ -265,6 +289,10 @@ class Exchange:
             return True
         self.end()
         return False
+
+
+def _nothing() -> None:
+    pass
 
 
 def _failure(error: AntiphonError) -> Failure:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from antiphon.errors import UnauthenticatedError, UnprovenNodeError
+from antiphon.gateway.quotas import FREE
 from antiphon.native.exchange import Exchange, NativeLimits
 from antiphon.native.keyed_session import KeyedSession
 from antiphon.native.session import Greets, NativeSession
@@ -66,7 +67,8 @@ class NativeListener:
             int, tuple[float, int]
         ] = {}  # session -> when it was seen to be used, and bytes by then
         self.sessions: dict[int, NativeSession] = {}
-        self.authenticator: Authenticator | None = None  # set before `start`
+        self.authenticator: Authenticator | None = None  # set before `start`, as are the quotas
+        self.quotas = FREE
         self._gateway = gateway
         self._peers = peers
         self._turn = turn
@@ -103,6 +105,7 @@ class NativeListener:
 
     def _accept(self) -> Connection:
         exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
+        exchange.quotas = self.quotas
         session = (
             NativeSession(exchange, self._peers, self)
             if self._key is None
@@ -130,8 +133,10 @@ class NativeListener:
 
     def greeted(self, session: NativeSession) -> None:
         """See SessionOwner."""
-        if session.peer_id is None and id(session) in self._trials:
-            self._turn_away(session)
+        if session.peer_id is None:
+            crowded = id(session) in self._trials
+            if crowded or not self.quotas.admits(host_of(session)):
+                self._turn_away(session, "too_many_connections" if crowded else "too_many_new_connections")
 
     def closed(self, session: NativeSession) -> None:
         """See SessionOwner."""
@@ -144,6 +149,7 @@ class NativeListener:
     def _look_around(self) -> None:
         """Close connections of clients that are silent or too slow."""
         now_s, limits = self._loop.time(), self.limits
+        self.quotas.follow()
         for key, session in list(self.sessions.items()):
             connection = session.connection
             if session.peer_id is not None or connection is None:
@@ -176,7 +182,7 @@ class NativeListener:
             self._stranger_told_s = now_s
             self._log.warning("native_connection_closed", peer=peer, reason=reason.message)
 
-    def _turn_away(self, session: NativeSession) -> None:
+    def _turn_away(self, session: NativeSession, why: str = "too_many_connections") -> None:
         connection = session.connection
         if connection is None or session.peer_id is not None:
             return
@@ -185,7 +191,7 @@ class NativeListener:
         if now_s - self._refusal_told_s >= TELL_EVERY_S:
             self._refusal_told_s = now_s
             self._log.warning(
-                "too_many_connections",
+                why,
                 peer=connection.peer,
                 limit=self.limits.connections,
                 refused=self._counters.connections_refused,
@@ -217,6 +223,13 @@ class NativeListener:
         for session in self.sessions.values():
             if session.connection is not None:
                 session.connection.release("disk")
+
+
+def host_of(session: NativeSession) -> str:
+    """The address that a client comes from; empty where that is not known."""
+    connection = session.connection
+    address = None if connection is None else connection.get_extra_info("peername")
+    return str(address[0]) if address else ""
 
 
 def _why_hang_up(session: NativeSession, now_s: float) -> UnauthenticatedError | None:

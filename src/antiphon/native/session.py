@@ -1,12 +1,17 @@
-"""One accepted connection: it says who it is, then its frames are requests of a client, or those of another node."""
+"""One accepted connection: it says who it is, then its frames are requests of a client, or those of another node.
+
+A client that has used up a quota waits: its requests are kept, in their order, and begun later.
+"""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -18,7 +23,15 @@ from antiphon.errors import (
     UnprovenNodeError,
 )
 from antiphon.invariants import InvariantError
-from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, AuthenticateReply, Hello, HelloReply
+from antiphon.model.requests import (
+    PROTOCOL_VERSION,
+    Authenticate,
+    AuthenticateReply,
+    GetMetadata,
+    Hello,
+    HelloReply,
+)
+from antiphon.native.charges import charge_mutation, charge_request, client_id_of
 from antiphon.native.cluster_requests import CLUSTER_HANDLERS
 from antiphon.native.log_requests import LOG_HANDLERS
 from antiphon.native.table_requests import TABLE_HANDLERS
@@ -35,6 +48,7 @@ if TYPE_CHECKING:
 Handler = Callable[["Exchange", int, Any, memoryview], None]
 """Carries out one request: id, body, bulk bytes. It answers, now or later, or raises an AntiphonError that is the answer."""
 
+NEVER_WAIT: Final = (GetMetadata, Authenticate)  # whatever a client's quotas
 HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TABLE_HANDLERS}
 
 
@@ -88,6 +102,8 @@ class NativeSession:
         self._peer: PeerSession | None = None
         self._decode: Callable[[Buffer], tuple[int, Any]] = decode_request
         self.greeted = False
+        self._parked: deque[tuple[int, Any, Frame]] = deque()
+        exchange.resume = self._resume
         self.since_s = asyncio.get_running_loop().time()
         self._log = structlog.get_logger()
 
@@ -118,7 +134,9 @@ class NativeSession:
             return
         if not self.greeted and type(body) is not Hello:
             raise ProtocolViolationError("the first message of a connection is Hello")
-        self._dispatch(request_id, body, frame.payload)
+        if self.exchange.mute is not None and self._parks(request_id, body, frame):
+            return
+        self._begin(request_id, body, frame)
 
     def drained(self, connection: "Connection") -> None:
         """See ConnectionOwner."""
@@ -132,6 +150,7 @@ class NativeSession:
         self._owner.closed(self)
         if not self.greeted and isinstance(reason, AntiphonError):
             self._owner.not_understood(connection.peer, reason)
+        self._parked.clear()
         if self._peer is not None:
             self._peer.gone()
         self.exchange.gone()
@@ -140,6 +159,43 @@ class NativeSession:
         """Send what is ready, then hang up."""
         if self.connection is not None:
             self.connection.close()
+
+    # -- quotas -------------------------------------------------------------------------------------------------
+
+    def _begin(self, request_id: int, body: Any, frame: Frame) -> None:
+        """Begin a request, and charge it where there are quotas."""
+        exchange = self.exchange
+        charged = exchange.quotas.on and self.greeted and self._peer is None and exchange.session.is_open
+        if not charged:
+            self._dispatch(request_id, body, frame.payload)
+            return
+        began_s = system.monotonic_s()
+        charge_mutation(exchange, body)
+        self._dispatch(request_id, body, frame.payload)
+        charge_request(exchange, body, _size_bytes(frame), system.monotonic_s() - began_s)
+
+    def _parks(self, request_id: int, body: Any, frame: Frame) -> bool:
+        """Keep a request for later while its client has to wait. Not what asks for a sign of life: the client would take
+        this node for dead. Those that are kept count as open, which bounds their number and memory.
+        """
+        mute = self.exchange.mute
+        if not self._parked and (mute is None or not mute.is_on):
+            return False
+        if isinstance(body, NEVER_WAIT):
+            return False
+        self._parked.append((request_id, body, frame))
+        self.exchange.begin(request_id)
+        self.exchange.reserve(_size_bytes(frame))
+        return True
+
+    def _resume(self) -> None:
+        """The client has waited: begin what was kept, as far as its quotas allow."""
+        exchange, mute = self.exchange, self.exchange.mute
+        while self._parked and exchange.connection is not None and mute is not None and not mute.is_on:
+            request_id, body, frame = self._parked.popleft()
+            exchange.end()
+            exchange.reserve(-_size_bytes(frame))
+            self._begin(request_id, body, frame)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -199,6 +255,7 @@ class NativeSession:
                 f"this is node {gateway.node_id} of cluster {gateway.cluster_id}, not of {body.cluster_id}"
             )
         else:
+            exchange.client_id = client_id_of(body.who)
             self.greet(request_id, None if body.cluster_id is None else body.node_id)
             return
         exchange.fail(request_id, error)
@@ -225,6 +282,10 @@ class NativeSession:
         self.exchange.belongs_to_a_node()
         self._decode = self._peers.decode
         self._peer = self._peers.accepted(node_id, connection, self.exchange.begin)
+
+
+def _size_bytes(frame: Frame) -> int:
+    return len(frame.header) + len(frame.payload)
 
 
 def _refusal(greets: Greets, body: Hello) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from antiphon.gateway.budget import Budget, Pool
+from antiphon.gateway.quotas import Quotas, Use
 from antiphon.node.config import Limits
 
 
@@ -13,6 +14,26 @@ def memory_for_clients(limits: Limits) -> Budget:
     budget.pool("native", limits.native_memory, limits.connection_memory)
     budget.pool("http", limits.http_memory, limits.http_memory)
     return budget
+
+
+def add_quota_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], quotas: Quotas) -> None:
+    """Show who had to wait because of quotas, how often and for how long, since the start."""
+    gauges["antiphon_quota_muted"] = (
+        "Connections that are not read because of their client's quotas",
+        lambda: quotas.muted,
+    )
+    gauges["antiphon_quota_tracked"] = ("Limits whose use is kept track of", lambda: quotas.tracked)
+    for use in Use:
+        what = "Connections refused" if use is Use.CONNECTION else "Requests that made their client wait"
+        gauges[f"antiphon_quota_{use}_throttled"] = (
+            f"{what} because of quotas of kind {use}, since the start",
+            lambda use=use: quotas.waits[use],  # type: ignore[misc]
+        )
+        if use is not Use.CONNECTION:
+            gauges[f"antiphon_quota_{use}_throttled_seconds"] = (
+                f"How long clients were made to wait because of quotas of kind {use}, since the start",
+                lambda use=use: quotas.waited_s[use],  # type: ignore[misc]
+            )
 
 
 def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget: Budget) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -11,12 +11,20 @@ from antiphon.server.file_limits import connection_shares
 if TYPE_CHECKING:
     from antiphon.gateway.budget import Pool
     from antiphon.gateway.interface import Gateway
+    from antiphon.gateway.quotas import Quotas
     from antiphon.http.listener import HttpListener
     from antiphon.kafka.listener import KafkaListener
     from antiphon.node.config import NodeConfig
     from antiphon.node.metrics import NodeMetrics
     from antiphon.security.authenticator import Authenticator
     from antiphon.security.tls import ServerTls
+
+
+class Guards(NamedTuple):
+    """Who looks at every request: who sends it and whether it may, and how much it may ask for."""
+
+    authenticator: "Authenticator"
+    quotas: "Quotas"
 
 
 def clients_tls(config: "NodeConfig", metrics: "NodeMetrics") -> "ServerTls | None":
@@ -40,7 +48,7 @@ async def start_http(
     tls: "ServerTls | None",
     metrics: Callable[[], bytes],
     pool: "Pool",
-    authenticator: "Authenticator",
+    guards: Guards,
 ) -> tuple["HttpListener", str]:
     """Listen for HTTP; returns the listener and its address."""
     from antiphon.http.listener import HttpListener
@@ -54,7 +62,7 @@ async def start_http(
     made = HttpListener(
         gateway, metrics=metrics, status=status, connections_max=connection_shares().http, pool=pool
     )
-    made.authenticator = authenticator
+    made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
     return made, _told(config, port)
 
@@ -65,12 +73,16 @@ async def start_kafka(
     sock: socket.socket | None,
     tls: "ServerTls | None",
     pool: "Pool",
-    authenticator: "Authenticator",
+    guards: Guards,
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
-    told = KafkaListenerConfig(auto_create_topics=config.auto_create_topics, authenticator=authenticator)
+    told = KafkaListenerConfig(
+        auto_create_topics=config.auto_create_topics,
+        authenticator=guards.authenticator,
+        quotas=guards.quotas,
+    )
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
     listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told, pool)
     await listener.start(sock, tls)

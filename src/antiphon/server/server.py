@@ -7,13 +7,14 @@ the WAL and the store that they hand in.
 import socket
 from typing import TYPE_CHECKING
 
+from antiphon.gateway.quotas import Quotas
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.node import Node
 from antiphon.security.authenticator import Authenticator
-from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
+from antiphon.server.client_memory import add_memory_gauges, add_quota_gauges, memory_for_clients
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
-from antiphon.server.listeners import clients_tls, start_http, start_kafka
+from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import settings_of, shared_secret
 
@@ -47,6 +48,7 @@ class Server:
         node: the node.
         authenticator: who its clients are, and what they may do.
         memory: what clients hold of the node's memory.
+        quotas: what they have used of what they may.
         native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
         peers: its listener for other nodes, where they prove that they are nodes.
     """
@@ -68,8 +70,11 @@ class Server:
         )
         self.memory = memory_for_clients(config.limits)
         add_memory_gauges(node.metrics.gauges, self.memory)
+        self.quotas = Quotas(node.gateway.access)
+        add_quota_gauges(node.metrics.gauges, self.quotas)
         self.native = clients_listener(node, self.memory.pools["native"])
         self.native.authenticator = self.authenticator
+        self.native.quotas = self.quotas
         self.peers = nodes_listener(node, self.memory.pools["native"])
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
@@ -104,7 +109,7 @@ class Server:
                 self._sockets.get("kafka"),
                 tls,
                 self.memory.pools["kafka"],
-                self.authenticator,
+                Guards(self.authenticator, self.quotas),
             )
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
@@ -114,7 +119,7 @@ class Server:
                 tls,
                 node.metrics.render,
                 self.memory.pools["http"],
-                self.authenticator,
+                Guards(self.authenticator, self.quotas),
             )
         node.join(addresses)
         if config.security.authentication and config.security.first_user:

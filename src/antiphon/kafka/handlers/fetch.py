@@ -7,6 +7,9 @@ the first batch of the first partition that has any is always sent, however larg
 
 What is read is counted in the connection's account before it is read (`gateway.budget`). Where there is little room, the
 answer has fewer bytes; where there is none, the request waits, as it does for data.
+
+Whose quota is used up gets an empty answer at once, which tells how long to wait. No answer is larger than what a quota
+holds.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from typing import Final
 
 from antiphon.errors import AntiphonError, NotLeaderError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import (
@@ -43,15 +47,28 @@ ISOLATION: Final = "committed"
 class FetchHandler:
     """Carries out Fetch requests."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, quotas: Quotas) -> None:
         self._gateway = gateway
         self._cache = cache
+        self._quotas = quotas
 
     async def run(self, header: RequestHeader, request: FetchRequest, answer: Answer) -> None:
         """Read, wait if there is less than asked for, read again, answer."""
         if request.session_id != 0:
             answer.send(*encode_fetch(header, code.FETCH_SESSION_ID_NOT_FOUND, [], []))
             return
+        payer = None
+        if self._quotas.on:
+            payer = payer_of(answer.connection.session.rights.principal, header.client_id)
+        most = self._quotas.at_once(Use.FETCH, payer)
+        if most is not None:
+            if self._quotas.refuses(Use.FETCH, payer, answer):
+                answer.send(*encode_fetch(header, 0, [], [], throttle_ms=answer.throttle_ms))
+                return
+            most = max(1, int(most))
+            request = request._replace(
+                max_bytes=min(request.max_bytes, most), min_bytes=min(request.min_bytes, most)
+            )
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         sweep = await self._sweep(request, answer, deadline_s)
@@ -62,7 +79,17 @@ class FetchHandler:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
         hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
         endpoints = self._cache.endpoints_of(hints) if hints else []
-        answer.send(*encode_fetch(header, 0, sweep.topics, endpoints, isolation=request.isolation))
+        self._quotas.charge(Use.FETCH, payer, sweep.found_bytes, answer)
+        answer.send(
+            *encode_fetch(
+                header,
+                0,
+                sweep.topics,
+                endpoints,
+                isolation=request.isolation,
+                throttle_ms=answer.throttle_ms,
+            )
+        )
 
     async def _sweep(self, request: FetchRequest, answer: Answer, deadline_s: float) -> "_Sweep":
         loop = asyncio.get_running_loop()

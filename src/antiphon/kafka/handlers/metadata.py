@@ -12,6 +12,7 @@ import structlog
 
 from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
 from antiphon.kafka.handlers.rights import may, may_create, sees
@@ -68,7 +69,9 @@ class MetadataHandler:
         cache: MetadataCache,
         apis: Collection[Api],
         defaults: TopicDefaults,
+        quotas: Quotas,
     ) -> None:
+        self._quotas = quotas
         self._apis = apis
         self._gateway = gateway
         self._cache = cache
@@ -92,7 +95,8 @@ class MetadataHandler:
                     name
                     for name, _ in wanted
                     if name is not None and self._may_be_created(context.rights, name)
-                ]
+                ],
+                context,
             )
         await self._elections_over(wanted)
         meta = self._gateway.metadata
@@ -195,7 +199,7 @@ class MetadataHandler:
 
     # -- topics that come into being when they are asked for --------------------------------------------------------
 
-    async def _create_missing(self, names: list[str]) -> None:
+    async def _create_missing(self, names: list[str], context: RequestContext) -> None:
         """Start creating what is missing and wait a little; a client that asks too early is told to ask again."""
         tasks = []
         for name in names:
@@ -203,19 +207,22 @@ class MetadataHandler:
                 self._gateway.topic(name)
             except UnknownTopicError:
                 if name_problem(name) is None and self._gateway.metadata.version >= 0:
-                    task = self._creating.get(name) or self._start_creating(name)
+                    task = self._creating.get(name) or self._start_creating(name, context)
                     if task is not None:
                         tasks.append(task)
         if tasks:
             await asyncio.wait(tasks, timeout=AUTO_CREATE_WAIT_S)
 
-    def _start_creating(self, name: str) -> asyncio.Task[None] | None:
+    def _start_creating(self, name: str, context: RequestContext) -> asyncio.Task[None] | None:
         """None where too many are made already: the client is told that there is no such topic, and asks again."""
         if len(self._creating) >= CREATING_MAX:
             return None
         if len(self._gateway.metadata.topics) + len(self._creating) >= TOPICS_MAX:
             structlog.get_logger().warning("topic not created on demand", topic=name, topics_max=TOPICS_MAX)
             return None
+        if self._quotas.refuses(Use.MUTATION, context.payer, context.charged):
+            return None
+        self._quotas.charge(Use.MUTATION, context.payer, self._defaults.shards, None)
         task = asyncio.get_running_loop().create_task(self._create(name), name=f"create topic {name}")
         self._creating[name] = task
         task.add_done_callback(lambda _: self._creating.pop(name, None))

@@ -16,6 +16,7 @@ import structlog
 
 from antiphon.errors import AntiphonError, InvalidRecordError, NotLeaderError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.framing import RequestHeader
@@ -51,12 +52,16 @@ Outcomes = list[tuple[str, list[PartitionProduced]]]
 class ProduceHandler:
     """Carries out Produce requests."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, quotas: Quotas) -> None:
         self._gateway = gateway
         self._cache = cache
+        self._quotas = quotas
 
     def start(self, header: RequestHeader, request: ProduceRequest, answer: Answer) -> None:
         """Begin every append of the request; `answer` is sent when the last one is committed or refused."""
+        if self._quotas.on:
+            payer = payer_of(answer.connection.session.rights.principal, header.client_id)
+            self._quotas.charge(Use.PRODUCE, payer, answer.request_bytes, answer)
         work = _Work(self, header, request.acks, answer)
         problem = _refuse_request(header, request)
         for name, batches in request.topics:
@@ -112,10 +117,10 @@ class ProduceHandler:
             done = done._replace(record_errors=((record, str(error.details["reason"])),))
         return done
 
-    def encode(self, header: RequestHeader, outcomes: Outcomes) -> bytearray:
+    def encode(self, header: RequestHeader, outcomes: Outcomes, throttle_ms: int) -> bytearray:
         """The response frame."""
         hints = [done.leader for _, parts in outcomes for done in parts if done.leader is not None]
-        return encode_produce(header, outcomes, self._cache.endpoints_of(hints) if hints else [])
+        return encode_produce(header, outcomes, self._cache.endpoints_of(hints) if hints else [], throttle_ms)
 
 
 class _Work:
@@ -167,7 +172,7 @@ class _Work:
         if self._waiting:
             return
         if self._acks != NO_ANSWER:
-            self._answer.send(self._handler.encode(self._header, self._outcomes))
+            self._answer.send(self._handler.encode(self._header, self._outcomes, self._answer.throttle_ms))
             return
         self._answer.send()
         if any(done.error_code for _, places in self._outcomes for done in places):

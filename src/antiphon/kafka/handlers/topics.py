@@ -9,6 +9,7 @@ from typing import Final
 
 from antiphon.errors import NotReadyError, TopicExistsError, UnknownShardError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.refusals import (
@@ -36,15 +37,29 @@ from antiphon.model.requests import AlterTopic, CreateTopic
 
 DEFAULT: Final = -1
 FAILED: Final = "failed"  # a replica's state
+# Versions from which a request over the quota is refused; those before are carried out, and the client waits (KIP-599).
+STRICT_CREATE, STRICT_DELETE, STRICT_GROW = 6, 5, 3
 
 
 class TopicHandler:
     """Topics and their records, by way of the gateway."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults) -> None:
+    def __init__(
+        self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults, quotas: Quotas
+    ) -> None:
         self._gateway = gateway
         self._cache = cache
         self._defaults = defaults
+        self._quotas = quotas
+
+    def _charge(self, context: RequestContext, strict_since: int, partitions: int) -> None:
+        """Count partitions that are about to come or go; raises RefusedError where there were too many before."""
+        strict = context.version >= strict_since
+        if strict and self._quotas.refuses(Use.MUTATION, context.payer, context.charged):
+            raise RefusedError(
+                code.THROTTLING_QUOTA_EXCEEDED, "the quota of partitions created and deleted is used up"
+            )
+        self._quotas.charge(Use.MUTATION, context.payer, partitions, None if strict else context.charged)
 
     async def create_topics(
         self, request: m.CreateTopicsRequest, context: RequestContext
@@ -64,18 +79,21 @@ class TopicHandler:
                 denied = code.TOPIC_AUTHORIZATION_FAILED
                 created.append(m.CreatedTopic(name=topic.name, error_code=denied))
                 continue
-            created.append(await self._create(topic, timeout_s(request.timeout_ms), request.validate_only))
+            created.append(await self._create(topic, request, context))
         return m.CreateTopicsResponse(topics=created)
 
-    async def _create(self, topic: m.CreatableTopic, timeout_s: float, validate_only: bool) -> m.CreatedTopic:
+    async def _create(
+        self, topic: m.CreatableTopic, request: m.CreateTopicsRequest, context: RequestContext
+    ) -> m.CreatedTopic:
         made: list[TopicMeta] = []
 
         async def work() -> None:
             wanted = self._checked(topic)
-            if validate_only:
+            if request.validate_only:
                 return
+            self._charge(context, STRICT_CREATE, wanted.shards)
             with config_errors(bool(wanted.config)):
-                made.append(await self._gateway.create_topic(wanted, timeout_s))
+                made.append(await self._gateway.create_topic(wanted, timeout_s(request.timeout_ms)))
 
         error, message = await outcome(work())
         if not made:
@@ -155,14 +173,16 @@ class TopicHandler:
                 told = None if hidden else name
                 responses.append(m.DeletedTopic(name=told, topic_id=topic.topic_id, error_code=failed))
                 continue
-            error, message = await outcome(self._delete(name, timeout_s(request.timeout_ms)))
+            error, message = await outcome(self._delete(name, timeout_s(request.timeout_ms), context))
             responses.append(
                 m.DeletedTopic(name=name, topic_id=topic.topic_id, error_code=error, error_message=message)
             )
         return m.DeleteTopicsResponse(responses=responses)
 
-    async def _delete(self, name: str, timeout_s: float) -> None:
-        refuse_internal(self._gateway.topic(name))
+    async def _delete(self, name: str, timeout_s: float, context: RequestContext) -> None:
+        topic = self._gateway.topic(name)
+        refuse_internal(topic)
+        self._charge(context, STRICT_DELETE, len(topic.shards))
         await self._gateway.delete_topic(name, timeout_s)
 
     async def delete_records(
@@ -219,12 +239,13 @@ class TopicHandler:
             if not may(self._gateway, context.rights, Operation.ALTER, topic.name):
                 results.append(m.GrownTopic(name=topic.name, error_code=code.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            work = self._grow(topic, timeout_s(request.timeout_ms), request.validate_only)
-            error, message = await outcome(work)
+            error, message = await outcome(self._grow(topic, request, context))
             results.append(m.GrownTopic(name=topic.name, error_code=error, error_message=message))
         return m.CreatePartitionsResponse(results=results)
 
-    async def _grow(self, topic: m.GrowingTopic, timeout_s: float, validate_only: bool) -> None:
+    async def _grow(
+        self, topic: m.GrowingTopic, request: m.CreatePartitionsRequest, context: RequestContext
+    ) -> None:
         found = self._gateway.topic(topic.name)
         refuse_internal(found)
         has = len(found.shards)
@@ -233,8 +254,10 @@ class TopicHandler:
         if topic.count <= has:
             reason = f"{topic.name!r} has {has} partitions, {topic.count} are not more"
             raise RefusedError(code.INVALID_PARTITIONS, reason)
-        if not validate_only:
-            await self._gateway.alter_topic(AlterTopic(name=topic.name, shards=topic.count), timeout_s)
+        if not request.validate_only:
+            self._charge(context, STRICT_GROW, topic.count - has)
+            wanted = AlterTopic(name=topic.name, shards=topic.count)
+            await self._gateway.alter_topic(wanted, timeout_s(request.timeout_ms))
 
     async def describe_log_dirs(
         self, request: m.DescribeLogDirsRequest, context: RequestContext

@@ -1,0 +1,356 @@
+"""Quotas of a node: what each user, program (client id) and address has used, and how long it has to wait for more.
+
+A limit is a token bucket that fills at the limit's rate and holds `WINDOW_S` of it; what is used is taken out, and who has
+taken more than there was waits until that is made up. That is Kafka's time, (observed - limit) / limit * window, for the ten
+full windows of a second that its brokers look back; but debts here do not end with the window.
+
+Kafka's order decides which limit counts, for each kind of use by itself: that of the user with the client id, of the user
+with any client id, of the user; then the same of every user; then of the client id, of every client id. Who shares a limit
+shares its bucket: all clients of a user where the user has one. A limit of "everyone" is a bucket for each.
+
+Nothing is looked up while the cluster has no quotas. What is kept is bounded (`TRACKED_MAX`): the bucket that was not used
+for the longest is forgotten first.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
+
+from antiphon import system
+from antiphon.model.access import AccessBook
+from antiphon.model.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    DEFAULT,
+    NAME_BYTES_MAX,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    address,
+)
+from antiphon.security.principal import NODE, Principal
+
+WINDOW_S: Final = 10.0  # of a limit, what may be used at once after a pause
+WAIT_S_MAX: Final = 20.0  # one wait; clients give a request up after 30 s
+REQUEST_WAIT_S_MAX: Final = 1.0  # one wait for time of the event loop, as Kafka's
+DEBT_S_MAX: Final = 300.0
+TRACKED_MAX: Final = 10_000  # buckets, and decisions about which limit counts
+
+
+class Use(StrEnum):
+    """What is limited."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    REQUEST = "request"
+    MUTATION = "mutation"
+    CONNECTION = "connection"
+
+
+LIMIT_OF: Final = {
+    Use.PRODUCE: PRODUCER_BYTE_RATE,
+    Use.FETCH: CONSUMER_BYTE_RATE,
+    Use.REQUEST: REQUEST_PERCENTAGE,
+    Use.MUTATION: CONTROLLER_MUTATION_RATE,
+    Use.CONNECTION: CONNECTION_CREATION_RATE,
+}
+_Entity = tuple[str | None, str | None, str | None]
+
+
+class Payer(NamedTuple):
+    """On whose account a request goes."""
+
+    user: str
+    client_id: str
+
+
+def payer_of(principal: Principal, client_id: str) -> Payer | None:
+    """Who pays for what a client does; None for the nodes themselves."""
+    if principal.kind == NODE.kind:
+        return None
+    return Payer(principal.name, client_id[:NAME_BYTES_MAX])
+
+
+class Charged(Protocol):
+    """What a use is charged to: an answer, a connection."""
+
+    def throttle(self, wait_s: float) -> None:
+        """It is to wait so long."""
+        ...
+
+
+class _Limit(NamedTuple):
+    bucket: tuple[Use, _Entity]
+    rate: float  # units a second
+
+
+class _Bucket:
+    """What is left of one limit; below 0: what is owed."""
+
+    __slots__ = ("_at_s", "left")
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        self.left = rate * WINDOW_S
+        self._at_s = now_s
+
+    def fill(self, rate: float, now_s: float) -> None:
+        """Let in what has come since the last time."""
+        self.left = min(rate * WINDOW_S, self.left + (now_s - self._at_s) * rate)
+        self._at_s = now_s
+
+    def take(self, rate: float, amount: float) -> None:
+        """Take out, into debt where it has to be."""
+        self.left = max(-rate * DEBT_S_MAX, self.left - amount)
+
+    def wait_s(self, rate: float) -> float:
+        """Until nothing is owed."""
+        return max(0.0, -self.left / rate)
+
+
+class Quotas:
+    """See the module's text. `book` changes as the metadata does.
+
+    Attributes:
+        waits: by kind of use, how often somebody had to wait; of connections: how many were refused.
+        waited_s: by kind of use, how long in all.
+    """
+
+    def __init__(self, book: AccessBook) -> None:
+        self._book = book
+        self._version = -1
+        self._rules: dict[_Entity, dict[str, float]] = {}
+        self._limited: frozenset[str] = frozenset()
+        self._decided: dict[tuple[Use, str, str], _Limit | None] = {}
+        self._buckets: OrderedDict[tuple[Use, _Entity], _Bucket] = OrderedDict()
+        self._mutes: dict[Mute, None] = {}
+        self.waits = dict.fromkeys(Use, 0)
+        self.waited_s = dict.fromkeys(Use, 0.0)
+
+    @property
+    def on(self) -> bool:
+        """Is there any quota?"""
+        return bool(self._book.quotas)
+
+    @property
+    def times_requests(self) -> bool:
+        """Does anybody's share of the event loop's time matter?"""
+        if not self._book.quotas:
+            return False
+        self.follow()
+        return REQUEST_PERCENTAGE in self._limited
+
+    @property
+    def tracked(self) -> int:
+        """Buckets that are kept."""
+        return len(self._buckets)
+
+    @property
+    def muted(self) -> int:
+        """Connections that are not read now."""
+        return len(self._mutes)
+
+    def follow(self) -> None:
+        """Take over what the metadata says now. Who waits because of other limits than there are waits no more."""
+        if self._version == self._book.version:
+            return
+        self._version = self._book.version
+        rules = {quota.entity: quota.limits for quota in self._book.quotas.values()}
+        if rules == self._rules:
+            return
+        self._rules = rules
+        self._limited = frozenset(name for limits in rules.values() for name in limits)
+        self._decided.clear()
+        kept = {bucket for bucket in self._buckets if LIMIT_OF[bucket[0]] in self._limited}
+        for bucket in self._buckets.keys() - kept:
+            del self._buckets[bucket]
+        for mute in list(self._mutes):
+            asyncio.get_running_loop().call_soon(mute.end)
+
+    # -- use ------------------------------------------------------------------------------------------------------
+
+    def charge(self, use: Use, payer: Payer | None, amount: float, charged: Charged | None) -> None:
+        """Count a use, and have what it is charged to (None: nothing) wait where that was too much."""
+        limit = self._limit(use, payer) if self._book.quotas else None
+        if limit is None:
+            return
+        bucket = self._bucket(limit)
+        bucket.take(limit.rate, amount)
+        wait_s = min(bucket.wait_s(limit.rate), REQUEST_WAIT_S_MAX if use is Use.REQUEST else WAIT_S_MAX)
+        if wait_s > 0.0 and charged is not None:
+            self._count(use, wait_s)
+            charged.throttle(wait_s)
+
+    def owed_s(self, use: Use, payer: Payer | None) -> float:
+        """How long it takes until a payer owes nothing, as of now; nothing is counted."""
+        limit = self._limit(use, payer) if self._book.quotas else None
+        return 0.0 if limit is None else min(self._bucket(limit).wait_s(limit.rate), WAIT_S_MAX)
+
+    def refuses(self, use: Use, payer: Payer | None, charged: Charged | None) -> bool:
+        """Does a payer owe something? Then what would be charged (None: nothing) waits."""
+        wait_s = self.owed_s(use, payer)
+        if wait_s > 0.0:
+            self._count(use, wait_s)
+            if charged is not None:
+                charged.throttle(wait_s)
+        return wait_s > 0.0
+
+    def at_once(self, use: Use, payer: Payer | None) -> float | None:
+        """The most that anybody with such a limit can use without a debt; None: there is no limit."""
+        limit = self._limit(use, payer) if self._book.quotas else None
+        return None if limit is None else limit.rate * WINDOW_S
+
+    def admits(self, host: str) -> bool:
+        """Count a new connection from an address; False: there were too many."""
+        if not self._book.quotas:
+            return True
+        self.follow()
+        found = address(host) if CONNECTION_CREATION_RATE in self._limited else ""
+        if not found:
+            return True
+        entities: tuple[_Entity, ...] = ((None, None, found), (None, None, DEFAULT))
+        limit = self._first(Use.CONNECTION, entities, (None, None, found))
+        if limit is None:
+            return True
+        bucket = self._bucket(limit)
+        if bucket.left < 1.0:
+            self._count(Use.CONNECTION, 0.0)
+            return False
+        bucket.take(limit.rate, 1.0)
+        return True
+
+    def _count(self, use: Use, wait_s: float) -> None:
+        self.waits[use] += 1
+        self.waited_s[use] += wait_s
+
+    # -- which limit ----------------------------------------------------------------------------------------------
+
+    def _limit(self, use: Use, payer: Payer | None) -> _Limit | None:
+        """The limit that counts; None: there is none."""
+        if payer is None:
+            return None
+        self.follow()
+        question = (use, *payer)
+        if question in self._decided:
+            return self._decided[question]
+        if len(self._decided) >= TRACKED_MAX:
+            self._decided.clear()
+        found = self._decided[question] = self._decide(use, payer)
+        return found
+
+    def _decide(self, use: Use, payer: Payer) -> _Limit | None:
+        user, client = payer
+        pair: _Entity = (user, client, None)
+        # Where a client says no name, its name reads as everyone's, which is the limit that it has.
+        orders: tuple[tuple[_Entity, _Entity], ...] = (
+            ((user, client, None), pair),
+            ((user, DEFAULT, None), pair),
+            ((user, None, None), (user, None, None)),
+            ((DEFAULT, client, None), pair),
+            ((DEFAULT, DEFAULT, None), pair),
+            ((DEFAULT, None, None), (user, None, None)),
+            ((None, client, None), (None, client, None)),
+            ((None, DEFAULT, None), (None, client, None)),
+        )
+        for entity, shared_by in orders:
+            found = self._first(use, (entity,), shared_by)
+            if found is not None:
+                return found
+        return None
+
+    def _first(self, use: Use, entities: tuple[_Entity, ...], shared_by: _Entity) -> _Limit | None:
+        for entity in entities:
+            value = self._rules.get(entity, {}).get(LIMIT_OF[use])
+            if value is not None:
+                return _Limit((use, shared_by), value / 100.0 if use is Use.REQUEST else value)
+        return None
+
+    def _bucket(self, limit: _Limit) -> _Bucket:
+        now_s, buckets = system.monotonic_s(), self._buckets
+        found = buckets.get(limit.bucket)
+        if found is None:
+            if len(buckets) >= TRACKED_MAX:
+                buckets.popitem(last=False)
+            found = buckets[limit.bucket] = _Bucket(limit.rate, now_s)
+        else:
+            buckets.move_to_end(limit.bucket)
+            found.fill(limit.rate, now_s)
+        return found
+
+    # -- who waits ------------------------------------------------------------------------------------------------
+
+    def mute(self, stop: Callable[[], None], go_on: Callable[[], None]) -> "Mute":
+        """For a connection that is to be read no more for a while: what stops it, and what lets it go on."""
+        return Mute(self._mutes, stop, go_on)
+
+
+class Mute:
+    """One connection that is read no more until its client has waited. `end()` when the connection is gone."""
+
+    __slots__ = ("_all", "_go_on", "_stop", "_timer", "_until_s")
+
+    def __init__(
+        self, mutes: "dict[Mute, None]", stop: Callable[[], None], go_on: Callable[[], None]
+    ) -> None:
+        self._all = mutes
+        self._stop = stop
+        self._go_on = go_on
+        self._timer: asyncio.TimerHandle | None = None
+        self._until_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Is it read no more?"""
+        return self._timer is not None
+
+    def begin(self, wait_s: float) -> None:
+        """Wait so long from now on, or as long as was said before where that is longer."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        if self._timer is None:
+            self._all[self] = None
+            self._stop()
+        elif until_s <= self._until_s:
+            return
+        else:
+            self._timer.cancel()
+        self._until_s = until_s
+        self._timer = loop.call_at(until_s, self.end)
+
+    def end(self) -> None:
+        """Wait no more; harmless where nobody waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._all.pop(self, None)
+            self._go_on()
+
+
+class Steps:
+    """Awaits a piece of work, and adds up how long the steps of its own took: the time that others had to wait for it."""
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self._work = work
+        self.took_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._work.__await__()
+        error: BaseException | None = None
+        while True:
+            began_s = system.monotonic_s()
+            try:
+                waits_for = next(steps) if error is None else steps.throw(error)
+            except StopIteration as done:
+                return done.value
+            finally:
+                self.took_s += system.monotonic_s() - began_s
+            error = None
+            try:
+                yield waits_for
+            except BaseException as thrown:  # noqa: BLE001 - a cancellation, which belongs to the work
+                error = thrown
+
+
+FREE: Final = Quotas(AccessBook())
+"""For listeners that stand alone: nobody has to wait."""

@@ -1,0 +1,149 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546), by way of the coordinator."""
+
+from typing import Final
+
+import msgspec
+
+from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.messages import quotas as m
+from antiphon.model.access import Operation, Resource
+from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
+from antiphon.model.requests import AlterQuota
+
+TYPES: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
+EXACT, EVERYONE, ANY_NAME = 0, 1, 2
+
+
+class QuotaHandler:
+    """See the module's text."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def describe(
+        self, request: m.DescribeClientQuotasRequest, context: RequestContext
+    ) -> m.DescribeClientQuotasResponse:
+        """The quotas that a filter matches."""
+        if not context.rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+            return m.DescribeClientQuotasResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            wanted = _filters(request)
+        except InvalidRequestError as error:
+            return m.DescribeClientQuotasResponse(
+                error_code=code.INVALID_REQUEST, error_message=error.message
+            )
+        known = sorted(self._gateway.access.quotas.values(), key=lambda quota: quota.key)
+        return m.DescribeClientQuotasResponse(
+            entries=[
+                m.QuotaEntry(
+                    entity=_parts(quota),
+                    values=[m.QuotaValue(key=name, value=limit) for name, limit in quota.limits.items()],
+                )
+                for quota in known
+                if _matches(quota, wanted, strict=request.strict)
+            ]
+        )
+
+    async def alter(
+        self, request: m.AlterClientQuotasRequest, context: RequestContext
+    ) -> m.AlterClientQuotasResponse:
+        """Set limits and take them away, entity by entity."""
+        allowed = context.rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER)
+        results = []
+        for entry in request.entries:
+            result = m.AlteredResult(entity=entry.entity)
+            try:
+                if allowed:
+                    await self._alter(entry, validate_only=request.validate_only)
+                else:
+                    result.error_code = code.CLUSTER_AUTHORIZATION_FAILED
+            except AntiphonError as error:
+                result.error_code, result.error_message = code.code_of(error), error.message
+            results.append(result)
+        return m.AlterClientQuotasResponse(entries=results)
+
+    async def _alter(self, entry: m.AlteredEntry, *, validate_only: bool) -> None:
+        keys = [op.key for op in entry.ops]
+        unknown = sorted(set(keys) - set(LIMITS))
+        if unknown:
+            raise InvalidRequestError(f"{unknown[0][:40]!r} is no limit; there are {', '.join(LIMITS)}")
+        if len(set(keys)) != len(keys):
+            raise InvalidRequestError("a limit is named more than once for one entity")
+        limits = {op.key: op.value for op in entry.ops if not op.remove}
+        gone = tuple(op.key for op in entry.ops if op.remove)
+        quota = msgspec.structs.replace(_entity(entry.entity), **limits)
+        check_quota(quota, gone)
+        if not validate_only:
+            await self._gateway.administer(AlterQuota(quota, gone))
+
+
+def _entity(parts: list[m.EntityPart]) -> Quota:
+    """The entity that these parts make up, without limits. Raises InvalidRequestError."""
+    names: dict[str, str] = {}
+    for part in parts:
+        kind = TYPES.get(part.entity_type)
+        if kind is None:
+            raise InvalidRequestError(
+                f"{part.entity_type[:40]!r} is no type of name; there are {', '.join(TYPES)}"
+            )
+        if kind in names:
+            raise InvalidRequestError(f"the entity has two names of type {part.entity_type}")
+        if part.entity_name == DEFAULT:
+            raise InvalidRequestError(f"an empty name of type {part.entity_type}; null stands for everyone")
+        names[kind] = DEFAULT if part.entity_name is None else part.entity_name
+    if names.get("ip"):
+        names["ip"] = address(names["ip"]) or names["ip"]
+    return Quota(names.get("user"), names.get("client_id"), names.get("ip"))
+
+
+def _parts(quota: Quota) -> list[m.EntityPart]:
+    return [
+        m.EntityPart(entity_type=kind, entity_name=getattr(quota, name) or None)
+        for kind, name in TYPES.items()
+        if getattr(quota, name) is not None
+    ]
+
+
+def _filters(request: m.DescribeClientQuotasRequest) -> dict[str, m.QuotaFilter]:
+    wanted: dict[str, m.QuotaFilter] = {}
+    for component in request.components:
+        kind = TYPES.get(component.entity_type)
+        if kind is None:
+            raise InvalidRequestError(
+                f"{component.entity_type[:40]!r} is no type of name; there are {', '.join(TYPES)}"
+            )
+        if kind in wanted:
+            raise InvalidRequestError(f"type {component.entity_type} is filtered by twice")
+        if component.match_type not in {EXACT, EVERYONE, ANY_NAME}:
+            raise InvalidRequestError(f"match type {component.match_type} means nothing")
+        if (component.match is not None) != (component.match_type == EXACT):
+            raise InvalidRequestError("a name goes with match type 0, and with no other")
+        if kind == "ip" and component.match:
+            component.match = address(component.match) or component.match
+        wanted[kind] = component
+    if "ip" in wanted and len(wanted) > 1:
+        raise InvalidRequestError("no entity has an address and another name")
+    return wanted
+
+
+def _matches(quota: Quota, wanted: dict[str, m.QuotaFilter], *, strict: bool) -> bool:
+    for name in TYPES.values():
+        found, component = getattr(quota, name), wanted.get(name)
+        if component is None:
+            if strict and found is not None:
+                return False
+        elif found is None or not _is(found, component):
+            return False
+    return True
+
+
+def _is(name: str, component: m.QuotaFilter) -> bool:
+    match component.match_type:
+        case 0:
+            return name != DEFAULT and name == component.match
+        case 1:
+            return name == DEFAULT
+    return True

@@ -1,0 +1,77 @@
+"""What requests of the native protocol are charged with, by the client's quotas. Answers are charged where they are sent.
+
+The protocol has no word for waiting: requests of a client that has to wait are begun later. What other nodes ask is not
+charged.
+"""
+
+from typing import Any, Final, Protocol
+
+from antiphon.errors import AntiphonError
+from antiphon.gateway.interface import Gateway
+from antiphon.gateway.quotas import Charged, Payer, Quotas, Use
+from antiphon.model.requests import (
+    AlterTopic,
+    AppendBatch,
+    CreateTopic,
+    DeleteTopic,
+    Fetched,
+    SplitShard,
+    TableRows,
+    TableWrite,
+)
+
+WRITES: Final = (AppendBatch, TableWrite)
+READ: Final = (Fetched, TableRows)
+
+
+class Client(Charged, Protocol):
+    """The connection of a client (an `Exchange`)."""
+
+    quotas: Quotas
+    gateway: Gateway
+
+    @property
+    def payer(self) -> Payer | None:
+        """On whose account its requests go."""
+        ...
+
+
+def client_id_of(who: str) -> str:
+    """The program that says hello, without its version: `antiphon-client/0.1.0` is `antiphon-client`."""
+    return who.partition("/")[0]
+
+
+def charge_request(client: Client, body: Any, size_bytes: int, took_s: float) -> None:
+    """Charge a request that was begun: its bytes where it writes, partitions that it makes, time of the event loop."""
+    if isinstance(body, WRITES):
+        client.quotas.charge(Use.PRODUCE, client.payer, size_bytes, client)
+    client.quotas.charge(Use.REQUEST, client.payer, took_s, client)
+
+
+def charge_mutation(client: Client, body: Any) -> None:
+    """Charge the partitions that are about to come or go."""
+    partitions = _partitions(client.gateway, body)
+    if partitions:
+        client.quotas.charge(Use.MUTATION, client.payer, partitions, client)
+
+
+def charge_reply(client: Client, body: Any, size_bytes: int) -> None:
+    """Charge what a client is sent of topics and tables."""
+    if isinstance(body, READ):
+        client.quotas.charge(Use.FETCH, client.payer, size_bytes, client)
+
+
+def _partitions(gateway: Gateway, body: Any) -> int:
+    try:
+        match body:
+            case CreateTopic():
+                return max(1, body.shards)
+            case DeleteTopic():
+                return len(gateway.topic(body.name).shards)
+            case AlterTopic() if body.shards is not None:
+                return max(0, body.shards - len(gateway.topic(body.name).shards))
+            case SplitShard():
+                return 1
+    except AntiphonError:
+        return 0  # there is no such topic, which is what the client is told
+    return 0
