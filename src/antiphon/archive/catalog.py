@@ -200,15 +200,14 @@ def archived_rows(
     shard: int,
     start: int,
     end: int,
-    storage_options: Options | None = None,
 ) -> "Iterator[pa.RecordBatch]":
     """Rows with start <= offset < end from the archive, as `records.arrow.SCHEMA_WITH_HEADERS` says, in order of offset.
 
-    Offsets of control batches have no row. `storage_options` are fsspec's; by default those of ANTIPHON_ARCHIVE_OPTIONS.
+    Offsets of control batches have no row. The options of the file system are those of ANTIPHON_ARCHIVE_OPTIONS.
 
     Raises DataLossError where the archive does not hold the range, ArchiveError for a file that is missing or damaged.
     """
-    for opened, first, last in _opened(cluster, topic, shard, (start, end), storage_options):
+    for opened, first, last in _opened(cluster, topic, shard, (start, end)):
         yield from opened.rows(first, last)
 
 
@@ -218,19 +217,18 @@ def archived_split_entries(
     shard: int,
     start: int,
     end: int,
-    storage_options: Options | None = None,
 ) -> Iterator[bytes]:
     """The control batches of splits in a range of a table's archive, whole batches as they stood in the log."""
     from antiphon.records.batch import iter_batches
 
-    for opened, first, last in _opened(cluster, topic, shard, (start, end), storage_options):
+    for opened, first, last in _opened(cluster, topic, shard, (start, end)):
         for header, batch in iter_batches(opened.split_entries()):
             if first <= header.base_offset < last:
                 yield bytes(batch)
 
 
 def _opened(
-    cluster: Cluster, topic: str, shard: int, span: tuple[int, int], options: Options | None
+    cluster: Cluster, topic: str, shard: int, span: tuple[int, int]
 ) -> Iterator[tuple[OpenFile, int, int]]:
     """The files that hold a range, one after the other, each with the part of the range that is its own."""
     at, end = span
@@ -243,7 +241,7 @@ def _opened(
         if file is None:
             raise DataLossError(not_archived(topic, shard, at, files, end))
         last = min(end, file.end)
-        with OpenFile(file, options) as opened:
+        with OpenFile(file) as opened:
             yield opened, at, last
         at = last
 

@@ -180,13 +180,13 @@ class OpenFile:
     def rows(self, start: int, end: int) -> "Iterator[pa.RecordBatch]":
         """Rows with start <= offset < end, in order of offset."""
         with _blamed(self.file):
-            for number in self._groups("offset", start, end - 1):
+            for number in self._groups(start, end - 1):
                 yield from self._group(number, start, end)
 
-    def _groups(self, column: str, lowest: Any, highest: Any) -> Iterator[int]:
-        """Numbers of the row groups whose bounds of the column reach into [lowest, highest]."""
+    def _groups(self, lowest: int, highest: int) -> Iterator[int]:
+        """Numbers of the row groups with offsets in [lowest, highest], as far as their bounds tell."""
         metadata = self.parquet.metadata
-        at = self.parquet.schema_arrow.names.index(column)
+        at = self.parquet.schema_arrow.names.index("offset")
         at += 1 if at > self.parquet.schema_arrow.names.index("headers") else 0  # headers are two columns
         for number in range(metadata.num_row_groups):
             bounds = metadata.row_group(number).column(at).statistics

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,9 +31,7 @@ Master = Annotated[
 
 
 @contextmanager
-def spark_job(
-    name: str, master: str | None = None, config: dict[str, Any] | None = None
-) -> "Iterator[SparkSession]":
+def spark_job(name: str, master: str | None = None) -> "Iterator[SparkSession]":
     """A SparkSession for one command, and a progress bar for what it runs.
 
     What Spark and its workers have to say on stderr goes to a file, which stays where the command fails.
@@ -47,7 +45,7 @@ def spark_job(
     keep = False
     try:
         with _children_write_to(log), progress("starting Spark"):
-            session = antiphon.spark.session(name, master=master, config=config)
+            session = antiphon.spark.session(name, master=master)
         try:
             with antiphon.spark.job_progress(session, name.removeprefix("antiphon").strip(" -") or name):
                 yield session

@@ -17,7 +17,7 @@ from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
-from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_alive, classify
+from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_dead, classify
 from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
 from antiphon.coordination.reconfiguration_commands import MemberCommands
 from antiphon.coordination.splits import Splits
@@ -264,7 +264,7 @@ class Coordinator:
         known = self._model.nodes.get(node)
         if known is None or not known.alive:
             return False
-        self._ledger.put_node(as_alive(known, alive=False))
+        self._ledger.put_node(as_dead(known))
         return True
 
     def _bootstrap(self) -> None:

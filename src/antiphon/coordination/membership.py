@@ -110,9 +110,9 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
     return Arrival.SAME if old.alive else Arrival.BACK
 
 
-def as_alive(node: NodeMeta, alive: bool = True) -> NodeMeta:
-    """The node's after-image with this aliveness."""
-    return msgspec.structs.replace(node, alive=alive)
+def as_dead(node: NodeMeta) -> NodeMeta:
+    """The after-image of a node that is lost."""
+    return msgspec.structs.replace(node, alive=False)
 
 
 def arrived(state: ClusterState, node: NodeMeta) -> NodeMeta:

@@ -6,7 +6,7 @@ directories on threads of the loop's executor. There are no timers per shard (`n
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -233,10 +233,6 @@ class Node:
             self.replicas.statuses(),
             self.metrics.metadata_unreadable,
         )
-
-    def broken_shards(self) -> Sequence[int]:
-        """Shards whose replica here cannot be opened."""
-        return tuple(self.shards.broken)
 
     # -- time ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """What a client proves who it is with."""
 
-import base64
 from typing import Final
 
 import msgspec
@@ -20,13 +19,6 @@ class Account(msgspec.Struct, frozen=True):
     def is_empty(self) -> bool:
         """Does it say nothing?"""
         return not (self.user or self.token)
-
-    @property
-    def http_header(self) -> str:
-        """The value of HTTP's `Authorization`."""
-        if self.token:
-            return f"Bearer {self.token}"
-        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 NOBODY: Final = Account()

@@ -12,18 +12,13 @@ _JEPSEN = re.compile(r"^INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(\w+)\s+:(\w+)\s+(.*?
 _KV = re.compile(r'\{:process (\d+), :type :(\w+), :f :(\w+), :key "(.*?)", :value (nil|"(.*?)")\}')
 
 
-def judge_history(path: Path, steps_max: int | None = None) -> Verdict:
+def judge_history(path: Path) -> Verdict:
     """Read a history of either format and check it. Raises InvalidRequestError for anything else."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"cannot read {path}: {error}") from None
-    operations, model, initial = _parse(path, text.splitlines())
-    return (
-        check(operations, model, initial)
-        if steps_max is None
-        else check(operations, model, initial, steps_max)
-    )
+    return check(*_parse(path, text.splitlines()))
 
 
 def _parse(path: Path, lines: list[str]) -> tuple[list[Operation], Model, Any]:

@@ -95,14 +95,6 @@ class StoredLog:
         last = min(bisect_right(self.ends, to_offset), first + entries_max)
         return self.entries[first:last]
 
-    def term_changes(self) -> list[tuple[int, int]]:
-        """(term, start offset) pairs, as `TermIndex.load` takes them."""
-        pairs: list[tuple[int, int]] = []
-        for entry in self.entries:
-            if not pairs or entry.term > pairs[-1][0]:
-                pairs.append((entry.term, entry.base_offset))
-        return pairs
-
     def copy(self) -> "StoredLog":
         """An independent log with the same entries."""
         other = StoredLog()

@@ -185,7 +185,7 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
 def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, int]) -> bool:
     """Does this machine hold again, on its disk, all that was committed when it was hurt?"""
     node = machine.node
-    if node is None or not node.agent.registered.is_set() or node.broken_shards():
+    if node is None or not node.agent.registered.is_set() or node.shards.broken:
         return False
     for _, shard in _shards_on(cluster, machine.node_id):
         host, end = node.hosts.get(shard.shard_id), needed.get(shard.shard_id, 0)

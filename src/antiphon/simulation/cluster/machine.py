@@ -248,7 +248,7 @@ class Machine:
         """As an operator does: a node whose replicas stopped because of its disk is started again."""
         node, process = self.node, self.process
         stopped = node is not None and (
-            node.broken_shards() or any(one.state.failed for one in node.hosts.values())
+            node.shards.broken or any(one.state.failed for one in node.hosts.values())
         )
         if stopped and restarts:
             self.kill()

@@ -19,7 +19,6 @@ from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.drawn import workloads_of
-from antiphon.simulation.cluster.workloads.workload import Workload
 from antiphon.simulation.cluster.world import Event
 from antiphon.simulation.runtime.loop import StalledError, current_process
 from antiphon.simulation.violation import ViolationError
@@ -67,14 +66,13 @@ def run_cluster(
     *,
     planted: AbstractContextManager[Any] | None = None,
     schedule: tuple[Fault, ...] | None = None,
-    workloads: Callable[[SimulatedCluster], list[Workload]] = workloads_of,
 ) -> ClusterResult:
     """Run one world to its end or to the first broken promise. With a `schedule` these faults happen and no others."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         with planted or nullcontext():
-            run = _Run(options, schedule, workloads)
+            run = _Run(options, schedule)
             structlog.configure(processors=[run.hear])
             return run.result()
     finally:
@@ -92,17 +90,12 @@ def _plain(fact: Any) -> Any:
 
 
 class _Run:
-    def __init__(
-        self,
-        options: ClusterOptions,
-        schedule: tuple[Fault, ...] | None,
-        workloads: Callable[[SimulatedCluster], list[Workload]],
-    ) -> None:
+    def __init__(self, options: ClusterOptions, schedule: tuple[Fault, ...] | None) -> None:
         self.options = options
         self.cluster = SimulatedCluster(options)
         self.cluster.operator = Operator(self.cluster)
         self.faults = Faults(self.cluster, schedule)
-        self.workloads = workloads(self.cluster)
+        self.workloads = workloads_of(self.cluster)
         self._due = False
         self._founded = False
         self._started_s = self._began_s = self.cluster.loop.now

@@ -31,8 +31,8 @@ def what_is_open(cluster: "SimulatedCluster") -> str:
         node = machine.node
         if node is None or not node.agent.registered.is_set():
             return f"node {machine.node_id} is not part of the cluster"
-        if node.broken_shards():
-            return f"node {machine.node_id} cannot open shards {node.broken_shards()}"
+        if node.shards.broken:
+            return f"node {machine.node_id} cannot open shards {tuple(node.shards.broken)}"
         for shard_id, host in node.hosts.items():
             replicas.setdefault(shard_id, []).append((machine, host))
     problems = [_what_is_open_in(shard_id, found) for shard_id, found in sorted(replicas.items())]

@@ -72,11 +72,6 @@ class ShardTruth:
         """A replica's log begins there."""
         self.latest_start = max(self.latest_start, log_start)
 
-    @property
-    def end_id(self) -> EntryId:
-        """Of the last committed batch."""
-        return EntryId(self.batches[-1].term, self.end) if self.batches else EMPTY
-
     def before_term(self, term: int) -> EntryId:
         """Of the last batch that was committed before this term: one who leads it late need not have what came after."""
         found = (EntryId(one.term, one.next_offset) for one in reversed(self.batches) if one.known_in < term)

@@ -6,7 +6,7 @@ what was read can be compared with what arrived without bringing either to one p
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -59,9 +59,9 @@ def _of_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch
     yield pa.RecordBatch.from_pydict({"rows": [found.rows], "total": [str(found.total)]})
 
 
-def frame_digest(frame: "DataFrame", key: Any = "key", value: Any = "value") -> Digest:
-    """Of a DataFrame's rows, by two columns of bytes; runs a Spark job."""
+def frame_digest(frame: "DataFrame") -> Digest:
+    """Of a DataFrame's rows, by the columns `key` and `value` of bytes; runs a Spark job."""
     found = Digest()
-    for row in frame.select(key, value).mapInArrow(_of_batches, "rows long, total string").collect():
+    for row in frame.select("key", "value").mapInArrow(_of_batches, "rows long, total string").collect():
         found += Digest(row["rows"], int(row["total"]))
     return found

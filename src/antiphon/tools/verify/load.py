@@ -22,6 +22,7 @@ KEYS_CHANGE_S: Final = 10.0
 APPENDERS: Final = 3
 CONDITIONAL_APPENDERS: Final = 2
 TABLE_CLIENTS: Final = 5
+IDLE_S: Final = 1.0
 PAUSE_S_MAX: Final = 0.03
 BATCH_MAX: Final = 5
 TIMEOUTS_S: Final = (0.7, 3.0, 10.0)  # short ones leave unknown outcomes behind
@@ -65,11 +66,11 @@ class NativeLoad:
         """Start nothing new. Call it on the loop."""
         self._stopping.set()
 
-    async def finish_readers(self, idle_s: float = 1.0) -> None:
+    async def finish_readers(self) -> None:
         """Let the readers get what is left, until nothing has come for a while."""
         seen, before = 0, -1
         while seen != before:
-            await asyncio.sleep(idle_s)
+            await asyncio.sleep(IDLE_S)
             before, seen = seen, len(self._history.followed) + len(self._history.watched)
         for task in self._readers:
             task.cancel()
