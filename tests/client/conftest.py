@@ -1,49 +1,42 @@
 """Whole nodes on the virtual loop for each test, and a client of them."""
 
-import inspect
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
 from antiphon.client.aio import AsyncClient, connect
 from tests.client.failing_nodes import FailingNodes
+from tests.coroutines import run_by
 from tests.node.in_process import run
+from tests.node.processes import Processes
 from tests.spark.conftest import server
 
 __all__ = ["in_a_cluster", "play", "server"]
 
-P = ParamSpec("P")
-Scenario = Callable[[FailingNodes, AsyncClient], Awaitable[None]]
+Scenario = Callable[[FailingNodes, AsyncClient], Coroutine[Any, Any, None]]
 
 
-def in_a_cluster(
-    test: Callable[Concatenate[FailingNodes, AsyncClient, P], Awaitable[None]],
-) -> Callable[P, None]:
-    """A test that is a coroutine of a fresh cluster and a client that is connected to it, in virtual time."""
+def _play(scenario: Scenario) -> None:
+    async def main() -> None:
+        async with FailingNodes.cluster() as cluster, connect(cluster.servers, timeout_s=10) as db:
+            await scenario(cluster, db)
 
-    @wraps(test)
-    def ran(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def main() -> None:
-            async with FailingNodes.cluster() as cluster, connect(cluster.servers, timeout_s=10) as db:
-                await test(cluster, db, *args, **kwargs)
+    run(main())
 
-        run(main())
 
-    # What pytest is to give: everything but the cluster and the client.
-    shown: Any = ran
-    del shown.__wrapped__
-    signature = inspect.signature(test)
-    shown.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
-    return ran
+in_a_cluster = run_by(_play, given=2)
+"""A test that is a coroutine of a fresh cluster and a client that is connected to it, in virtual time."""
 
 
 @pytest.fixture
 def play() -> Callable[[Scenario], None]:
     """Run a coroutine function against a fresh cluster and a connected client, in virtual time."""
+    return _play
 
-    def in_virtual_time(scenario: Scenario) -> None:
-        in_a_cluster(scenario)()
 
-    return in_virtual_time
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Three node processes for the tests of a module."""
+    with Processes(tmp_path_factory.mktemp("cluster")) as started:
+        yield started

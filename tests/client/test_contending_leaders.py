@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,16 +24,6 @@ SCRIPT = Path(__file__).parent / "contending_leader.py"
 ROOT = Path(__file__).parent.parent.parent
 WAVES = 60
 WAVES_THERE = 150
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with Processes(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
-def servers(processes: Processes) -> str:
-    return ",".join(processes.native.values())
 
 
 class Leader:
@@ -67,7 +57,7 @@ class Leader:
 
 @asynccontextmanager
 async def another_leader(processes: Processes, topic: str, who: str) -> AsyncIterator[Leader]:
-    arguments = (sys.executable, str(SCRIPT), servers(processes), topic, who, str(WAVES_THERE))
+    arguments = (sys.executable, str(SCRIPT), processes.servers, topic, who, str(WAVES_THERE))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=PIPE, env=environment)
     try:
@@ -98,7 +88,7 @@ def test_s2_16_two_leaders_one_of_them_paused_and_the_log_moved(processes: Proce
     """S2.2, S2.5, S2.11, S2.15-S2.17."""
 
     async def main() -> None:
-        async with connect(servers(processes), timeout_s=30) as db:
+        async with connect(processes.servers, timeout_s=30) as db:
             await db.create_topic("ledger", replicas=3)
             store = AsyncLogBackedStore(db, "ledger", initial=Ledger(), apply=apply, validate=validate)
             outcomes: dict[str, str] = {}
@@ -137,7 +127,7 @@ def test_s2_17_what_is_acknowledged_outlives_the_logs_leader(processes: Processe
     """kill -9 of the node that leads the log: callers wait, nobody is told a lie, no operation is there twice."""
 
     async def main() -> None:
-        async with connect(servers(processes), timeout_s=30) as db:
+        async with connect(processes.servers, timeout_s=30) as db:
             topic = await db.create_topic("failover", replicas=3)
             stores = [
                 AsyncLogBackedStore(db, "failover", initial=Ledger(), apply=apply, validate=validate)
@@ -169,7 +159,7 @@ def test_s2_17_what_is_acknowledged_outlives_the_logs_leader(processes: Processe
 
 
 def test_the_blocking_face(processes: Processes) -> None:
-    with antiphon.connect(servers(processes)) as db:
+    with antiphon.connect(processes.servers) as db:
         db.create_topic("blocking")
         with (
             antiphon.LogBackedStore(db, "blocking", initial=Ledger(), apply=apply, validate=validate) as one,

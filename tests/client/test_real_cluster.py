@@ -5,7 +5,7 @@ import contextlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,16 +20,6 @@ pytestmark = pytest.mark.cluster
 
 WRITERS = 30
 Fault = Callable[[Processes, int], None]
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with Processes(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
-def servers(processes: Processes) -> str:
-    return ",".join(processes.native.values())
 
 
 def kill(processes: Processes, leader: int) -> None:
@@ -48,7 +38,7 @@ def bring_back(processes: Processes, node_id: int) -> None:
 
 
 def test_surface(processes: Processes) -> None:
-    with antiphon.connect(servers(processes)) as db:
+    with antiphon.connect(processes.servers) as db:
         flights = db.create_topic("flights", shards=4, replicas=3, profile="oxia")
         at = flights.append(b"...", key=b"N14228")
         flights.append(b"...", shard=at.shard, expected_offset=at.offset + 1)
@@ -115,7 +105,7 @@ def test_no_put_is_lost_repeated_or_reordered_when_the_leader_goes(
     name = f"puts-{fault.__name__}"
 
     async def main() -> None:
-        async with connect(servers(processes), timeout_s=30) as db:
+        async with connect(processes.servers, timeout_s=30) as db:
             table = await db.create_table(name, shards=1, replicas=3)
             acknowledged: list[tuple[bytes, bytes]] = []
             done = asyncio.Event()
@@ -171,7 +161,7 @@ def test_no_append_is_lost_repeated_or_reordered_when_the_leader_goes(
     name = f"appends-{fault.__name__}"
 
     async def main() -> None:
-        async with connect(servers(processes), timeout_s=30) as db:
+        async with connect(processes.servers, timeout_s=30) as db:
             topic = await db.create_topic(name, shards=1, replicas=3)
             acknowledged: list[bytes] = []
             done = asyncio.Event()
@@ -207,7 +197,7 @@ def test_no_append_is_lost_repeated_or_reordered_when_the_leader_goes(
 
 def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
     async def main() -> None:
-        async with connect(servers(processes), timeout_s=30) as db:
+        async with connect(processes.servers, timeout_s=30) as db:
             table = await db.create_table("moving", shards=2, replicas=3)
             for round_ in range(6):
                 shard = round_ % 2
@@ -227,10 +217,10 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
     "name", ["append_and_read", "asynchronous", "log_backed_store", "optimistic_counter", "table"]
 )
 def test_examples_run_without_a_warning(processes: Processes, name: str) -> None:
-    with antiphon.connect(servers(processes)) as db, contextlib.suppress(antiphon.TopicExistsError):
+    with antiphon.connect(processes.servers) as db, contextlib.suppress(antiphon.TopicExistsError):
         db.create_table("default", shards=2)  # what `antiphon up` makes in a fresh cluster
     ran = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), servers(processes)],
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), processes.servers],
         capture_output=True,
         text=True,
         timeout=170,

@@ -19,13 +19,17 @@ from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.node.node import Node
 from antiphon.records.builder import build_batch
 from antiphon.server.server import Server
+from tests.coroutines import run_by
 
 pytestmark = pytest.mark.cluster
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
+def _run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work)
+        runner.run(test())
+
+
+on_uvloop = run_by(_run)
 
 
 class LocalNodes:
@@ -92,137 +96,129 @@ class LocalNodes:
         return next(n for n in self.nodes.values() if n.coordinator is not None and n.coordinator.is_active)
 
 
-def test_cluster_through_coordinator_loss_and_returns(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalNodes(tmp_path, 3)
-        await local.start_all()
-        try:
-            first = local.coordinator()
-            asked = next(node for node in local.nodes.values() if node is not first)
-            topic = await asked.gateway.create_topic(CreateTopic("t", shards=12, replicas=3))
-            leaders = [shard.leader for shard in topic.shards]
-            assert sorted(set(leaders)) == [0, 1, 2]
-            with pytest.raises(TopicExistsError):
-                await asked.gateway.create_topic(CreateTopic("t"))
-            with pytest.raises(InvalidRequestError, match="did you mean"):
-                await asked.gateway.alter_topic(AlterTopic("t", config={"retention.mss": "1"}))
-            await asked.gateway.alter_topic(AlterTopic("t", config={"retention.ms": "60000"}))
-            assert asked.gateway.topic("t").config == {"retention.ms": "60000"}
-            ids = [await node.gateway.new_producer_id() for node in local.nodes.values() for _ in range(3)]
-            assert len(set(ids)) == len(ids)
+@on_uvloop
+async def test_cluster_through_coordinator_loss_and_returns(tmp_path: Path) -> None:
+    local = LocalNodes(tmp_path, 3)
+    await local.start_all()
+    try:
+        first = local.coordinator()
+        asked = next(node for node in local.nodes.values() if node is not first)
+        topic = await asked.gateway.create_topic(CreateTopic("t", shards=12, replicas=3))
+        leaders = [shard.leader for shard in topic.shards]
+        assert sorted(set(leaders)) == [0, 1, 2]
+        with pytest.raises(TopicExistsError):
+            await asked.gateway.create_topic(CreateTopic("t"))
+        with pytest.raises(InvalidRequestError, match="did you mean"):
+            await asked.gateway.alter_topic(AlterTopic("t", config={"retention.mss": "1"}))
+        await asked.gateway.alter_topic(AlterTopic("t", config={"retention.ms": "60000"}))
+        assert asked.gateway.topic("t").config == {"retention.ms": "60000"}
+        ids = [await node.gateway.new_producer_id() for node in local.nodes.values() for _ in range(3)]
+        assert len(set(ids)) == len(ids)
 
-            gone = first.node_id
-            await local.stop(gone)
-            await local.until(local.all_online)
-            second = local.coordinator()
-            assert second is not first
-            assert gone not in {shard.leader for shard in second.gateway.topic("t").shards}
-            shard = second.gateway.topic("t").shards[0]
-            leader = local.nodes[shard.leader]
-            result = await leader.gateway.append(shard.shard_id, build_batch([(None, b"x", (), 0)]))
-            assert result.term == shard.term
+        gone = first.node_id
+        await local.stop(gone)
+        await local.until(local.all_online)
+        second = local.coordinator()
+        assert second is not first
+        assert gone not in {shard.leader for shard in second.gateway.topic("t").shards}
+        shard = second.gateway.topic("t").shards[0]
+        leader = local.nodes[shard.leader]
+        result = await leader.gateway.append(shard.shard_id, build_batch([(None, b"x", (), 0)]))
+        assert result.term == shard.term
 
-            back = await local.start(gone)
-            await local.until(local.all_online)
-            assert back.gateway.topic("t").config == {"retention.ms": "60000"}
-            assert back.view.controller == local.coordinator().node_id
-            await asked.gateway.delete_topic("t")
-            await local.until(lambda: all("t" not in node.view.topics for node in local.nodes.values()))
-        finally:
-            await local.stop_all()
-
-    run(work())
-
-
-def test_quick_restart_is_noticed_and_mended(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalNodes(tmp_path, 3)
-        await local.start_all()
-        try:
-            coordinator = local.coordinator()
-            victim = next(node_id for node_id in local.nodes if node_id != coordinator.node_id)
-            await coordinator.gateway.create_topic(CreateTopic("t", shards=6, replicas=3))
-            terms = {s.shard_id: s.term for s in coordinator.gateway.topic("t").shards if s.leader == victim}
-            assert terms
-            await local.stop(victim)
-            again = await local.start(victim)
-            await local.until(
-                lambda: (
-                    local.all_online()
-                    and coordinator.view.nodes[victim].incarnation == again.incarnation
-                    and all(coordinator.gateway.shard(s)[1].term > term for s, term in terms.items())
-                )
-            )
-        finally:
-            await local.stop_all()
-
-    run(work())
-
-
-def test_whole_cluster_restarts_with_its_metadata(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalNodes(tmp_path, 3)
-        await local.start_all()
-        topic = await local.nodes[0].gateway.create_topic(CreateTopic("t", shards=5, replicas=3))
-        before = await local.nodes[0].gateway.new_producer_id()
+        back = await local.start(gone)
+        await local.until(local.all_online)
+        assert back.gateway.topic("t").config == {"retention.ms": "60000"}
+        assert back.view.controller == local.coordinator().node_id
+        await asked.gateway.delete_topic("t")
+        await local.until(lambda: all("t" not in node.view.topics for node in local.nodes.values()))
+    finally:
         await local.stop_all()
-        await local.start_all()
-        try:
-            again = local.nodes[1].gateway.topic("t")
-            assert again.topic_id == topic.topic_id
-            assert [s.shard_id for s in again.shards] == [s.shard_id for s in topic.shards]
-            assert await local.nodes[0].gateway.new_producer_id() > before
-        finally:
-            await local.stop_all()
-
-    run(work())
 
 
-def test_single_node_and_what_the_shell_refuses(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalNodes(tmp_path, 1)
-        await local.start_all()
-        node = local.nodes[0]
-        try:
-            shell = node.coordinator
-            assert shell is not None
-            answers: list[Any] = []
-            shell.request(7, Heartbeat(8, "x", 0), answers.append)
-            shell.request(7, Register("cluster", node.meta()), answers.append)
-            shell.request(7, CreateTopic("x"), answers.append)
-            assert [type(answer) for answer in answers] == [InvalidRequestError] * 3
-            answers.clear()
-            shell.request(7, Heartbeat(7, "x", 0), answers.append)
-            assert isinstance(answers[0], HeartbeatReply)
-            assert not answers[0].registered
-        finally:
-            await local.stop_all()
-        answers.clear()
-        shell.request(0, Register("cluster", node.meta()), answers.append)
-        assert isinstance(answers[0], AntiphonError), "a node that stopped coordinates no more"
-
-    run(work())
+@on_uvloop
+async def test_quick_restart_is_noticed_and_mended(tmp_path: Path) -> None:
+    local = LocalNodes(tmp_path, 3)
+    await local.start_all()
+    try:
+        coordinator = local.coordinator()
+        victim = next(node_id for node_id in local.nodes if node_id != coordinator.node_id)
+        await coordinator.gateway.create_topic(CreateTopic("t", shards=6, replicas=3))
+        terms = {s.shard_id: s.term for s in coordinator.gateway.topic("t").shards if s.leader == victim}
+        assert terms
+        await local.stop(victim)
+        again = await local.start(victim)
+        await local.until(
+            lambda: (
+                local.all_online()
+                and coordinator.view.nodes[victim].incarnation == again.incarnation
+                and all(coordinator.gateway.shard(s)[1].term > term for s, term in terms.items())
+            )
+        )
+    finally:
+        await local.stop_all()
 
 
-def test_coordinator_that_breaks_down_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        local = LocalNodes(tmp_path, 1)
-        await local.start_all()
-        node = local.nodes[0]
+@on_uvloop
+async def test_whole_cluster_restarts_with_its_metadata(tmp_path: Path) -> None:
+    local = LocalNodes(tmp_path, 3)
+    await local.start_all()
+    topic = await local.nodes[0].gateway.create_topic(CreateTopic("t", shards=5, replicas=3))
+    before = await local.nodes[0].gateway.new_producer_id()
+    await local.stop_all()
+    await local.start_all()
+    try:
+        again = local.nodes[1].gateway.topic("t")
+        assert again.topic_id == topic.topic_id
+        assert [s.shard_id for s in again.shards] == [s.shard_id for s in topic.shards]
+        assert await local.nodes[0].gateway.new_producer_id() > before
+    finally:
+        await local.stop_all()
+
+
+@on_uvloop
+async def test_single_node_and_what_the_shell_refuses(tmp_path: Path) -> None:
+    local = LocalNodes(tmp_path, 1)
+    await local.start_all()
+    node = local.nodes[0]
+    try:
         shell = node.coordinator
         assert shell is not None
-        broken = shell.coordinator
-        assert broken is not None
+        answers: list[Any] = []
+        shell.request(7, Heartbeat(8, "x", 0), answers.append)
+        shell.request(7, Register("cluster", node.meta()), answers.append)
+        shell.request(7, CreateTopic("x"), answers.append)
+        assert [type(answer) for answer in answers] == [InvalidRequestError] * 3
+        answers.clear()
+        shell.request(7, Heartbeat(7, "x", 0), answers.append)
+        assert isinstance(answers[0], HeartbeatReply)
+        assert not answers[0].registered
+    finally:
+        await local.stop_all()
+    answers.clear()
+    shell.request(0, Register("cluster", node.meta()), answers.append)
+    assert isinstance(answers[0], AntiphonError), "a node that stopped coordinates no more"
 
-        def bug(_now_ms: int) -> list[Action]:
-            raise InvariantError("a bug")
 
-        try:
-            monkeypatch.setattr("antiphon.node.coordinator_shell.RESTART_PAUSE_S", 0.05)
-            monkeypatch.setattr(broken, "tick", bug)
-            await local.until(lambda: shell.coordinator not in {None, broken})
-            await node.gateway.create_topic(CreateTopic("t"))
-        finally:
-            await local.stop_all()
+@on_uvloop
+async def test_coordinator_that_breaks_down_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = LocalNodes(tmp_path, 1)
+    await local.start_all()
+    node = local.nodes[0]
+    shell = node.coordinator
+    assert shell is not None
+    broken = shell.coordinator
+    assert broken is not None
 
-    run(work())
+    def bug(_now_ms: int) -> list[Action]:
+        raise InvariantError("a bug")
+
+    try:
+        monkeypatch.setattr("antiphon.node.coordinator_shell.RESTART_PAUSE_S", 0.05)
+        monkeypatch.setattr(broken, "tick", bug)
+        await local.until(lambda: shell.coordinator not in {None, broken})
+        await node.gateway.create_topic(CreateTopic("t"))
+    finally:
+        await local.stop_all()

@@ -107,6 +107,11 @@ class Processes:
             pass_fds=tuple(fds.values()),
         )
 
+    @property
+    def servers(self) -> str:
+        """As clients are given it."""
+        return ",".join(self.native.values())
+
     def _await_ready(self, node_id: int) -> None:
         process = self._processes[node_id]
         assert process.stdout is not None

@@ -14,6 +14,7 @@ from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.security.settings import Security
 from antiphon.server.server import Server
+from tests.coroutines import run_by
 from tests.node.in_process import append_to, eventually, leader_of
 from tests.node.processes import bind, port_of
 
@@ -130,3 +131,7 @@ def run(test: Awaitable[None]) -> None:
         await asyncio.wait_for(test, 50)
 
     asyncio.run(main())
+
+
+in_real_time = run_by(lambda test: run(test()))
+"""A test that is a coroutine, on a loop of its own."""

@@ -183,7 +183,7 @@ def copies(cluster: Processes, shard_id: int) -> set[bytes]:
 def test_nothing_acknowledged_is_lost_in_any_mode_when_every_node_is_killed_once(cluster: Processes) -> None:
     safe = [name for name in MODES if name not in LOSING]
     kafka = ",".join(node.kafka for node in cluster.metadata(0).nodes)
-    native = NativeWriters(",".join(cluster.native.values()), list(MODES))
+    native = NativeWriters(cluster.servers, list(MODES))
     producers = [
         KafkaWriter(kafka, safe, idempotent=True),
         KafkaWriter(kafka, sorted(LOSING), idempotent=False),
@@ -223,7 +223,7 @@ def test_nothing_acknowledged_is_lost_in_any_mode_when_every_node_is_killed_once
 def test_kafkas_consumers_see_what_is_committed_whatever_the_topics_default_is(cluster: Processes) -> None:
     """C7: to Kafka's clients the `fluvio` profile looks like any other; native reads that name no isolation go further."""
     servers = ",".join(node.kafka for node in cluster.metadata(0).nodes)
-    with antiphon.connect(",".join(cluster.native.values())) as db:
+    with antiphon.connect(cluster.servers) as db:
         at = db.topic("fluvio").append(b"the last one")
     reader = Consumer({"bootstrap.servers": servers, "group.id": "r", "enable.auto.commit": False})
     try:

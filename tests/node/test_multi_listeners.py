@@ -23,12 +23,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
         yield processes
 
 
-def servers(cluster: Processes) -> str:
-    return ",".join(cluster.native.values())
-
-
 def test_the_python_client_uses_such_a_table_like_any(cluster: Processes) -> None:
-    with antiphon.connect(servers(cluster)) as db:
+    with antiphon.connect(cluster.servers) as db:
         carts = db.create_table("carts", shards=2, replicas=3, config=MULTI)
         first = carts.put("a", b"1")
         second = carts.put("a", b"2", expected_version=first.id)
@@ -60,7 +56,7 @@ def test_the_python_client_uses_such_a_table_like_any(cluster: Processes) -> Non
 
 
 def test_the_python_client_follows_such_a_log_when_its_home_is_killed(cluster: Processes) -> None:
-    with antiphon.connect(servers(cluster)) as db:
+    with antiphon.connect(cluster.servers) as db:
         log = db.create_topic("events", shards=1, replicas=3, config=MULTI)
         for number in range(100):
             log.append(b"%d" % number)
@@ -77,7 +73,7 @@ def test_the_python_client_follows_such_a_log_when_its_home_is_killed(cluster: P
 
 
 def test_kafka_clients_append_and_read_with_idempotence(cluster: Processes) -> None:
-    with antiphon.connect(servers(cluster)) as db:
+    with antiphon.connect(cluster.servers) as db:
         db.create_topic("kafka-events", shards=1, replicas=3, config=MULTI)
     addresses = ",".join(node.kafka for node in cluster.metadata(0).nodes)
 

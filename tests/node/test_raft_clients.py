@@ -47,7 +47,7 @@ def test_s4_01_s1_30_clients_follow_an_election_that_no_coordinator_hears_of(tmp
             assert producer.flush(20) == 0
             assert failed == []
 
-        with antiphon.connect(",".join(cluster.native.values())) as db:
+        with antiphon.connect(cluster.servers) as db:
             topic = db.topic(name)
             topic.append(b"native before")
             produce(b"kafka before")

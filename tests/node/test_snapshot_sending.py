@@ -20,6 +20,7 @@ from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgre
 from antiphon.node.snapshots import Snapshots
 from antiphon.partition.services import SnapshotSource
 from antiphon.records.entry_id import EntryId, TermIndex
+from tests.coroutines import run_by
 from tests.node.in_process import eventually
 from tests.node.in_process import run as run_in_virtual_time
 
@@ -94,7 +95,7 @@ async def send(leader: Leader, around: Around) -> None:
         await eventually(lambda: bool(leader.told))
 
 
-def run(test: Callable[[Leader, Around], Coroutine[Any, Any, None]]) -> None:
+def _run(test: Callable[[Leader, Around], Coroutine[Any, Any, None]]) -> None:
     async def start() -> None:
         disk = SimulatedDisk(Random(0))
         await test(Leader(disk), Around(disk))
@@ -102,83 +103,80 @@ def run(test: Callable[[Leader, Around], Coroutine[Any, Any, None]]) -> None:
     run_in_virtual_time(start())
 
 
-def test_a_log_that_was_trimmed_during_the_checkpoint_gives_a_newer_position() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        leader.applied = [40, 60]
-        leader.during_checkpoint = lambda: leader.terms.trim(50) if leader.log_start < 50 else None
-        await send(leader, around)
-        assert leader.told == [("sent", FOLLOWER, EntryId(3, 60))]
-        assert around.begun == [EntryId(3, 60)] * 2
-
-    run(test)
+sent_in_virtual_time = run_by(_run, given=2)
 
 
-def test_a_log_that_is_always_trimmed_faster_fails_the_send() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        leader.applied = [40]
-        leader.during_checkpoint = lambda: leader.terms.trim(50) if leader.log_start < 50 else None
-        await send(leader, around)
-        assert leader.told == [("failed", FOLLOWER)]
-
-    run(test)
-
-
-def test_a_log_that_was_cut_during_the_checkpoint_fails_the_send() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        leader.applied = [90]
-        leader.during_checkpoint = lambda: leader.terms.truncate(80)
-        await send(leader, around)
-        assert leader.told == [("failed", FOLLOWER)]
-
-    run(test)
+@sent_in_virtual_time
+async def test_a_log_that_was_trimmed_during_the_checkpoint_gives_a_newer_position(
+    leader: Leader, around: Around
+) -> None:
+    leader.applied = [40, 60]
+    leader.during_checkpoint = lambda: leader.terms.trim(50) if leader.log_start < 50 else None
+    await send(leader, around)
+    assert leader.told == [("sent", FOLLOWER, EntryId(3, 60))]
+    assert around.begun == [EntryId(3, 60)] * 2
 
 
-def test_a_leader_that_is_deposed_during_the_checkpoint_offers_nothing_in_the_next_term() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        leader.applied = [40]
-
-        def depose() -> None:
-            leader.term += 1
-
-        leader.during_checkpoint = depose
-        snapshots = Snapshots(cast(Node, around), "/node/snapshots")
-        snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
-        await eventually(lambda: bool(leader.told))
-        assert leader.told == [("failed", FOLLOWER)]
-        assert around.begun == []
-
-    run(test)
+@sent_in_virtual_time
+async def test_a_log_that_is_always_trimmed_faster_fails_the_send(leader: Leader, around: Around) -> None:
+    leader.applied = [40]
+    leader.during_checkpoint = lambda: leader.terms.trim(50) if leader.log_start < 50 else None
+    await send(leader, around)
+    assert leader.told == [("failed", FOLLOWER)]
 
 
-def test_whatever_goes_wrong_ends_the_send_and_is_told() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        for error in (ValueError("no such thing"), OSError("no disk"), UnavailableError("no store")):
-
-            def fail(error: Exception = error) -> None:
-                raise error
-
-            leader.applied, leader.during_checkpoint = [40], fail
-            await send(leader, around)
-            assert leader.told == [("failed", FOLLOWER)]
-
-    run(test)
+@sent_in_virtual_time
+async def test_a_log_that_was_cut_during_the_checkpoint_fails_the_send(
+    leader: Leader, around: Around
+) -> None:
+    leader.applied = [90]
+    leader.during_checkpoint = lambda: leader.terms.truncate(80)
+    await send(leader, around)
+    assert leader.told == [("failed", FOLLOWER)]
 
 
-def test_a_chunk_that_cannot_be_sent_fails_the_send() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        ask = around.ask
+@sent_in_virtual_time
+async def test_a_leader_that_is_deposed_during_the_checkpoint_offers_nothing_in_the_next_term(
+    leader: Leader, around: Around
+) -> None:
+    leader.applied = [40]
 
-        async def failing(body: Any, _timeout_s: float, _payload: Any = None) -> Any:
-            if isinstance(body, SnapshotChunk):
-                raise RuntimeError("a bug")
-            return await ask(body, _timeout_s, _payload)
+    def depose() -> None:
+        leader.term += 1
 
-        around.ask = failing  # type: ignore[method-assign]
-        leader.applied = [40]
+    leader.during_checkpoint = depose
+    snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+    snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
+    await eventually(lambda: bool(leader.told))
+    assert leader.told == [("failed", FOLLOWER)]
+    assert around.begun == []
+
+
+@sent_in_virtual_time
+async def test_whatever_goes_wrong_ends_the_send_and_is_told(leader: Leader, around: Around) -> None:
+    for error in (ValueError("no such thing"), OSError("no disk"), UnavailableError("no store")):
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
+        leader.applied, leader.during_checkpoint = [40], fail
         await send(leader, around)
         assert leader.told == [("failed", FOLLOWER)]
 
-    run(test)
+
+@sent_in_virtual_time
+async def test_a_chunk_that_cannot_be_sent_fails_the_send(leader: Leader, around: Around) -> None:
+    ask = around.ask
+
+    async def failing(body: Any, _timeout_s: float, _payload: Any = None) -> Any:
+        if isinstance(body, SnapshotChunk):
+            raise RuntimeError("a bug")
+        return await ask(body, _timeout_s, _payload)
+
+    around.ask = failing  # type: ignore[method-assign]
+    leader.applied = [40]
+    await send(leader, around)
+    assert leader.told == [("failed", FOLLOWER)]
 
 
 class LateThreads:
@@ -197,41 +195,41 @@ class LateThreads:
             self.late.pop()()
 
 
-def test_a_copy_that_is_removed_late_does_not_take_the_next_one_with_it() -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        threads = LateThreads(around.loop)
-        around.loop = cast(asyncio.AbstractEventLoop, threads)
-        leader.applied, leader.during_checkpoint = [40], threads.catch_up
-        await send(leader, around)
-        assert leader.told == [("sent", FOLLOWER, EntryId(3, 40))]
-        threads.catch_up()
-        assert leader.disk.listdir("/node/snapshots") == []
-
-    run(test)
+@sent_in_virtual_time
+async def test_a_copy_that_is_removed_late_does_not_take_the_next_one_with_it(
+    leader: Leader, around: Around
+) -> None:
+    threads = LateThreads(around.loop)
+    around.loop = cast(asyncio.AbstractEventLoop, threads)
+    leader.applied, leader.during_checkpoint = [40], threads.catch_up
+    await send(leader, around)
+    assert leader.told == [("sent", FOLLOWER, EntryId(3, 40))]
+    threads.catch_up()
+    assert leader.disk.listdir("/node/snapshots") == []
 
 
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(errno.ENOENT, "gone"), CorruptBatchError("not what it was")]
 )
-def test_a_copy_that_cannot_be_sent_is_made_anew(error: Exception) -> None:
-    async def test(leader: Leader, around: Around) -> None:
-        ask, asked = around.ask, list[str]()
+@sent_in_virtual_time
+async def test_a_copy_that_cannot_be_sent_is_made_anew(
+    leader: Leader, around: Around, error: Exception
+) -> None:
+    ask, asked = around.ask, list[str]()
 
-        async def failing_once(body: Any, _timeout_s: float, _payload: Any = None) -> Any:
-            if isinstance(body, SnapshotBegin):
-                asked.append(body.snapshot_id)
-            elif len(asked) == 1:
-                raise error
-            return await ask(body, _timeout_s, _payload)
+    async def failing_once(body: Any, _timeout_s: float, _payload: Any = None) -> Any:
+        if isinstance(body, SnapshotBegin):
+            asked.append(body.snapshot_id)
+        elif len(asked) == 1:
+            raise error
+        return await ask(body, _timeout_s, _payload)
 
-        around.ask = failing_once  # type: ignore[method-assign]
-        leader.applied = [40]
-        snapshots = Snapshots(cast(Node, around), "/node/snapshots")
-        for wanted in (("failed", FOLLOWER), ("sent", FOLLOWER, EntryId(3, 40))):
-            leader.told.clear()
-            snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
-            await eventually(lambda: bool(leader.told))
-            assert leader.told == [wanted]
-        assert len(set(asked)) == 2
-
-    run(test)
+    around.ask = failing_once  # type: ignore[method-assign]
+    leader.applied = [40]
+    snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+    for wanted in (("failed", FOLLOWER), ("sent", FOLLOWER, EntryId(3, 40))):
+        leader.told.clear()
+        snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
+        await eventually(lambda: bool(leader.told))
+        assert leader.told == [wanted]
+    assert len(set(asked)) == 2

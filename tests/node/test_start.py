@@ -13,7 +13,7 @@ from antiphon.errors import DirectoryInUseError
 from antiphon.node.config import Member, NodeConfig, Ports, Timings, save_config
 from antiphon.server.server import Server
 from tests.node.processes import SCRIPT, bind, port_of
-from tests.node.real_nodes import cluster_of, run
+from tests.node.real_nodes import cluster_of, in_real_time
 
 
 def config_for(directory: Path, **changes: object) -> NodeConfig:
@@ -82,46 +82,40 @@ def test_a_directory_of_another_cluster_or_a_newer_version_is_refused(tmp_path: 
 
 
 @pytest.mark.cluster
-def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
-            config = nodes.config(0)
-            config.ports = Ports(0, -1, -1, -1)
-            save_config(config, config.dir)
-            said = await asyncio.to_thread(start_fails, config.dir)
-            assert said.startswith("directory_in_use: ")
-            with pytest.raises(DirectoryInUseError):
-                Server(config)
-
-    run(test())
+@in_real_time
+async def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1) as nodes:
+        config = nodes.config(0)
+        config.ports = Ports(0, -1, -1, -1)
+        save_config(config, config.dir)
+        said = await asyncio.to_thread(start_fails, config.dir)
+        assert said.startswith("directory_in_use: ")
+        with pytest.raises(DirectoryInUseError):
+            Server(config)
 
 
-def test_a_node_without_a_majority_is_up_but_has_not_joined(tmp_path: Path) -> None:
-    async def test() -> None:
-        members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate((1, 2, 3))]
-        server = Server(config_for(tmp_path, nodes=members))
-        await server.start()
-        try:
-            assert not await server.node.joined(0.1)
-            assert server.node.gateway.metadata.version == -1
-        finally:
-            await server.stop()
-            await server.stop()  # a second stop does nothing
-
-    run(test())
+@in_real_time
+async def test_a_node_without_a_majority_is_up_but_has_not_joined(tmp_path: Path) -> None:
+    members = [Member(i, f"127.0.0.1:{port}") for i, port in enumerate((1, 2, 3))]
+    server = Server(config_for(tmp_path, nodes=members))
+    await server.start()
+    try:
+        assert not await server.node.joined(0.1)
+        assert server.node.gateway.metadata.version == -1
+    finally:
+        await server.stop()
+        await server.stop()  # a second stop does nothing
 
 
-def test_a_start_that_fails_gives_the_directory_back(tmp_path: Path) -> None:
-    async def test() -> None:
-        with bind() as taken:
-            config = config_for(tmp_path, ports=Ports(port_of(taken), -1, -1, -1))
-            server = Server(config)
-            with pytest.raises(Exception, match="native listener"):
-                await server.start()
-            await server.stop()
-        again = Server(config_for(tmp_path))
-        await again.start()
-        assert await again.node.joined(20)
-        await again.stop()
-
-    run(test())
+@in_real_time
+async def test_a_start_that_fails_gives_the_directory_back(tmp_path: Path) -> None:
+    with bind() as taken:
+        config = config_for(tmp_path, ports=Ports(port_of(taken), -1, -1, -1))
+        server = Server(config)
+        with pytest.raises(Exception, match="native listener"):
+            await server.start()
+        await server.stop()
+    again = Server(config_for(tmp_path))
+    await again.start()
+    assert await again.node.joined(20)
+    await again.stop()

@@ -15,6 +15,7 @@ from antiphon.security.listening import Listening
 from antiphon.transport.connection import Connection
 from antiphon.transport.listening import bound_address, listen
 from antiphon.wire.frames import Frame, decode_request, encode_message
+from tests.coroutines import run_by
 
 HELLO = Hello(PROTOCOL_VERSION, "test", "c", 0, "one")
 
@@ -68,11 +69,14 @@ def raise_(error: Exception) -> None:
     raise error
 
 
-def run(test: Callable[[Turn], Awaitable[None]]) -> None:
+def _run(test: Callable[[Turn], Awaitable[None]]) -> None:
     async def main() -> None:
         await asyncio.wait_for(test(Turn(asyncio.get_running_loop(), raise_)), 20)
 
     asyncio.run(main())
+
+
+with_a_turn = run_by(_run, given=1)
 
 
 def polite(body: Any) -> Any:
@@ -84,170 +88,152 @@ async def serve(turn: Turn, owner: Answers) -> tuple[Listening, str]:
     return server, bound_address(server, "127.0.0.1")
 
 
-def test_requests_are_answered_and_a_broken_connection_fails_them() -> None:
-    async def test(turn: Turn) -> None:
-        silent = False
-        owner = Answers(lambda body: None if silent and not isinstance(body, Hello) else polite(body))
-        server, address = await serve(turn, owner)
+@with_a_turn
+async def test_requests_are_answered_and_a_broken_connection_fails_them(turn: Turn) -> None:
+    silent = False
+    owner = Answers(lambda body: None if silent and not isinstance(body, Hello) else polite(body))
+    server, address = await serve(turn, owner)
+    events = Events()
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    with pytest.raises(UnavailableError):
+        await link.ask(NewProducerId(), 1)
+    link.start()
+    await events.up.wait()
+    assert await asyncio.gather(*(link.ask(NewProducerId(), 5) for _ in range(100))) == [Done()] * 100
+    silent = True
+    with pytest.raises(TimedOutError):
+        await link.ask(NewProducerId(), 0.01)
+    waiting = asyncio.ensure_future(link.ask(NewProducerId(), 5))
+    await asyncio.sleep(0)
+    server.close()
+    owner.open[0].close()
+    with pytest.raises(UnavailableError):
+        await waiting
+    await events.lost.wait()
+    await events.refused.wait()
+    await link.close()
+
+
+@with_a_turn
+async def test_a_node_that_comes_back_is_found_again(turn: Turn) -> None:
+    server, address = await serve(turn, Answers(polite))
+    server.close()
+    events = Events()
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    link.start()
+    await events.refused.wait()
+    port = int(address.rpartition(":")[2])
+    again = await listen(
+        lambda: Connection(Answers(polite), turn, 1 << 20), "127.0.0.1", port, None, "native"
+    )
+    link.dial_now()
+    await events.up.wait()
+    await link.close()
+    again.close()
+
+
+@with_a_turn
+async def test_metadata_of_before_a_restart_does_not_break_a_connection_that_stands(turn: Turn) -> None:
+    owner = Answers(polite)
+    server, address = await serve(turn, owner)
+    events = Events()
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    link.start()
+    await events.up.wait()
+    link.move("127.0.0.1:1")
+    assert link.up
+    assert await link.ask(NewProducerId(), 5) == Done()
+    await link.close()
+    server.close()
+
+
+@with_a_turn
+async def test_both_addresses_are_tried_until_the_node_is_found(turn: Turn) -> None:
+    server, address = await serve(turn, Answers(polite))
+    gone, nobody = await serve(turn, Answers(polite))
+    gone.close()
+    for first, second in ((nobody, address), (address, nobody)):
         events = Events()
-        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-        with pytest.raises(UnavailableError):
-            await link.ask(NewProducerId(), 1)
-        link.start()
-        await events.up.wait()
-        assert await asyncio.gather(*(link.ask(NewProducerId(), 5) for _ in range(100))) == [Done()] * 100
-        silent = True
-        with pytest.raises(TimedOutError):
-            await link.ask(NewProducerId(), 0.01)
-        waiting = asyncio.ensure_future(link.ask(NewProducerId(), 5))
-        await asyncio.sleep(0)
-        server.close()
-        owner.open[0].close()
-        with pytest.raises(UnavailableError):
-            await waiting
-        await events.lost.wait()
-        await events.refused.wait()
-        await link.close()
-
-    run(test)
-
-
-def test_a_node_that_comes_back_is_found_again() -> None:
-    async def test(turn: Turn) -> None:
-        server, address = await serve(turn, Answers(polite))
-        server.close()
-        events = Events()
-        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-        link.start()
-        await events.refused.wait()
-        port = int(address.rpartition(":")[2])
-        again = await listen(
-            lambda: Connection(Answers(polite), turn, 1 << 20), "127.0.0.1", port, None, "native"
-        )
-        link.dial_now()
-        await events.up.wait()
-        await link.close()
-        again.close()
-
-    run(test)
-
-
-def test_metadata_of_before_a_restart_does_not_break_a_connection_that_stands() -> None:
-    async def test(turn: Turn) -> None:
-        owner = Answers(polite)
-        server, address = await serve(turn, owner)
-        events = Events()
-        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-        link.start()
-        await events.up.wait()
-        link.move("127.0.0.1:1")
-        assert link.up
-        assert await link.ask(NewProducerId(), 5) == Done()
-        await link.close()
-        server.close()
-
-    run(test)
-
-
-def test_both_addresses_are_tried_until_the_node_is_found() -> None:
-    async def test(turn: Turn) -> None:
-        server, address = await serve(turn, Answers(polite))
-        gone, nobody = await serve(turn, Answers(polite))
-        gone.close()
-        for first, second in ((nobody, address), (address, nobody)):
-            events = Events()
-            link = PeerLink(1, first, HELLO, turn, events, 1 << 20)
-            link.move(second)
-            link.start()
-            await events.up.wait()
-            assert link.address == address
-            assert not events.refused.is_set()
-            await link.close()
-        server.close()
-
-    run(test)
-
-
-def test_the_other_address_is_tried_where_somebody_else_listens_now() -> None:
-    async def test(turn: Turn) -> None:
-        server, address = await serve(turn, Answers(polite))
-        stranger, elsewhere = await serve(turn, Answers(lambda _: HelloReply(PROTOCOL_VERSION, "c", 2)))
-        events = Events()
-        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-        link.move(elsewhere)
+        link = PeerLink(1, first, HELLO, turn, events, 1 << 20)
+        link.move(second)
         link.start()
         await events.up.wait()
         assert link.address == address
+        assert not events.refused.is_set()
         await link.close()
-        server.close()
-        stranger.close()
+    server.close()
 
-    run(test)
+
+@with_a_turn
+async def test_the_other_address_is_tried_where_somebody_else_listens_now(turn: Turn) -> None:
+    server, address = await serve(turn, Answers(polite))
+    stranger, elsewhere = await serve(turn, Answers(lambda _: HelloReply(PROTOCOL_VERSION, "c", 2)))
+    events = Events()
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    link.move(elsewhere)
+    link.start()
+    await events.up.wait()
+    assert link.address == address
+    await link.close()
+    server.close()
+    stranger.close()
 
 
 @pytest.mark.parametrize(
     "reply", [HelloReply(PROTOCOL_VERSION, "other", 1), HelloReply(PROTOCOL_VERSION, "c", 2), Done()]
 )
-def test_whoever_is_not_the_peer_is_not_used(reply: Any) -> None:
-    async def test(turn: Turn) -> None:
-        owner = Answers(lambda body: reply)
-        server, address = await serve(turn, owner)
-        link = PeerLink(1, address, HELLO, turn, Events(), 1 << 20)
-        link.start()
-        await owner.second.wait()  # it hung up and tries again
-        assert not link.up
-        await link.close()
-        server.close()
-
-    run(test)
+@with_a_turn
+async def test_whoever_is_not_the_peer_is_not_used(turn: Turn, reply: Any) -> None:
+    owner = Answers(lambda body: reply)
+    server, address = await serve(turn, owner)
+    link = PeerLink(1, address, HELLO, turn, Events(), 1 << 20)
+    link.start()
+    await owner.second.wait()  # it hung up and tries again
+    assert not link.up
+    await link.close()
+    server.close()
 
 
-def test_holding_stops_reading_until_every_reason_is_gone() -> None:
-    async def test(turn: Turn) -> None:
-        owner = Answers(polite)
-        server, address = await serve(turn, owner)
-        events = Events()
-        link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-        link.start()
-        await events.up.wait()
-        owner.open[0].hold("a")
-        owner.open[0].hold("b")
-        waiting = asyncio.ensure_future(link.ask(NewProducerId(), 5))
-        owner.open[0].release("a")
-        done, _ = await asyncio.wait({waiting}, timeout=0.05)
-        assert not done
-        owner.open[0].release("b")
-        owner.open[0].release("never given")
-        assert await waiting == Done()
-        await link.close()
-        server.close()
-
-    run(test)
+@with_a_turn
+async def test_holding_stops_reading_until_every_reason_is_gone(turn: Turn) -> None:
+    owner = Answers(polite)
+    server, address = await serve(turn, owner)
+    events = Events()
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    link.start()
+    await events.up.wait()
+    owner.open[0].hold("a")
+    owner.open[0].hold("b")
+    waiting = asyncio.ensure_future(link.ask(NewProducerId(), 5))
+    owner.open[0].release("a")
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done
+    owner.open[0].release("b")
+    owner.open[0].release("never given")
+    assert await waiting == Done()
+    await link.close()
+    server.close()
 
 
-def test_a_stranger_is_hung_up_on() -> None:
-    async def test(turn: Turn) -> None:
-        server, address = await serve(turn, Answers(polite))
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
-        server.close()
-
-    run(test)
+@with_a_turn
+async def test_a_stranger_is_hung_up_on(turn: Turn) -> None:
+    server, address = await serve(turn, Answers(polite))
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+    server.close()
 
 
-def test_a_taken_port_is_named_with_its_listener() -> None:
-    async def test(turn: Turn) -> None:
-        server, address = await serve(turn, Answers(polite))
-        port = int(address.rpartition(":")[2])
-        with pytest.raises(PortInUseError, match=rf"{port} \(native listener\)"):
-            await listen(lambda: Connection(Answers(polite), turn, 1), "127.0.0.1", port, None, "native")
-        server.close()
-
-    run(test)
+@with_a_turn
+async def test_a_taken_port_is_named_with_its_listener(turn: Turn) -> None:
+    server, address = await serve(turn, Answers(polite))
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(PortInUseError, match=rf"{port} \(native listener\)"):
+        await listen(lambda: Connection(Answers(polite), turn, 1), "127.0.0.1", port, None, "native")
+    server.close()
 
 
 def test_a_failure_in_one_piece_of_work_does_not_stop_the_others() -> None:

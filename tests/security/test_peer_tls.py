@@ -10,7 +10,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import PROTOCOL_VERSION, CreateTopic, Hello
 from antiphon.security.settings import Security, Tls, check_security
 from antiphon.wire.frames import encode_message
-from tests.node.real_nodes import Nodes, eventually, run
+from tests.node.real_nodes import Nodes, eventually, in_real_time
 from tests.security.certificates import authority, client_files, server_files
 
 KEY = "the key of all nodes, long enough it is"
@@ -32,35 +32,31 @@ async def say_so(host: str, port: int, context: ssl.SSLContext) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "peer.key"])
-def test_nodes_with_certificates_are_a_cluster(tmp_path: Path, key: str) -> None:
-    async def test() -> None:
-        nodes = secured(tmp_path, 3, key)
-        await nodes.start_all()
-        await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
-        assert await nodes.append(nodes.nodes[0].gateway.topic("flights").shards[0].shard_id, b"x") == 1
-        assert all(node.metrics.tls_handshakes >= 2 for node in nodes.nodes.values())
-        assert all(node.metrics.tls_handshakes_failed == 0 for node in nodes.nodes.values())
-        await nodes.close()
-
-    run(test())
+@in_real_time
+async def test_nodes_with_certificates_are_a_cluster(tmp_path: Path, key: str) -> None:
+    nodes = secured(tmp_path, 3, key)
+    await nodes.start_all()
+    await nodes.nodes[0].gateway.create_topic(CreateTopic("flights"))
+    assert await nodes.append(nodes.nodes[0].gateway.topic("flights").shards[0].shard_id, b"x") == 1
+    assert all(node.metrics.tls_handshakes >= 2 for node in nodes.nodes.values())
+    assert all(node.metrics.tls_handshakes_failed == 0 for node in nodes.nodes.values())
+    await nodes.close()
 
 
-def test_who_shows_no_certificate_of_the_authority_is_not_let_in(tmp_path: Path) -> None:
-    async def test() -> None:
-        nodes = secured(tmp_path, 1)
-        await nodes.start_all()
-        host, port = nodes.members[0].peer.split(":")
-        for files in (None, client_files(tmp_path, "eve", "another authority")):
-            context = ssl.create_default_context(cadata=authority().certificate.decode())
-            if files is not None:
-                context.load_cert_chain(*files)
-            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-                await say_so(host, int(port), context)
-        assert not nodes.nodes[0].network.accepted.newest
-        await eventually(lambda: nodes.nodes[0].metrics.tls_handshakes_failed == 2)
-        await nodes.close()
-
-    run(test())
+@in_real_time
+async def test_who_shows_no_certificate_of_the_authority_is_not_let_in(tmp_path: Path) -> None:
+    nodes = secured(tmp_path, 1)
+    await nodes.start_all()
+    host, port = nodes.members[0].peer.split(":")
+    for files in (None, client_files(tmp_path, "eve", "another authority")):
+        context = ssl.create_default_context(cadata=authority().certificate.decode())
+        if files is not None:
+            context.load_cert_chain(*files)
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await say_so(host, int(port), context)
+    assert not nodes.nodes[0].network.accepted.newest
+    await eventually(lambda: nodes.nodes[0].metrics.tls_handshakes_failed == 2)
+    await nodes.close()
 
 
 def test_certificates_of_nodes_need_their_authority() -> None:

@@ -6,6 +6,7 @@ The key-value store that the document builds on it (S2.4-S2.8, S2.10, S2.11) is 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.messages import NewTerm
+from tests.coroutines import run_by
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 COORDINATOR = 0
@@ -96,6 +98,10 @@ async def play(scenario: Any, count: int = 1) -> None:
         await scenario(await shard_of(nodes))
 
 
+on_a_shard = run_by(play, given=1)
+on_three_nodes = run_by(partial(play, count=3), given=1)
+
+
 @pytest.mark.parametrize("shard_of_key", [shard_of_topic_key, shard_of_table_key], ids=["topics", "tables"])
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64])
 def test_s2_01_the_keyspace_is_split_every_key_belongs_to_exactly_one_shard(
@@ -131,149 +137,125 @@ async def test_s2_01_a_tables_row_is_in_one_shard_and_found_there() -> None:
             assert (await table.get(key)).value == b"value of " + key
 
 
-def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place() -> None:
+@on_a_shard
+async def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place(shard: Shard) -> None:
     """S2.9, S2.12, S2.13: the expectation is the first record's, those after it follow, the whole batch or nothing."""
-
-    async def scenario(shard: Shard) -> None:
-        assert await shard.refused(b"not yet", at=1) == 0
-        assert await shard.append(b"A", b"B", b"C", at=0) == (0, 3, 1, 0, False)
-        assert await shard.append(b"D", b"E", b"F", at=3) == (3, 6, 1, 0, False)
-        assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
-
-    play(scenario)
+    assert await shard.refused(b"not yet", at=1) == 0
+    assert await shard.append(b"A", b"B", b"C", at=0) == (0, 3, 1, 0, False)
+    assert await shard.append(b"D", b"E", b"F", at=3) == (3, 6, 1, 0, False)
+    assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
 
 
-def test_s2_12_s2_15_another_expectation_has_no_effect_at_all() -> None:
+@on_a_shard
+async def test_s2_12_s2_15_another_expectation_has_no_effect_at_all(shard: Shard) -> None:
     """Too low (somebody else was first) and too high (stale metadata) are refused and leave nothing."""
-
-    async def scenario(shard: Shard) -> None:
-        await shard.append(b"A", b"B", b"C")
-        host = await shard.nodes.leader(shard.shard_id)
-        size = host.log.size_bytes
-        for wrong in (0, 1, 2, 4, 5, 1 << 62):
-            assert await shard.refused(b"D", at=wrong, producer=(7, 0)) == 3
-        assert (host.log.log_end, host.log.size_bytes) == (3, size)
-        assert host.log.producers.last_batch(7) is None, "a refused append leaves no sequence behind"
-        assert (await shard.append(b"D", at=3, producer=(7, 0))).base_offset == 3
-
-    play(scenario)
+    await shard.append(b"A", b"B", b"C")
+    host = await shard.nodes.leader(shard.shard_id)
+    size = host.log.size_bytes
+    for wrong in (0, 1, 2, 4, 5, 1 << 62):
+        assert await shard.refused(b"D", at=wrong, producer=(7, 0)) == 3
+    assert (host.log.log_end, host.log.size_bytes) == (3, size)
+    assert host.log.producers.last_batch(7) is None, "a refused append leaves no sequence behind"
+    assert (await shard.append(b"D", at=3, producer=(7, 0))).base_offset == 3
 
 
-def test_s2_12_the_end_of_the_log_decides_not_what_is_committed() -> None:
+@on_a_shard
+async def test_s2_12_the_end_of_the_log_decides_not_what_is_committed(shard: Shard) -> None:
     """Appends that were asked for in one turn are judged one after the other, before any of them is committed."""
-
-    async def scenario(shard: Shard) -> None:
-        landed = await outcomes(
-            shard.append_on(0, b"A", at=0),
-            shard.append_on(0, b"B", at=0),
-            shard.append_on(0, b"C", at=1),
-            shard.append_on(0, b"D"),
-            shard.append_on(0, b"E", at=2),
-            shard.append_on(0, b"F", at=3),
-        )
-        assert landed == [0, "offset_mismatch", 1, 2, "offset_mismatch", 3]
-        assert await shard.values() == [b"A", b"C", b"D", b"F"]
-
-    play(scenario)
+    landed = await outcomes(
+        shard.append_on(0, b"A", at=0),
+        shard.append_on(0, b"B", at=0),
+        shard.append_on(0, b"C", at=1),
+        shard.append_on(0, b"D"),
+        shard.append_on(0, b"E", at=2),
+        shard.append_on(0, b"F", at=3),
+    )
+    assert landed == [0, "offset_mismatch", 1, 2, "offset_mismatch", 3]
+    assert await shard.values() == [b"A", b"C", b"D", b"F"]
 
 
-def test_s2_02_s2_05_of_two_leaders_at_the_same_end_one_wins() -> None:
+@on_a_shard
+async def test_s2_02_s2_05_of_two_leaders_at_the_same_end_one_wins(shard: Shard) -> None:
     """Correctness does not need that there is one writer; the loser's batch is nowhere, not even in part."""
-
-    async def scenario(shard: Shard) -> None:
-        end = 0
-        winners: list[bytes] = []
-        for round_ in range(30):
-            batches: list[Sequence[bytes]] = [
-                [b"%d-%d-%d" % (round_, who, i) for i in range(3)] for who in range(2)
-            ]
-            order = (0, 1) if round_ % 3 else (1, 0)
-            found = await outcomes(*(shard.append_on(0, *batches[who], at=end) for who in order))
-            assert found == [end, "offset_mismatch"]
-            winners += batches[order[0]]
-            end += 3
-        assert await shard.values() == winners
-
-    play(scenario)
+    end = 0
+    winners: list[bytes] = []
+    for round_ in range(30):
+        batches: list[Sequence[bytes]] = [
+            [b"%d-%d-%d" % (round_, who, i) for i in range(3)] for who in range(2)
+        ]
+        order = (0, 1) if round_ % 3 else (1, 0)
+        found = await outcomes(*(shard.append_on(0, *batches[who], at=end) for who in order))
+        assert found == [end, "offset_mismatch"]
+        winners += batches[order[0]]
+        end += 3
+    assert await shard.values() == winners
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known producer", "new producer"])
-def test_s2_13_a_chain_leaves_a_prefix_and_its_retry_is_refused_with_the_actual_end(known: bool) -> None:
+@on_a_shard
+async def test_s2_13_a_chain_leaves_a_prefix_and_its_retry_is_refused_with_the_actual_end(
+    shard: Shard, known: bool
+) -> None:
     """[A,B,C], then the chain D, E, F with somebody's X in between: ABCDX or ABCX; E and F never follow silently.
 
     F even expects what is the end by then: that its producer's batch before it was refused is what stops it.
     """
-
-    async def scenario(shard: Shard) -> None:
-        first = (7, 0) if known else (-1, -1)
-        sequence = 3 if known else 0
-        await shard.append(b"A", b"B", b"C", producer=first)
-        if known:
-            await shard.append(b"D", at=3, producer=(7, sequence))
-            sequence += 1
-        end = 4 if known else 3
-        chain = await outcomes(
-            shard.append_on(0, b"X"),
-            shard.append_on(0, b"E", at=end, producer=(7, sequence)),
-            shard.append_on(0, b"F", at=end + 1, producer=(7, sequence + 1)),
-            shard.append_on(0, b"G", producer=(7, sequence + 2)),
-        )
-        assert chain == [end, "offset_mismatch", "out_of_order_sequence", "out_of_order_sequence"]
-        assert await shard.refused(b"E", b"F", at=end) == end + 1
-        assert await shard.values() == [b"A", b"B", b"C", *([b"D"] if known else []), b"X"]
-        after = await outcomes(
-            shard.append_on(0, b"E", at=end + 1, producer=(7, sequence)),
-            shard.append_on(0, b"F", at=end + 2, producer=(7, sequence + 1)),
-        )
-        assert after == [end + 1, end + 2], (
-            "the refused batch under a new expectation, and then its successors"
-        )
-
-    play(scenario)
+    first = (7, 0) if known else (-1, -1)
+    sequence = 3 if known else 0
+    await shard.append(b"A", b"B", b"C", producer=first)
+    if known:
+        await shard.append(b"D", at=3, producer=(7, sequence))
+        sequence += 1
+    end = 4 if known else 3
+    chain = await outcomes(
+        shard.append_on(0, b"X"),
+        shard.append_on(0, b"E", at=end, producer=(7, sequence)),
+        shard.append_on(0, b"F", at=end + 1, producer=(7, sequence + 1)),
+        shard.append_on(0, b"G", producer=(7, sequence + 2)),
+    )
+    assert chain == [end, "offset_mismatch", "out_of_order_sequence", "out_of_order_sequence"]
+    assert await shard.refused(b"E", b"F", at=end) == end + 1
+    assert await shard.values() == [b"A", b"B", b"C", *([b"D"] if known else []), b"X"]
+    after = await outcomes(
+        shard.append_on(0, b"E", at=end + 1, producer=(7, sequence)),
+        shard.append_on(0, b"F", at=end + 2, producer=(7, sequence + 1)),
+    )
+    assert after == [end + 1, end + 2], "the refused batch under a new expectation, and then its successors"
 
 
-def test_s2_13_batches_without_a_producer_are_judged_each_on_its_own() -> None:
+@on_a_shard
+async def test_s2_13_batches_without_a_producer_are_judged_each_on_its_own(shard: Shard) -> None:
     """A chain needs either a producer's sequences or, as S2.8 has it, one batch in flight at a time."""
-
-    async def scenario(shard: Shard) -> None:
-        chain = await outcomes(*(shard.append_on(0, b"%d" % i, at=i) for i in range(5)))
-        assert chain == [0, 1, 2, 3, 4]
-        broken = await outcomes(
-            shard.append_on(0, b"X"), shard.append_on(0, b"E", at=5), shard.append_on(0, b"F", at=6)
-        )
-        assert broken == [5, "offset_mismatch", 6]
-
-    play(scenario)
+    chain = await outcomes(*(shard.append_on(0, b"%d" % i, at=i) for i in range(5)))
+    assert chain == [0, 1, 2, 3, 4]
+    broken = await outcomes(
+        shard.append_on(0, b"X"), shard.append_on(0, b"E", at=5), shard.append_on(0, b"F", at=6)
+    )
+    assert broken == [5, "offset_mismatch", 6]
 
 
-def test_s2_14_a_retry_never_duplicates() -> None:
+@on_a_shard
+async def test_s2_14_a_retry_never_duplicates(shard: Shard) -> None:
     """With a producer it is answered with where it landed, whatever came since; without one it is refused."""
-
-    async def scenario(shard: Shard) -> None:
-        await shard.append(b"A")
-        original = await shard.append(b"B", b"C", at=1, producer=(7, 0))
-        assert original == (1, 3, 1, 0, False)
-        assert await shard.append(b"B", b"C", at=1, producer=(7, 0)) == original._replace(duplicate=True)
-        await shard.append(b"D")
-        assert await shard.append(b"B", b"C", at=1, producer=(7, 0)) == original._replace(duplicate=True)
-        assert await shard.refused(b"B", b"C", at=1) == 4
-        assert await shard.values() == [b"A", b"B", b"C", b"D"]
-
-    play(scenario)
+    await shard.append(b"A")
+    original = await shard.append(b"B", b"C", at=1, producer=(7, 0))
+    assert original == (1, 3, 1, 0, False)
+    assert await shard.append(b"B", b"C", at=1, producer=(7, 0)) == original._replace(duplicate=True)
+    await shard.append(b"D")
+    assert await shard.append(b"B", b"C", at=1, producer=(7, 0)) == original._replace(duplicate=True)
+    assert await shard.refused(b"B", b"C", at=1) == 4
+    assert await shard.values() == [b"A", b"B", b"C", b"D"]
 
 
-def test_s2_18_without_an_expectation_nothing_is_judged() -> None:
+@on_a_shard
+async def test_s2_18_without_an_expectation_nothing_is_judged(shard: Shard) -> None:
     """Unconditional and conditional appends share a log; the former always land at the end (S2.18, the seed's gap)."""
-
-    async def scenario(shard: Shard) -> None:
-        assert (await shard.append(b"A")).base_offset == 0
-        assert await shard.refused(b"B", at=0) == 1
-        assert (await shard.append(b"C")).base_offset == 1
-        assert (await shard.append(b"D", at=2)).base_offset == 2
-        assert (await shard.append(b"E")).base_offset == 3
-        assert await shard.values() == [b"A", b"C", b"D", b"E"]
-
-    play(scenario)
+    assert (await shard.append(b"A")).base_offset == 0
+    assert await shard.refused(b"B", at=0) == 1
+    assert (await shard.append(b"C")).base_offset == 1
+    assert (await shard.append(b"D", at=2)).base_offset == 2
+    assert (await shard.append(b"E")).base_offset == 3
+    assert await shard.values() == [b"A", b"C", b"D", b"E"]
 
 
 async def without_followers(nodes: Nodes, shard: Shard) -> int:
@@ -340,61 +322,54 @@ def test_s2_17_nothing_is_answered_before_what_it_rests_on_is_committed() -> Non
     play(deposed, 3)
 
 
-def test_s2_16_a_chain_that_a_fail_over_cut_is_refused_where_it_was_cut() -> None:
+@on_three_nodes
+async def test_s2_16_a_chain_that_a_fail_over_cut_is_refused_where_it_was_cut(shard: Shard) -> None:
     """[A,B,C] and the chain D, E, F; the leader dies when only D is committed. The retry of D is answered with its place,
     E and F meet a log that went on without them: refused with the actual end, from which to bootstrap (S2.11-S2.16).
     """
+    nodes = shard.nodes
+    await shard.append(b"A", b"B", b"C")
+    original = await shard.append(b"D", at=3, producer=(7, 0))
+    followers = [one for one in nodes.nodes if one != (await nodes.leader(shard.shard_id)).services.node_id]
+    leader = await without_followers(nodes, shard)
+    host = nodes.nodes[leader].hosts[shard.shard_id]
+    lost = [
+        asyncio.create_task(shard.append_on(leader, b"E", at=4, producer=(7, 1))),
+        asyncio.create_task(shard.append_on(leader, b"F", at=5, producer=(7, 2))),
+    ]
+    await eventually(lambda: host.log.durable_end == 6)
+    await nodes.stop(leader)
+    assert await outcomes(*lost) == ["not_leader", "not_leader"]
+    for node_id in followers:
+        await nodes.start(node_id)
 
-    async def scenario(shard: Shard) -> None:
-        nodes = shard.nodes
-        await shard.append(b"A", b"B", b"C")
-        original = await shard.append(b"D", at=3, producer=(7, 0))
-        followers = [
-            one for one in nodes.nodes if one != (await nodes.leader(shard.shard_id)).services.node_id
-        ]
-        leader = await without_followers(nodes, shard)
-        host = nodes.nodes[leader].hosts[shard.shard_id]
-        lost = [
-            asyncio.create_task(shard.append_on(leader, b"E", at=4, producer=(7, 1))),
-            asyncio.create_task(shard.append_on(leader, b"F", at=5, producer=(7, 2))),
-        ]
-        await eventually(lambda: host.log.durable_end == 6)
-        await nodes.stop(leader)
-        assert await outcomes(*lost) == ["not_leader", "not_leader"]
-        for node_id in followers:
-            await nodes.start(node_id)
+    again = await shard.append(b"D", at=3, producer=(7, 0))
+    assert (again.base_offset, again.next_offset, again.duplicate) == (3, 4, True)
+    assert again.base_offset == original.base_offset
+    actual = await shard.refused(b"E", at=4, producer=(7, 1))
+    assert actual > 4, "the new leader's term start took an offset"
+    assert await outcomes(shard.append(b"F", at=5, producer=(7, 2))) == ["out_of_order_sequence"]
+    assert await shard.values() == [b"A", b"B", b"C", b"D"]
+    await shard.append(b"E", at=actual, producer=(7, 1))
+    await shard.append(b"F", at=actual + 1, producer=(7, 2))
 
-        again = await shard.append(b"D", at=3, producer=(7, 0))
-        assert (again.base_offset, again.next_offset, again.duplicate) == (3, 4, True)
-        assert again.base_offset == original.base_offset
-        actual = await shard.refused(b"E", at=4, producer=(7, 1))
-        assert actual > 4, "the new leader's term start took an offset"
-        assert await outcomes(shard.append(b"F", at=5, producer=(7, 2))) == ["out_of_order_sequence"]
-        assert await shard.values() == [b"A", b"B", b"C", b"D"]
-        await shard.append(b"E", at=actual, producer=(7, 1))
-        await shard.append(b"F", at=actual + 1, producer=(7, 2))
-
-        await nodes.start(leader)
-        hosts = nodes.nodes[leader].hosts
-        await eventually(
-            lambda: shard.shard_id in hosts and hosts[shard.shard_id].state.high_watermark >= actual + 2
-        )
-        assert hosts[shard.shard_id].log.log_end == actual + 2
-        assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
-
-    play(scenario, 3)
+    await nodes.start(leader)
+    hosts = nodes.nodes[leader].hosts
+    await eventually(
+        lambda: shard.shard_id in hosts and hosts[shard.shard_id].state.high_watermark >= actual + 2
+    )
+    assert hosts[shard.shard_id].log.log_end == actual + 2
+    assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
 
 
-def test_s2_14_the_place_of_a_conditional_append_outlives_its_leader() -> None:
-    async def scenario(shard: Shard) -> None:
-        nodes = shard.nodes
-        original = await shard.append(b"A", b"B", at=0, producer=(7, 0))
-        before = (await nodes.leader(shard.shard_id)).services.node_id
-        await nodes.stop(before)
-        again = await shard.append(b"A", b"B", at=0, producer=(7, 0))
-        assert again.duplicate
-        assert again[:2] == original[:2]
-        assert again.term > original.term
-        assert await shard.values() == [b"A", b"B"]
-
-    play(scenario, 3)
+@on_three_nodes
+async def test_s2_14_the_place_of_a_conditional_append_outlives_its_leader(shard: Shard) -> None:
+    nodes = shard.nodes
+    original = await shard.append(b"A", b"B", at=0, producer=(7, 0))
+    before = (await nodes.leader(shard.shard_id)).services.node_id
+    await nodes.stop(before)
+    again = await shard.append(b"A", b"B", at=0, producer=(7, 0))
+    assert again.duplicate
+    assert again[:2] == original[:2]
+    assert again.term > original.term
+    assert await shard.values() == [b"A", b"B"]

@@ -10,7 +10,7 @@ import pytest
 from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.server.server import Server
 from antiphon.spark.staging import housekeeper
-from tests.node.real_nodes import run
+from tests.node.real_nodes import in_real_time, run
 
 
 def config_for(directory: Path, ports: Ports) -> NodeConfig:
@@ -59,26 +59,24 @@ def test_the_thread_that_finishes_epochs_ends_when_it_is_told(monkeypatch: pytes
     assert not thread.is_alive()
 
 
-def test_all_listeners_see_the_node_through_one_gateway(tmp_path: Path) -> None:
-    async def test() -> None:
-        server = Server(config_for(tmp_path, Ports(0, 0, -1, 0)), finishes_epochs=False)
-        await server.start()
-        try:
-            assert await server.node.joined(20)
-            meta = server.node.meta()
-            assert all((meta.native, meta.kafka, meta.http))
-            host, _, port = meta.native.rpartition(":")
-            _, writer = await asyncio.open_connection(host, int(port))
-            assert b"antiphon_connections 1.0" in server.node.metrics.render()
-            writer.close()
-            await writer.wait_closed()
-            assert server.kafka is not None
-            assert server.http is not None
-            for listener in (server.native, server.kafka, server.http):
-                assert vars(listener)["_gateway"] is server.node.gateway
-        finally:
-            await server.stop()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(host, int(port))
-
-    run(test())
+@in_real_time
+async def test_all_listeners_see_the_node_through_one_gateway(tmp_path: Path) -> None:
+    server = Server(config_for(tmp_path, Ports(0, 0, -1, 0)), finishes_epochs=False)
+    await server.start()
+    try:
+        assert await server.node.joined(20)
+        meta = server.node.meta()
+        assert all((meta.native, meta.kafka, meta.http))
+        host, _, port = meta.native.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        assert b"antiphon_connections 1.0" in server.node.metrics.render()
+        writer.close()
+        await writer.wait_closed()
+        assert server.kafka is not None
+        assert server.http is not None
+        for listener in (server.native, server.kafka, server.http):
+            assert vars(listener)["_gateway"] is server.node.gateway
+    finally:
+        await server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))

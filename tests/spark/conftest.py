@@ -68,7 +68,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def db(cluster: LocalCluster) -> Iterator[antiphon.Client]:
     """A client of `cluster`."""
     with antiphon.connect(cluster.native) as db:

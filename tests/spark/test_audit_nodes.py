@@ -23,7 +23,7 @@ from antiphon.records.changes import VERSION
 from antiphon.spark.jobs.audit_plan import Scope, plan_audit
 from antiphon.spark.jobs.audit_report import AuditReport
 from antiphon.spark.option_values import parse_servers
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.real_nodes import Nodes, cluster_of, eventually, in_real_time
 from tests.spark.audit_replicas import audit_without_spark
 
 pytestmark = pytest.mark.cluster
@@ -67,129 +67,123 @@ def said(report: AuditReport) -> set[tuple[str, str, int, int | None, bytes | No
     return {(p.kind, p.topic, p.shard, p.node, p.key) for p in report.problems}
 
 
-def test_under_load_everything_agrees_and_a_diverged_store_is_found(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as cluster:
-            topic = await cluster.db.create_topic("log", shards=2, replicas=3)
-            many = await cluster.db.create_topic("many", replicas=3, config={"writers": "multi"})
-            table = await cluster.db.create_table("state", shards=2, replicas=3)
-            merged = await cluster.db.create_table("merged", replicas=3, config={"writers": "multi"})
-            stop = False
+@in_real_time
+async def test_under_load_everything_agrees_and_a_diverged_store_is_found(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        topic = await cluster.db.create_topic("log", shards=2, replicas=3)
+        many = await cluster.db.create_topic("many", replicas=3, config={"writers": "multi"})
+        table = await cluster.db.create_table("state", shards=2, replicas=3)
+        merged = await cluster.db.create_table("merged", replicas=3, config={"writers": "multi"})
+        stop = False
 
-            async def write(number: int) -> None:
-                n = 0
-                while not stop:
-                    n += 1
-                    await topic.append_batch([b"v" * 100] * 20, shard=number % 2)
-                    await table.put(f"k{n * (number + 1) % 50}", b"%d" % n)
-                    await merged.put(f"k{n * (number + 1) % 50}", b"%d" % n)
-                    if n % 5 == 0:
-                        await table.delete(f"k{n * (number + 1) % 50}", timeout_s=10)
-                        await many.append(b"v")
+        async def write(number: int) -> None:
+            n = 0
+            while not stop:
+                n += 1
+                await topic.append_batch([b"v" * 100] * 20, shard=number % 2)
+                await table.put(f"k{n * (number + 1) % 50}", b"%d" % n)
+                await merged.put(f"k{n * (number + 1) % 50}", b"%d" % n)
+                if n % 5 == 0:
+                    await table.delete(f"k{n * (number + 1) % 50}", timeout_s=10)
+                    await many.append(b"v")
 
-            async def write_on(number: int) -> None:
-                while not stop:
-                    try:
-                        await write(number)
-                    except antiphon.errors.KeyNotFoundError:
-                        continue
+        async def write_on(number: int) -> None:
+            while not stop:
+                try:
+                    await write(number)
+                except antiphon.errors.KeyNotFoundError:
+                    continue
 
-            await table.put("rarely", b"1")
-            await merged.put("rarely", b"1")
-            work = [asyncio.create_task(write_on(number)) for number in range(3)]
-            try:
-                for _ in range(3):
-                    report = await cluster.audit()
-                    assert not report.problems
-                    assert report.verdict == "agree"
-                rows = {t.name: t.rows for t in report.topics}
-                assert rows["state"] > 0
-                assert rows["merged"] > 0
-                assert {"log", "many", "state", "merged", "__cluster"} <= {t.name for t in report.topics}
-                meta = (await cluster.db.metadata()).topics
-                shard_ids = {(t.name, shard.index): shard.shard_id for t in meta for shard in t.shards}
-                homes = [cluster.store(1, shard_ids["state", index]) for index in range(2)]
-                (home,) = [store for store in homes if store.state.get(b"rarely") is not None]
-                put_behind_its_log(home, b"rarely", b"2")
-                put_behind_its_log(cluster.store(2, shard_ids["merged", 0]), b"rarely", None)
+        await table.put("rarely", b"1")
+        await merged.put("rarely", b"1")
+        work = [asyncio.create_task(write_on(number)) for number in range(3)]
+        try:
+            for _ in range(3):
                 report = await cluster.audit()
-            finally:
-                stop = True
-                await asyncio.gather(*work)
-            assert report.verdict == "differs"
-            found = {(kind, name, node, key) for kind, name, _, node, key in said(report)}
-            assert found == {
-                ("row_differs", "state", 1, b"rarely"),
-                ("row_missing", "merged", 2, b"rarely"),
-            }
-
-    run(test())
-
-
-def test_split_tables_and_trimmed_logs(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as cluster:
-            table = await cluster.db.create_table("state", shards=1, replicas=3)
-            await asyncio.gather(*(table.put(f"k{n}", b"1") for n in range(400)))
-            await cluster.db.split_shard("state", 0)
-            await asyncio.gather(*(table.put(f"k{n}", b"2") for n in range(0, 400, 3)))
-            report = await cluster.audit(Scope(tables=["state"]))
-            assert not report.problems
-            (figures,) = report.topics
-            assert (figures.shards, figures.rows) == (2, 1_200)
-            # What no log tells any more is compared between replicas.
-            (meta,) = [topic for topic in (await cluster.db.metadata()).topics if topic.name == "state"]
-            parent = meta.shards[0].shard_id
-            key = cluster.store(0, parent).state.scan(b"", b"", 1)[0][0].key
-            cut = (await cluster.nodes.leader(parent)).state.high_watermark
-
-            def trim() -> None:
-                with Cluster(parse_servers(cluster.servers), 5_000) as native:
-                    for node in range(3):
-                        native.ask(node, TrimShard(parent, cut))
-
-            await asyncio.to_thread(trim)
-            report = await cluster.audit(Scope(tables=["state"]))
-            assert not report.problems
-            victim = await cluster.follower(parent)
-            put_behind_its_log(cluster.store(victim, parent), key, b"3")
-            report = await cluster.audit(Scope(tables=["state"]))
-            assert said(report) == {("row_differs", "state", 0, victim, key)}
-
-    run(test())
+                assert not report.problems
+                assert report.verdict == "agree"
+            rows = {t.name: t.rows for t in report.topics}
+            assert rows["state"] > 0
+            assert rows["merged"] > 0
+            assert {"log", "many", "state", "merged", "__cluster"} <= {t.name for t in report.topics}
+            meta = (await cluster.db.metadata()).topics
+            shard_ids = {(t.name, shard.index): shard.shard_id for t in meta for shard in t.shards}
+            homes = [cluster.store(1, shard_ids["state", index]) for index in range(2)]
+            (home,) = [store for store in homes if store.state.get(b"rarely") is not None]
+            put_behind_its_log(home, b"rarely", b"2")
+            put_behind_its_log(cluster.store(2, shard_ids["merged", 0]), b"rarely", None)
+            report = await cluster.audit()
+        finally:
+            stop = True
+            await asyncio.gather(*work)
+        assert report.verdict == "differs"
+        found = {(kind, name, node, key) for kind, name, _, node, key in said(report)}
+        assert found == {
+            ("row_differs", "state", 1, b"rarely"),
+            ("row_missing", "merged", 2, b"rarely"),
+        }
 
 
-def test_replicas_that_are_away_or_lag_are_told_of(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as cluster:
-            topic = await cluster.db.create_topic("log", shards=1, replicas=3)
-            table = await cluster.db.create_table("state", shards=1, replicas=3)
-            for _ in range(5):
-                await topic.append_batch([b"v"] * 10)
-            await table.put("k", b"v")
-            (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
-            follower = await cluster.follower(shard)
-            host = cluster.nodes.nodes[follower].hosts[shard]
-            await eventually(lambda: host.state.high_watermark == 50)
-            host.state.high_watermark = 20  # it has not heard of the rest
-            report = await cluster.audit(Scope(topics=["log"]), timeout_ms=300)
-            host.state.high_watermark = 50
-            assert report.verdict == "incomplete"
-            assert said(report) == {("lagging", "log", 0, follower, None)}
-            await cluster.nodes.stop(follower)
-            await topic.append_batch([b"w"] * 50)
-            report = await cluster.audit(Scope(["log"], ["state"]), timeout_ms=1_000)
-            assert report.verdict == "incomplete"
-            assert {(kind, node) for kind, _, _, node, _ in said(report)} == {("unreachable", follower)}
-            assert {name for _, name, *_ in said(report)} == {"", "log", "state"}
-            (log,) = [one for one in report.topics if one.name == "log"]
-            assert log.offsets >= 100, "the others are compared all the same"
-            await cluster.nodes.start(follower)
-            hosts = cluster.nodes.nodes[follower].hosts
-            await eventually(lambda: shard in hosts and hosts[shard].state.high_watermark >= 100)
-            assert (await cluster.audit(Scope(["log"], ["state"]))).verdict == "agree"
+@in_real_time
+async def test_split_tables_and_trimmed_logs(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        table = await cluster.db.create_table("state", shards=1, replicas=3)
+        await asyncio.gather(*(table.put(f"k{n}", b"1") for n in range(400)))
+        await cluster.db.split_shard("state", 0)
+        await asyncio.gather(*(table.put(f"k{n}", b"2") for n in range(0, 400, 3)))
+        report = await cluster.audit(Scope(tables=["state"]))
+        assert not report.problems
+        (figures,) = report.topics
+        assert (figures.shards, figures.rows) == (2, 1_200)
+        # What no log tells any more is compared between replicas.
+        (meta,) = [topic for topic in (await cluster.db.metadata()).topics if topic.name == "state"]
+        parent = meta.shards[0].shard_id
+        key = cluster.store(0, parent).state.scan(b"", b"", 1)[0][0].key
+        cut = (await cluster.nodes.leader(parent)).state.high_watermark
 
-    run(test())
+        def trim() -> None:
+            with Cluster(parse_servers(cluster.servers), 5_000) as native:
+                for node in range(3):
+                    native.ask(node, TrimShard(parent, cut))
+
+        await asyncio.to_thread(trim)
+        report = await cluster.audit(Scope(tables=["state"]))
+        assert not report.problems
+        victim = await cluster.follower(parent)
+        put_behind_its_log(cluster.store(victim, parent), key, b"3")
+        report = await cluster.audit(Scope(tables=["state"]))
+        assert said(report) == {("row_differs", "state", 0, victim, key)}
+
+
+@in_real_time
+async def test_replicas_that_are_away_or_lag_are_told_of(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        topic = await cluster.db.create_topic("log", shards=1, replicas=3)
+        table = await cluster.db.create_table("state", shards=1, replicas=3)
+        for _ in range(5):
+            await topic.append_batch([b"v"] * 10)
+        await table.put("k", b"v")
+        (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
+        follower = await cluster.follower(shard)
+        host = cluster.nodes.nodes[follower].hosts[shard]
+        await eventually(lambda: host.state.high_watermark == 50)
+        host.state.high_watermark = 20  # it has not heard of the rest
+        report = await cluster.audit(Scope(topics=["log"]), timeout_ms=300)
+        host.state.high_watermark = 50
+        assert report.verdict == "incomplete"
+        assert said(report) == {("lagging", "log", 0, follower, None)}
+        await cluster.nodes.stop(follower)
+        await topic.append_batch([b"w"] * 50)
+        report = await cluster.audit(Scope(["log"], ["state"]), timeout_ms=1_000)
+        assert report.verdict == "incomplete"
+        assert {(kind, node) for kind, _, _, node, _ in said(report)} == {("unreachable", follower)}
+        assert {name for _, name, *_ in said(report)} == {"", "log", "state"}
+        (log,) = [one for one in report.topics if one.name == "log"]
+        assert log.offsets >= 100, "the others are compared all the same"
+        await cluster.nodes.start(follower)
+        hosts = cluster.nodes.nodes[follower].hosts
+        await eventually(lambda: shard in hosts and hosts[shard].state.high_watermark >= 100)
+        assert (await cluster.audit(Scope(["log"], ["state"]))).verdict == "agree"
 
 
 Served = list[memoryview]
@@ -246,68 +240,62 @@ def changed(batch: memoryview, at: int, *, sealed: bool) -> memoryview:
         (twice, {("doubled_marker", 16)}),
     ],
 )
-def test_a_node_whose_replica_is_wrong_is_named_over_the_wire(
+@in_real_time
+async def test_a_node_whose_replica_is_wrong_is_named_over_the_wire(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[Served], Served],
     found: set[tuple[str, int]],
 ) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as cluster:
-            topic = await cluster.db.create_topic("log", shards=1, replicas=3)
-            for number in range(10):
-                await topic.append_batch([b"%d" % number] * 4)
-            (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
-            victim = await cluster.follower(shard)
-            host = cluster.nodes.nodes[victim].hosts[shard]
-            memory, disk = host.reads.read, host.reads.read_in_thread
+    async with running(tmp_path) as cluster:
+        topic = await cluster.db.create_topic("log", shards=1, replicas=3)
+        for number in range(10):
+            await topic.append_batch([b"%d" % number] * 4)
+        (shard,) = shard_ids_of(await cluster.db.metadata(), "log")
+        victim = await cluster.follower(shard)
+        host = cluster.nodes.nodes[victim].hosts[shard]
+        memory, disk = host.reads.read, host.reads.read_in_thread
 
-            def from_memory(*args: Any, **named: Any) -> Served:
-                return fault(memory(*args, **named))
+        def from_memory(*args: Any, **named: Any) -> Served:
+            return fault(memory(*args, **named))
 
-            async def from_disk(*args: Any, **named: Any) -> Served:
-                return fault(await disk(*args, **named))
+        async def from_disk(*args: Any, **named: Any) -> Served:
+            return fault(await disk(*args, **named))
 
-            monkeypatch.setattr(host.reads, "read", from_memory)
-            monkeypatch.setattr(host.reads, "read_in_thread", from_disk)
-            report = await cluster.audit(Scope(topics=["log"]), step=8)
-            assert report.verdict == "differs"
-            assert {(p.kind, p.offset) for p in report.problems} >= found
-            assert {p.node for p in report.problems} == {victim}
-            assert min(p.offset or 0 for p in report.problems) == min(at for _, at in found)
-
-    run(test())
+        monkeypatch.setattr(host.reads, "read", from_memory)
+        monkeypatch.setattr(host.reads, "read_in_thread", from_disk)
+        report = await cluster.audit(Scope(topics=["log"]), step=8)
+        assert report.verdict == "differs"
+        assert {(p.kind, p.offset) for p in report.problems} >= found
+        assert {p.node for p in report.problems} == {victim}
+        assert min(p.offset or 0 for p in report.problems) == min(at for _, at in found)
 
 
 def shard_ids_of(meta: ClusterMeta, name: str) -> list[int]:
     return [shard.shard_id for topic in meta.topics if topic.name == name for shard in topic.shards]
 
 
-def test_names_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as cluster:
-            await cluster.db.create_topic("flights", shards=1)
-            servers = parse_servers(cluster.servers)
+@in_real_time
+async def test_names_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        await cluster.db.create_topic("flights", shards=1)
+        servers = parse_servers(cluster.servers)
 
-            def refused(scope: Scope, step: int = 10) -> Exception:
-                with pytest.raises((UnknownTopicError, WrongKindError, InvalidRequestError)) as caught:
-                    plan_audit(servers, scope, block_offsets=step)
-                return caught.value
+        def refused(scope: Scope, step: int = 10) -> Exception:
+            with pytest.raises((UnknownTopicError, WrongKindError, InvalidRequestError)) as caught:
+                plan_audit(servers, scope, block_offsets=step)
+            return caught.value
 
-            def ask() -> None:
-                assert "is it 'flights'" in str(refused(Scope(topics=["flight"])))
-                assert "among the topics" in str(refused(Scope(tables=["flights"])))
-                assert "at least one offset" in str(refused(Scope(), 0))
-                assert {s.topic for s in plan_audit(servers, Scope(topics=["__cluster"])).shards} == {
-                    "__cluster"
-                }
-                names = {shard.topic for shard in plan_audit(servers, Scope(internal=False)).shards}
-                assert "flights" in names
-                assert not any(name.startswith("__") for name in names)
+        def ask() -> None:
+            assert "is it 'flights'" in str(refused(Scope(topics=["flight"])))
+            assert "among the topics" in str(refused(Scope(tables=["flights"])))
+            assert "at least one offset" in str(refused(Scope(), 0))
+            assert {s.topic for s in plan_audit(servers, Scope(topics=["__cluster"])).shards} == {"__cluster"}
+            names = {shard.topic for shard in plan_audit(servers, Scope(internal=False)).shards}
+            assert "flights" in names
+            assert not any(name.startswith("__") for name in names)
 
-            await asyncio.to_thread(ask)
-
-    run(test())
+        await asyncio.to_thread(ask)
 
 
 def test_no_node_at_all() -> None:

@@ -32,22 +32,10 @@ from antiphon.tools.local_cluster import LocalCluster
 Rows = Sequence[tuple[bytes | None, bytes | None]]
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def db(nodes: LocalCluster) -> Iterator[antiphon.Client]:
-    with antiphon.connect(nodes.native) as db:
-        yield db
-
-
-def _spec(db: antiphon.Client, nodes: LocalCluster, table: str, **changes: Any) -> LoadSpec:
+def _spec(db: antiphon.Client, cluster: LocalCluster, table: str, **changes: Any) -> LoadSpec:
     (meta,) = [topic for topic in db.metadata().topics if topic.name == table]
     spec = LoadSpec(
-        servers=tuple(parse_servers(nodes.native)),
+        servers=tuple(parse_servers(cluster.native)),
         table=table,
         topic_id=meta.topic_id.hex(),
         name=f"load/{table}/0",
@@ -111,9 +99,9 @@ def _writes(db: antiphon.Client, table: str) -> Counter[int]:
     return Counter(row.version.modifications for row in db.table(table).scan())
 
 
-def test_rows_go_to_the_task_of_their_shard(nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_rows_go_to_the_task_of_their_shard(cluster: LocalCluster, db: antiphon.Client) -> None:
     db.create_table("routed", shards=3)
-    spec = _spec(db, nodes, "routed")
+    spec = _spec(db, cluster, "routed")
     (batch,) = route(spec, iter([_arrow(_rows(2000))]))
     tasks = batch.column(TASK_COLUMN).to_pylist()
     assert set(tasks) == set(range(6))
@@ -127,9 +115,9 @@ def test_rows_go_to_the_task_of_their_shard(nodes: LocalCluster, db: antiphon.Cl
         list(route(spec, iter([_arrow([(b"key", b"x" * 10_000)])])))
 
 
-def test_a_task_that_is_run_again_writes_what_is_missing(nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_a_task_that_is_run_again_writes_what_is_missing(cluster: LocalCluster, db: antiphon.Client) -> None:
     db.create_table("again", shards=2)
-    spec = _spec(db, nodes, "again", batch_rows=10)
+    spec = _spec(db, cluster, "again", batch_rows=10)
     rows = _rows(1500)
     tasks = _tasks(spec, rows, size=100)
 
@@ -156,12 +144,12 @@ def test_a_task_that_is_run_again_writes_what_is_missing(nodes: LocalCluster, db
         _load(spec, _rows(1500, b"w"))
 
 
-def test_deletes_and_keys_that_come_several_times(nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_deletes_and_keys_that_come_several_times(cluster: LocalCluster, db: antiphon.Client) -> None:
     table = db.create_table("keys", shards=2)
     table.put("key-00003", b"old")
     table.put("other", b"stays")
     rows = [*_rows(200), (b"key-00003", None), (b"key-00007", b"w"), (b"key-00007", b"a")]
-    spec = _spec(db, nodes, "keys")
+    spec = _spec(db, cluster, "keys")
     results = _load(spec, [row for row in rows if row != (b"key-00003", b"v-3")])
     assert (_total(results, "rows"), _total(results, "deletes"), _total(results, "superseded")) == (199, 1, 2)
     state = _state(db, "keys")
@@ -172,11 +160,11 @@ def test_deletes_and_keys_that_come_several_times(nodes: LocalCluster, db: antip
 
 
 def test_more_requests_than_a_leader_remembers_of_one_producer(
-    nodes: LocalCluster, db: antiphon.Client, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, db: antiphon.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_load_writer, "JOB_BATCHES_MAX", 3)
     db.create_table("long", shards=1)
-    spec = _spec(db, nodes, "long", tasks=1, slices=1, batch_rows=20)
+    spec = _spec(db, cluster, "long", tasks=1, slices=1, batch_rows=20)
     rows = _rows(400)
     for _ in range(2):
         (result,) = _load(spec, rows)
@@ -185,11 +173,11 @@ def test_more_requests_than_a_leader_remembers_of_one_producer(
     assert _writes(db, "long") == {0: 400}
 
 
-def test_the_book_lets_a_second_run_skip_what_is_through(nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_the_book_lets_a_second_run_skip_what_is_through(cluster: LocalCluster, db: antiphon.Client) -> None:
     db.create_table("booked", shards=2)
-    spec = _spec(db, nodes, "booked", keeps_book=True)
-    with Cluster(spec.addresses(), 20_000) as cluster:
-        JobBook(cluster, spec.name).begin({"job": "bulk_load"})
+    spec = _spec(db, cluster, "booked", keeps_book=True)
+    with Cluster(spec.addresses(), 20_000) as link:
+        JobBook(link, spec.name).begin({"job": "bulk_load"})
     rows = _rows(300)
     tasks = _tasks(spec, rows)
     first = next(iter(tasks))
@@ -203,10 +191,10 @@ def test_the_book_lets_a_second_run_skip_what_is_through(nodes: LocalCluster, db
 
 
 def test_the_leader_dies_and_the_shard_is_split_under_a_load(
-    nodes: LocalCluster, db: antiphon.Client
+    cluster: LocalCluster, db: antiphon.Client
 ) -> None:
     db.create_table("moved", shards=1)
-    spec = _spec(db, nodes, "moved", tasks=1, slices=1, batch_rows=25)
+    spec = _spec(db, cluster, "moved", tasks=1, slices=1, batch_rows=25)
     rows = _rows(3000)
     (batches,) = _tasks(spec, rows, size=100).values()
     leader = _leader(db, "moved")
@@ -214,13 +202,13 @@ def test_the_leader_dies_and_the_shard_is_split_under_a_load(
     def disturbed() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == 8:
-                nodes.kill(leader)
+                cluster.kill(leader)
             if number == 16:
                 db.split_shard("moved", 0)
             yield batch
 
     result = _run(spec, disturbed())
-    nodes.start_node(leader)
+    cluster.start_node(leader)
     assert result.rows == 3000
     assert _state(db, "moved") == dict(rows)
     assert _writes(db, "moved") == {0: 3000}
@@ -234,9 +222,9 @@ def _leader(db: antiphon.Client, table: str) -> int:
     return meta.shards[0].leader
 
 
-def test_the_table_sets_the_rate(nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_the_table_sets_the_rate(cluster: LocalCluster, db: antiphon.Client) -> None:
     db.create_table("paced", shards=1, config={"bulk.bytes.per.second": "0"})
-    spec = _spec(db, nodes, "paced", tasks=1, slices=1, timeout_ms=700)
+    spec = _spec(db, cluster, "paced", tasks=1, slices=1, timeout_ms=700)
     with pytest.raises(TimedOutError, match=r"bulk.bytes.per.second is 0"):
         _load(spec, _rows(100))
     assert _state(db, "paced") == {}
@@ -271,8 +259,8 @@ def test_the_job_can_bound_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert free.waited_s == 0
 
 
-def test_a_table_that_was_made_anew_is_not_the_same(nodes: LocalCluster, db: antiphon.Client) -> None:
+def test_a_table_that_was_made_anew_is_not_the_same(cluster: LocalCluster, db: antiphon.Client) -> None:
     db.create_table("anew")
-    spec = _spec(db, nodes, "anew", tasks=1, slices=1, topic_id="00" * 16)
+    spec = _spec(db, cluster, "anew", tasks=1, slices=1, topic_id="00" * 16)
     with pytest.raises(UnknownTopicError, match="deleted and created again"):
         _load(spec, _rows(10))

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -19,12 +18,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
 
 
 def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
@@ -26,24 +25,14 @@ from antiphon.spark.jobs.replay_frames import FoldRecord, state_frame
 from antiphon.tools.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 State = dict[bytes, bytes]
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[LocalCluster]:
-    with LocalCluster.start(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def db(nodes: LocalCluster) -> Iterator[antiphon.Client]:
-    with antiphon.connect(nodes.native) as db:
-        yield db
 
 
 def _state(db: antiphon.Client, table: str) -> State:
@@ -104,7 +93,7 @@ def history(db: antiphon.Client) -> History:
 
 
 def test_a_table_as_of_any_moment_over_a_split(
-    spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client, history: History, tmp_path: Path
+    spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client, history: History, tmp_path: Path
 ) -> None:
     frames: list[Any] = []
     for number, (ends, time_ms, _) in enumerate(history.moments):
@@ -112,7 +101,7 @@ def test_a_table_as_of_any_moment_over_a_split(
         if number == 1:  # between the split and the first write to the new shard
             ways.append({"as_of_timestamp_ms": time_ms})
         for as_of in ways:
-            frame = jobs.fold_topic(spark, nodes.native, "past", **as_of)
+            frame = jobs.fold_topic(spark, cluster.native, "past", **as_of)
             frames.append(frame.selectExpr("key", "value", f"{number} as moment", f"{len(frames)} as way"))
     found: dict[tuple[int, int], State] = {}
     for row in reduce(lambda one, other: one.union(other), frames).collect():
@@ -121,32 +110,32 @@ def test_a_table_as_of_any_moment_over_a_split(
     for (number, _), state in found.items():
         assert state == history.moments[number][2], number
     ends, time_ms, state = history.moments[1]
-    done = jobs.replay_table(spark, nodes.native, "past", as_of_offset=json.dumps(ends), to_table="past-1")
+    done = jobs.replay_table(spark, cluster.native, "past", as_of_offset=json.dumps(ends), to_table="past-1")
     assert (done.digest.rows, done.was_done) == (len(state), False)
     assert _state(db, "past-1") == state
     (meta,) = [topic for topic in db.metadata().topics if topic.name == "past-1"]
     assert (len(meta.shards), meta.replicas) == (2, 3)
     lake = f"iceberg:{tmp_path / 'lake'}#db.past"
-    done = jobs.replay_table(spark, nodes.native, "past", as_of_timestamp_ms=time_ms, to_lake=lake)
+    done = jobs.replay_table(spark, cluster.native, "past", as_of_timestamp_ms=time_ms, to_lake=lake)
     from antiphon.lake.targets.target import open_target
 
     rows = open_target(lake).read(spark).collect()
     assert {bytes(row["key"]): bytes(row["value"]) for row in rows} == state
     assert all(row["version"] is not None and row["offset"] is not None for row in rows)
     again = jobs.replay_table(
-        spark, nodes.native, "past", as_of_timestamp_ms=time_ms, to_lake=lake, resume=True
+        spark, cluster.native, "past", as_of_timestamp_ms=time_ms, to_lake=lake, resume=True
     )
     assert (again.was_done, again.digest) == (True, done.digest)
 
 
 def test_a_replay_that_was_cut_short_is_completed_and_others_are_refused(
     spark: "SparkSession",
-    nodes: LocalCluster,
+    cluster: LocalCluster,
     db: antiphon.Client,
     history: History,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    replay = partial(jobs.replay_table, spark, nodes.native, "past", to_table="whole")
+    replay = partial(jobs.replay_table, spark, cluster.native, "past", to_table="whole")
 
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -194,19 +183,19 @@ def latest(_state: Any, record: FoldRecord) -> Any:
 
 
 def test_folds_of_topics_and_of_changes(
-    spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client, history: History
+    spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client, history: History
 ) -> None:
-    changes = jobs.fold_topic(spark, nodes.native, "past", fold=latest)
+    changes = jobs.fold_topic(spark, cluster.native, "past", fold=latest)
     assert {bytes(row["key"]): bytes(row["value"]) for row in changes.collect()} == history.state
     topic = db.create_topic("events", shards=2)
     events = [(b"k%d" % (n % 13), b"x" * (n * 7 % 31)) for n in range(400)]
     topic.append_batch([*events, (b"k3", None), (None, b"nobody's")])
-    frame = jobs.fold_topic(spark, nodes.native, "events", fold=longest)
+    frame = jobs.fold_topic(spark, cluster.native, "events", fold=longest)
     expected: dict[bytes, Any] = {}
     for key, value in [*events, (b"k3", None)]:
         expected[key] = longest(expected.get(key), FoldRecord(key, value, 0, 0, 0, None))
     assert {bytes(row["key"]): tuple(json.loads(row["value"])) for row in frame.collect()} == expected
-    done = jobs.fold_topic(spark, nodes.native, "events", to_table="last-event", shards=1, replicas=1)
+    done = jobs.fold_topic(spark, cluster.native, "events", to_table="last-event", shards=1, replicas=1)
     last = dict(events)
     del last[b"k3"]
     assert _state(db, "last-event") == last
@@ -218,16 +207,16 @@ def test_folds_of_topics_and_of_changes(
     accounts: Any = None
     for move in moves:
         accounts = balances(accounts, FoldRecord(None, move, 0, 0, 0, None))
-    frame = jobs.fold_topic(spark, nodes.native, "transfers", fold=balances, by="shard")
+    frame = jobs.fold_topic(spark, cluster.native, "transfers", fold=balances, by="shard")
     assert {row["key"].decode(): int(row["value"]) for row in frame.collect()} == accounts
     with pytest.raises(InvalidRequestError, match="'last-per-key' or a function"):
-        jobs.fold_topic(spark, nodes.native, "events", fold="first-per-key")
+        jobs.fold_topic(spark, cluster.native, "events", fold="first-per-key")
 
 
 def test_a_table_is_compared_with_its_log(
-    spark: "SparkSession", nodes: LocalCluster, history: History, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", cluster: LocalCluster, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = jobs.compare_table(spark, nodes.native, "past")
+    found = jobs.compare_table(spark, cluster.native, "past")
     assert found.agrees
     assert found.rows == found.log_rows == len(history.state)
 
@@ -240,7 +229,7 @@ def test_a_table_is_compared_with_its_log(
         )
 
     monkeypatch.setattr(replay_compare, "state_frame", other)
-    found = jobs.compare_table(spark, nodes.native, "past")
+    found = jobs.compare_table(spark, cluster.native, "past")
     assert found.differences == {"missing": 1, "extra": 1, "other value": 1, "other version": 1}
     assert [(one.key, one.kind) for one in found.examples] == [
         (b"gone", "missing"),
@@ -267,7 +256,7 @@ def kills_its_worker_once(
 
 def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
     spark: "SparkSession",
-    nodes: LocalCluster,
+    cluster: LocalCluster,
     db: antiphon.Client,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -285,7 +274,7 @@ def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not next(iter(db.table("big").scan()), None):
             time.sleep(0.02)
-        nodes.kill(victim)
+        cluster.kill(victim)
 
     killer = threading.Thread(target=kill_the_leader)
     killer.start()
@@ -295,12 +284,12 @@ def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
             "concat('key-', id) as id", "id as n", "repeat('x', 60) as text"
         )
         done = jobs.bulk_load(
-            frame, nodes.native, "big", key="id", txn_id="first", verify=True, batch_rows=100
+            frame, cluster.native, "big", key="id", txn_id="first", verify=True, batch_rows=100
         )
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
         killer.join()
-        nodes.start_node(victim)
+        cluster.start_node(victim)
     assert not marker.exists(), "no worker was killed"
     assert done.verified
     assert done.rows == 60_000
@@ -308,19 +297,19 @@ def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
     assert len(rows) == 60_000
     assert {row.version.modifications for row in rows.values()} == {0}
     assert json.loads(rows[b"key-17"].value or b"") == {"n": 17, "text": "x" * 60}
-    again = jobs.bulk_load(frame, nodes.native, "big", key="id", txn_id="first", batch_rows=100)
+    again = jobs.bulk_load(frame, cluster.native, "big", key="id", txn_id="first", batch_rows=100)
     assert (again.rows, again.skipped) == (60_000, again.tasks)
     assert again.digest == done.digest
 
 
 def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
-    spark: "SparkSession", nodes: LocalCluster, db: antiphon.Client
+    spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client
 ) -> None:
     db.create_table("small", config={"max.message.bytes": "20000"})
     frame = spark.range(100).selectExpr(
         "id", "if(id = 77, null, concat('k', id)) as k", "cast(id as string) as v"
     )
-    load = partial(jobs.bulk_load, servers=nodes.native, table="small")
+    load = partial(jobs.bulk_load, servers=cluster.native, table="small")
     for key, value, said in (
         ("kk", "v", "no column 'kk'; did you mean k"),
         ("k", "no_such(v)", r"cannot be computed .*no_such"),
@@ -341,7 +330,7 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
 
 
 @pytest.fixture
-def command(spark: "SparkSession", nodes: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+def command(spark: "SparkSession", cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a command with the session of the tests; (exit code, stdout, stderr)."""
 
     @contextmanager
@@ -351,7 +340,7 @@ def command(spark: "SparkSession", nodes: LocalCluster, monkeypatch: pytest.Monk
     monkeypatch.setattr(replay_commands, "spark_job", session)
 
     def run(*words: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, [*words, "--servers", nodes.native])
+        result = CliRunner().invoke(app, [*words, "--servers", cluster.native])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout, result.stderr
 
@@ -409,9 +398,9 @@ def test_the_commands(
     ],
 )
 def test_wrong_words_are_said_to_be_wrong_before_spark_starts(
-    nodes: LocalCluster, history: History, words: tuple[str, ...], code: int, said: str
+    cluster: LocalCluster, history: History, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    result = CliRunner().invoke(app, [*words, "--servers", nodes.native])
+    result = CliRunner().invoke(app, [*words, "--servers", cluster.native])
     assert (result.exit_code, said in result.stderr) == (code, True), result.stderr
     assert history.moments
 

@@ -13,7 +13,7 @@ from antiphon.records.changes import decode_changes
 from antiphon.spark.job import Job
 from antiphon.spark.rows import RowData
 from antiphon.spark.shard_writers import TableWriters
-from tests.node.real_nodes import Nodes, cluster_of, run
+from tests.node.real_nodes import Nodes, cluster_of, in_real_time
 from tests.node.test_split import whole_log
 
 pytestmark = pytest.mark.cluster
@@ -63,38 +63,34 @@ def once(epochs: int) -> Counter[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("done_before", [0, 1, 3])
-def test_a_repeated_epoch_is_recognised_by_the_shards_that_there_are_now(
+@in_real_time
+async def test_a_repeated_epoch_is_recognised_by_the_shards_that_there_are_now(
     tmp_path: Path, done_before: int
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=2)
-            cluster = connected(nodes)
-            await asyncio.to_thread(attempt, cluster, 1, done_before)
-            await db.split_shard("t", 0)
-            await db.split_shard("t", 1)
-            await db.split_shard("t", 2)
-            again = await asyncio.to_thread(attempt, cluster, 1)
-            assert (again.duplicates > 0) == (done_before > 0)
-            assert written(nodes) == once(1)
-            await asyncio.to_thread(attempt, cluster, 2)
-            assert written(nodes) == once(2)
-            cluster.close()
-
-    run(test())
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=2)
+        cluster = connected(nodes)
+        await asyncio.to_thread(attempt, cluster, 1, done_before)
+        await db.split_shard("t", 0)
+        await db.split_shard("t", 1)
+        await db.split_shard("t", 2)
+        again = await asyncio.to_thread(attempt, cluster, 1)
+        assert (again.duplicates > 0) == (done_before > 0)
+        assert written(nodes) == once(1)
+        await asyncio.to_thread(attempt, cluster, 2)
+        assert written(nodes) == once(2)
+        cluster.close()
 
 
-def test_a_split_in_the_middle_of_a_task(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=2)
-            cluster = connected(nodes)
-            writers = await asyncio.to_thread(begun, cluster, 1)
-            await db.split_shard("t", 0)
-            await asyncio.to_thread(attempt, cluster, 1, 3, writers)
-            assert written(nodes) == once(1)
-            await asyncio.to_thread(attempt, cluster, 1)
-            assert written(nodes) == once(1)
-            cluster.close()
-
-    run(test())
+@in_real_time
+async def test_a_split_in_the_middle_of_a_task(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=2)
+        cluster = connected(nodes)
+        writers = await asyncio.to_thread(begun, cluster, 1)
+        await db.split_shard("t", 0)
+        await asyncio.to_thread(attempt, cluster, 1, 3, writers)
+        assert written(nodes) == once(1)
+        await asyncio.to_thread(attempt, cluster, 1)
+        assert written(nodes) == once(1)
+        cluster.close()

@@ -13,7 +13,7 @@ import antiphon.aio
 from antiphon.errors import InvalidRequestError, KeyNotFoundError
 from antiphon.spark.read import snapshot
 from antiphon.spark.source import AntiphonDataSource
-from tests.node.real_nodes import Nodes, cluster_of, run
+from tests.node.real_nodes import Nodes, cluster_of, in_real_time, run
 
 pytestmark = pytest.mark.cluster
 
@@ -103,25 +103,23 @@ async def told(story: Story) -> None:
         await story.remember()
 
 
-def test_the_past_of_a_table_that_was_split(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=2)
-            story = Story(nodes, db)
-            await told(story)
-            assert len(story.moments[-1].ends) == 6
-            for moment in story.moments:
-                assert await story.state_at(asOfTimestamp=moment.time_ms) == moment.state
-                assert await story.state_at(asOfOffset=by_shard(moment.ends)) == moment.state
-            assert await story.state_at() == story.state
-            # Parent and child do not fit together: the parent had handed keys over, the child did not have them yet.
-            last = story.moments[-1].ends
-            with pytest.raises(InvalidRequestError, match="had handed keys over to another shard"):
-                await story.state_at(asOfOffset=by_shard({**last, 2: 0}))
-            with pytest.raises(InvalidRequestError, match="6 shards, each with offsets of its own"):
-                await story.state_at(asOfOffset=7)
-
-    run(test())
+@in_real_time
+async def test_the_past_of_a_table_that_was_split(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=2)
+        story = Story(nodes, db)
+        await told(story)
+        assert len(story.moments[-1].ends) == 6
+        for moment in story.moments:
+            assert await story.state_at(asOfTimestamp=moment.time_ms) == moment.state
+            assert await story.state_at(asOfOffset=by_shard(moment.ends)) == moment.state
+        assert await story.state_at() == story.state
+        # Parent and child do not fit together: the parent had handed keys over, the child did not have them yet.
+        last = story.moments[-1].ends
+        with pytest.raises(InvalidRequestError, match="had handed keys over to another shard"):
+            await story.state_at(asOfOffset=by_shard({**last, 2: 0}))
+        with pytest.raises(InvalidRequestError, match="6 shards, each with offsets of its own"):
+            await story.state_at(asOfOffset=7)
 
 
 def test_a_shard_is_split_while_it_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,93 +183,87 @@ def test_a_shard_is_written_while_it_is_read(
     run(test())
 
 
-def test_a_log_that_is_trimmed_before_it_is_folded(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=1)
-            story = Story(nodes, db)
-            await story.write(100)
-            reader = await asyncio.to_thread(story.reader)
-            (part,) = await asyncio.to_thread(reader.partitions)
-            shard_id = nodes.nodes[0].gateway.topic("t").shards[0].shard_id
-            await nodes.nodes[0].gateway.trim(shard_id, 50, 10.0)
-            assert await asyncio.to_thread(story.rows, reader, [part]) == story.state
-            assert await story.state_at() == story.state
-
-    run(test())
+@in_real_time
+async def test_a_log_that_is_trimmed_before_it_is_folded(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=1)
+        story = Story(nodes, db)
+        await story.write(100)
+        reader = await asyncio.to_thread(story.reader)
+        (part,) = await asyncio.to_thread(reader.partitions)
+        shard_id = nodes.nodes[0].gateway.topic("t").shards[0].shard_id
+        await nodes.nodes[0].gateway.trim(shard_id, 50, 10.0)
+        assert await asyncio.to_thread(story.rows, reader, [part]) == story.state
+        assert await story.state_at() == story.state
 
 
-def test_changes_before_and_after_a_split_are_there_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=1)
-            story = Story(nodes, db)
-            await story.write(60)
-            await db.split_shard("t", 0)
-            await story.write(60)
-            raw = {"servers": nodes.members[0].native, "table": "t", "mode": "changes"}
+@in_real_time
+async def test_changes_before_and_after_a_split_are_there_once(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=1)
+        story = Story(nodes, db)
+        await story.write(60)
+        await db.split_shard("t", 0)
+        await story.write(60)
+        raw = {"servers": nodes.members[0].native, "table": "t", "mode": "changes"}
 
-            def changes() -> list[dict[str, Any]]:
-                source = AntiphonDataSource(raw)
-                reader = source.reader(source.schema())
-                return [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
+        def changes() -> list[dict[str, Any]]:
+            source = AntiphonDataSource(raw)
+            reader = source.reader(source.schema())
+            return [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
 
-            rows = await asyncio.to_thread(changes)
-            versions = [(row["key"], row["version"]) for row in rows if row["kind"] != "deleted"]
-            assert len(set(versions)) == len(versions)
-            found: dict[str, str] = {}
-            for row in sorted(rows, key=lambda row: (row["version"], row["kind"] == "deleted")):
-                found[row["key"].decode()] = row["value"].decode() if row["value"] is not None else ""
-            assert {key: value for key, value in found.items() if value} == story.state
-
-    run(test())
+        rows = await asyncio.to_thread(changes)
+        versions = [(row["key"], row["version"]) for row in rows if row["kind"] != "deleted"]
+        assert len(set(versions)) == len(versions)
+        found: dict[str, str] = {}
+        for row in sorted(rows, key=lambda row: (row["version"], row["kind"] == "deleted")):
+            found[row["key"].decode()] = row["value"].decode() if row["value"] is not None else ""
+        assert {key: value for key, value in found.items() if value} == story.state
 
 
 @pytest.mark.parametrize("limit", ["3", "1000"])
-def test_a_stream_gives_the_changes_of_a_key_in_order(tmp_path: Path, limit: str) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=1)
-            story = Story(nodes, db)
-            raw = {
-                "servers": nodes.members[0].native,
-                "table": "t",
-                "startingoffsets": "earliest",
-                "maxoffsetspertrigger": limit,
-            }
-            source = AntiphonDataSource(raw)
-            stream = source.streamReader(source.schema())
+@in_real_time
+async def test_a_stream_gives_the_changes_of_a_key_in_order(tmp_path: Path, limit: str) -> None:
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=1)
+        story = Story(nodes, db)
+        raw = {
+            "servers": nodes.members[0].native,
+            "table": "t",
+            "startingoffsets": "earliest",
+            "maxoffsetspertrigger": limit,
+        }
+        source = AntiphonDataSource(raw)
+        stream = source.streamReader(source.schema())
 
-            def batch(start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-                stream.planner.refresh(at_once=True)
-                end = stream.latestOffset(start, stream.getDefaultReadLimit())
-                parts = stream.partitions(start, end) if end != start else []
-                return end, [row for part in parts for rows in stream.read(part) for row in rows.to_pylist()]
+        def batch(start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            stream.planner.refresh(at_once=True)
+            end = stream.latestOffset(start, stream.getDefaultReadLimit())
+            parts = stream.partitions(start, end) if end != start else []
+            return end, [row for part in parts for rows in stream.read(part) for row in rows.to_pylist()]
 
-            await story.write(30)
-            start = await asyncio.to_thread(stream.initialOffset)
-            batches = []
-            for shard in (0, 1, None):
-                for _ in range(3):
-                    start, rows = await asyncio.to_thread(batch, start)
-                    batches.append(rows)
-                if shard is not None:
-                    await db.split_shard("t", shard)
-                    await story.write(30)
-            while True:
-                end, rows = await asyncio.to_thread(batch, start)
-                if end == start:
-                    break
+        await story.write(30)
+        start = await asyncio.to_thread(stream.initialOffset)
+        batches = []
+        for shard in (0, 1, None):
+            for _ in range(3):
+                start, rows = await asyncio.to_thread(batch, start)
                 batches.append(rows)
-                start = end
-            stream.stop()
-            seen: dict[bytes, int] = {}
-            for rows in batches:
-                for row in rows:
-                    assert row["version"] >= seen.get(row["key"], -1), "a change after a later one of its key"
-                for row in rows:
-                    seen[row["key"]] = max(seen.get(row["key"], -1), row["version"])
-            log = await asyncio.to_thread(story.rows_of_changes)
-            assert sum(map(len, batches)) == log
-
-    run(test())
+            if shard is not None:
+                await db.split_shard("t", shard)
+                await story.write(30)
+        while True:
+            end, rows = await asyncio.to_thread(batch, start)
+            if end == start:
+                break
+            batches.append(rows)
+            start = end
+        stream.stop()
+        seen: dict[bytes, int] = {}
+        for rows in batches:
+            for row in rows:
+                assert row["version"] >= seen.get(row["key"], -1), "a change after a later one of its key"
+            for row in rows:
+                seen[row["key"]] = max(seen.get(row["key"], -1), row["version"])
+        log = await asyncio.to_thread(story.rows_of_changes)
+        assert sum(map(len, batches)) == log

@@ -1,0 +1,30 @@
+"""Tests that are coroutines: each way to run them is a decorator."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+CoroutineTest = Callable[..., Coroutine[Any, Any, None]]
+
+
+def run_by(
+    run: Callable[[CoroutineTest], None], given: int = 0
+) -> Callable[[CoroutineTest], Callable[..., None]]:
+    """A decorator for tests that `run` carries out; it calls the test with its first `given` arguments.
+
+    All other arguments are fixtures and parameters, which pytest gives.
+    """
+
+    def decorate(test: CoroutineTest) -> Callable[..., None]:
+        @wraps(test)
+        def ran(**by_pytest: Any) -> None:
+            run(lambda *first: test(*first, **by_pytest))
+
+        shown: Any = ran
+        del shown.__wrapped__  # or pytest would look for fixtures that are called like the first arguments
+        signature = inspect.signature(test)
+        shown.__signature__ = signature.replace(parameters=list(signature.parameters.values())[given:])
+        return ran
+
+    return decorate
