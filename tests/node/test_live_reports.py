@@ -3,21 +3,27 @@
 from antiphon.model.requests import CreateTopic
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import LogCondition
-from tests.node.in_process import cluster_of, eventually, in_virtual_time
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+
+
+async def in_step(nodes: Nodes) -> tuple[int, SingleWriterPartition]:
+    """The id and the leader of a shard whose three replicas all keep up."""
+    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
+    shard_id = topic.shards[0].shard_id
+    await nodes.append(shard_id, b"one")
+    leader = await nodes.leader(shard_id)
+    assert isinstance(leader, SingleWriterPartition)
+    await eventually(lambda: set(leader.reports.live_set(None).live) == set(nodes.nodes))
+    return shard_id, leader
 
 
 @in_virtual_time
 async def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
     """Its promise would be no vote: members that are left with it could elect nobody."""
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
-        shard_id = topic.shards[0].shard_id
-        await nodes.append(shard_id, b"one")
-        leader = await nodes.leader(shard_id)
-        assert isinstance(leader, SingleWriterPartition)
+        shard_id, leader = await in_step(nodes)
         live_set = leader.reports.live_set
         other = min(set(nodes.nodes) - {leader.services.node_id})
-        await eventually(lambda: set(live_set(None).live) == set(nodes.nodes))
         before = live_set(None)
         follower = nodes.nodes[other].hosts[shard_id]
         assert isinstance(follower, SingleWriterPartition)
@@ -32,14 +38,9 @@ async def test_a_damaged_follower_is_fed_and_is_not_said_to_keep_up() -> None:
 @in_virtual_time
 async def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -> None:
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
-        shard_id = topic.shards[0].shard_id
-        await nodes.append(shard_id, b"one")
-        leader = await nodes.leader(shard_id)
-        assert isinstance(leader, SingleWriterPartition)
+        _, leader = await in_step(nodes)
         live_set = leader.reports.live_set
         others = sorted(set(nodes.nodes) - {leader.services.node_id})
-        await eventually(lambda: set(live_set(None).live) == set(nodes.nodes))
         leader.driver.call(leader.replica.peer_lost, others[0])
         assert live_set(None).lagging == (others[0],), "it may be back at any moment"
         before = live_set(None)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon import system
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import PRODUCE
-from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
-from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.kafka_damage import send_damaged
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.violation import ViolationError, require
@@ -99,27 +98,16 @@ class ProducerWorkload(KafkaWorkload):
         shard_id = self.shard_ids[partition]
         found: dict[bytes, int] = {}
         next_of: dict[bytes, int] = {}  # producer, partition and producer id -> number of its next record
-        for batch in self.cluster.evidence.truth(shard_id).batches:
-            if read_header(batch.data).is_control:
-                continue
-            for record in decode_records(batch.data):
-                value = bytes(record.value or b"")
-                require(value in self.sent, "nobodys-record", shard_id, f"nobody has sent {value!r}")
-                require(
-                    value not in found,
-                    "exactly-once",
-                    shard_id,
-                    f"{value!r} is at {found.get(value)} and at {record.offset}",
-                )
-                found[value] = record.offset
-                who, _, serial = value.rpartition(b":")
-                require(
-                    int(serial) == next_of.get(who, 0),
-                    "order",
-                    shard_id,
-                    f"{value!r} is at {record.offset}, where number {next_of.get(who, 0)} of its producer comes next",
-                )
-                next_of[who] = int(serial) + 1
+        for value, offset in each_once(self.cluster.evidence.truth(shard_id), self.sent):
+            found[value] = offset
+            who, _, serial = value.rpartition(b":")
+            require(
+                int(serial) == next_of.get(who, 0),
+                "order",
+                shard_id,
+                f"{value!r} is at {offset}, where number {next_of.get(who, 0)} of its producer comes next",
+            )
+            next_of[who] = int(serial) + 1
         for value, (where, offset) in self.acknowledged.items():
             if where == partition:
                 require(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, OffsetMismatchError
-from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.violation import require
 
@@ -200,35 +200,24 @@ class TopicWorkload(Workload):
     def _check_shard(self, shard_id: int) -> None:
         found: dict[bytes, int] = {}
         last: dict[int, int] = {}
-        for batch in self.cluster.evidence.truth(shard_id).batches:
-            if read_header(batch.data).is_control:
+        for value, offset in each_once(self.cluster.evidence.truth(shard_id), self._sent):
+            found[value] = offset
+            require(
+                self._expected.get(value, offset) == offset,
+                "condition-held",
+                shard_id,
+                f"{value!r} expected to be at {self._expected.get(value)}, it is at {offset}",
+            )
+            if value in self._unknown:
                 continue
-            for record in decode_records(batch.data):
-                value = bytes(record.value or b"")
-                require(value in self._sent, "nobodys-record", shard_id, f"nobody has sent {value!r}")
-                require(
-                    value not in found,
-                    "exactly-once",
-                    shard_id,
-                    f"{value!r} is at {found.get(value)} and at {record.offset}",
-                )
-                found[value] = record.offset
-                require(
-                    self._expected.get(value, record.offset) == record.offset,
-                    "condition-held",
-                    shard_id,
-                    f"{value!r} expected to be at {self._expected.get(value)}, it is at {record.offset}",
-                )
-                if value in self._unknown:
-                    continue
-                number, _, serial = (int(part) for part in value.split(b":"))
-                require(
-                    last.get(number, -1) < serial,
-                    "order",
-                    shard_id,
-                    f"{value!r} comes after number {last.get(number)} of the same client",
-                )
-                last[number] = serial
+            number, _, serial = (int(part) for part in value.split(b":"))
+            require(
+                last.get(number, -1) < serial,
+                "order",
+                shard_id,
+                f"{value!r} comes after number {last.get(number)} of the same client",
+            )
+            last[number] = serial
         for value, (shard, offset) in self.acknowledged.items():
             if shard == shard_id and not (self._losses_allowed and value not in found):
                 require(
