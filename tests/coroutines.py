@@ -1,5 +1,6 @@
 """Tests that are coroutines: each way to run them is a decorator."""
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -28,3 +29,7 @@ def run_by(
         return ran
 
     return decorate
+
+
+on_a_loop = run_by(lambda test: asyncio.run(test()))
+"""A test that is a coroutine, on asyncio's own loop in real time."""

@@ -16,6 +16,7 @@ from antiphon.client.aio import AsyncClient, connect
 from antiphon.client.log_backed_store import AsyncLogBackedStore
 from tests.client.contending_leader import AMOUNTS, wave
 from tests.client.ledger import Ledger, OverdrawnError, apply, move, name_of, replay, validate
+from tests.coroutines import on_a_loop
 from tests.node.processes import Processes
 
 pytestmark = pytest.mark.cluster
@@ -84,78 +85,72 @@ async def check_history(db: AsyncClient, topic: str, outcomes: dict[str, str]) -
     return replay(record.value for record in records)
 
 
-def test_s2_16_two_leaders_one_of_them_paused_and_the_log_moved(processes: Processes) -> None:
+@on_a_loop
+async def test_s2_16_two_leaders_one_of_them_paused_and_the_log_moved(processes: Processes) -> None:
     """S2.2, S2.5, S2.11, S2.15-S2.17."""
+    async with connect(processes.servers, timeout_s=30) as db:
+        await db.create_topic("ledger", replicas=3)
+        store = AsyncLogBackedStore(db, "ledger", initial=Ledger(), apply=apply, validate=validate)
+        outcomes: dict[str, str] = {}
 
-    async def main() -> None:
-        async with connect(processes.servers, timeout_s=30) as db:
-            await db.create_topic("ledger", replicas=3)
-            store = AsyncLogBackedStore(db, "ledger", initial=Ledger(), apply=apply, validate=validate)
-            outcomes: dict[str, str] = {}
+        async def write(numbers: range) -> None:
+            for number in numbers:
+                outcomes.update(await wave(store, "here", number))
 
-            async def write(numbers: range) -> None:
-                for number in numbers:
-                    outcomes.update(await wave(store, "here", number))
-
-            async with store, another_leader(processes, "ledger", "there") as other:
-                await asyncio.gather(other.hear(5 * len(AMOUNTS)), write(range(10)))
-                other.signal(signal.SIGSTOP)
-                try:
-                    await write(range(10, 30))
-                    await db.elect_leader("ledger", 0)
-                    await write(range(30, 35))
-                finally:
-                    other.signal(signal.SIGCONT)
-                await asyncio.gather(other.hear(1 << 20), write(range(35, WAVES)))
-                await other.finish()
-                assert (len(outcomes), len(other.outcomes)) == (
-                    WAVES * len(AMOUNTS),
-                    WAVES_THERE * len(AMOUNTS),
-                )
-                expected = await check_history(db, "ledger", {**outcomes, **other.outcomes})
-                assert await store.catch_up() == store.state == other.state == expected
-                waves = [(who, int(wave)) for who, wave, _ in (name.split("-") for name in await log_of(db))]
-                paused = waves.index(("here", 12)), len(waves) - waves[::-1].index(("here", 28))
-                assert ("there", 0) in waves[: paused[0]]
-                assert "there" in [who for who, _ in waves[paused[1] :]], "it went on"
-                assert {who for who, _ in waves[slice(*paused)]} == {"here"}, "a paused leader wrote"
-
-    asyncio.run(main())
-
-
-def test_s2_17_what_is_acknowledged_outlives_the_logs_leader(processes: Processes) -> None:
-    """kill -9 of the node that leads the log: callers wait, nobody is told a lie, no operation is there twice."""
-
-    async def main() -> None:
-        async with connect(processes.servers, timeout_s=30) as db:
-            topic = await db.create_topic("failover", replicas=3)
-            stores = [
-                AsyncLogBackedStore(db, "failover", initial=Ledger(), apply=apply, validate=validate)
-                for _ in range(2)
-            ]
-            outcomes: dict[str, str] = {}
-            for store in stores:
-                await store.start()
-
-            async def write(who: int, numbers: range) -> None:
-                for number in numbers:
-                    outcomes.update(await wave(stores[who], f"{who}", number))
-
-            await asyncio.gather(write(0, range(10)), write(1, range(10)))
-            meta = next(one for one in (await db.metadata()).topics if one.name == topic.name)
-            writing = [asyncio.create_task(write(who, range(10, 30))) for who in range(2)]
-            victim = meta.shards[0].leader
-            processes.kill(victim)
+        async with store, another_leader(processes, "ledger", "there") as other:
+            await asyncio.gather(other.hear(5 * len(AMOUNTS)), write(range(10)))
+            other.signal(signal.SIGSTOP)
             try:
-                await asyncio.gather(*writing)
+                await write(range(10, 30))
+                await db.elect_leader("ledger", 0)
+                await write(range(30, 35))
             finally:
-                processes.start(victim)
-            expected = await check_history(db, "failover", outcomes)
-            for store in stores:
-                assert await store.catch_up() == expected
-                await store.close()
+                other.signal(signal.SIGCONT)
+            await asyncio.gather(other.hear(1 << 20), write(range(35, WAVES)))
+            await other.finish()
+            assert (len(outcomes), len(other.outcomes)) == (
+                WAVES * len(AMOUNTS),
+                WAVES_THERE * len(AMOUNTS),
+            )
+            expected = await check_history(db, "ledger", {**outcomes, **other.outcomes})
+            assert await store.catch_up() == store.state == other.state == expected
+            waves = [(who, int(wave)) for who, wave, _ in (name.split("-") for name in await log_of(db))]
+            paused = waves.index(("here", 12)), len(waves) - waves[::-1].index(("here", 28))
+            assert ("there", 0) in waves[: paused[0]]
+            assert "there" in [who for who, _ in waves[paused[1] :]], "it went on"
+            assert {who for who, _ in waves[slice(*paused)]} == {"here"}, "a paused leader wrote"
 
-    asyncio.run(main())
+
+@on_a_loop
+async def test_s2_17_what_is_acknowledged_outlives_the_logs_leader(processes: Processes) -> None:
+    """kill -9 of the node that leads the log: callers wait, nobody is told a lie, no operation is there twice."""
+    async with connect(processes.servers, timeout_s=30) as db:
+        topic = await db.create_topic("failover", replicas=3)
+        stores = [
+            AsyncLogBackedStore(db, "failover", initial=Ledger(), apply=apply, validate=validate)
+            for _ in range(2)
+        ]
+        outcomes: dict[str, str] = {}
+        for store in stores:
+            await store.start()
+
+        async def write(who: int, numbers: range) -> None:
+            for number in numbers:
+                outcomes.update(await wave(stores[who], f"{who}", number))
+
+        await asyncio.gather(write(0, range(10)), write(1, range(10)))
+        meta = next(one for one in (await db.metadata()).topics if one.name == topic.name)
+        writing = [asyncio.create_task(write(who, range(10, 30))) for who in range(2)]
+        victim = meta.shards[0].leader
+        processes.kill(victim)
+        try:
+            await asyncio.gather(*writing)
+        finally:
+            processes.start(victim)
+        expected = await check_history(db, "failover", outcomes)
+        for store in stores:
+            assert await store.catch_up() == expected
+            await store.close()
 
 
 def test_the_blocking_face(processes: Processes) -> None:

@@ -14,6 +14,7 @@ import antiphon
 from antiphon.client.aio import AsyncClient, connect
 from antiphon.errors import KeyNotFoundError, OffsetMismatchError, VersionMismatchError, WrongKindError
 from antiphon.records.changes import decode_changes
+from tests.coroutines import on_a_loop
 from tests.node.processes import Processes
 
 pytestmark = pytest.mark.cluster
@@ -195,19 +196,17 @@ def test_no_append_is_lost_repeated_or_reordered_when_the_leader_goes(
     asyncio.run(main())
 
 
-def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
-    async def main() -> None:
-        async with connect(processes.servers, timeout_s=30) as db:
-            table = await db.create_table("moving", shards=2, replicas=3)
-            for round_ in range(6):
-                shard = round_ % 2
-                puts = [table.put(f"{round_}-{i}", b"") for i in range(100)]
-                await db.elect_leader("moving", shard, node=round_ % 3)
-                versions = await asyncio.gather(*puts)
-                assert all(version.modifications == 0 for version in versions)
-            assert len(await table.list()) == 600
-
-    asyncio.run(main())
+@on_a_loop
+async def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
+    async with connect(processes.servers, timeout_s=30) as db:
+        table = await db.create_table("moving", shards=2, replicas=3)
+        for round_ in range(6):
+            shard = round_ % 2
+            puts = [table.put(f"{round_}-{i}", b"") for i in range(100)]
+            await db.elect_leader("moving", shard, node=round_ % 3)
+            versions = await asyncio.gather(*puts)
+            assert all(version.modifications == 0 for version in versions)
+        assert len(await table.list()) == 600
 
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

@@ -14,6 +14,7 @@ from antiphon.records.changes import decode_changes
 from antiphon.table.evaluator import ABSENT
 from tests.client.conftest import Scenario, in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
+from tests.coroutines import on_a_loop
 
 Play = Callable[[Scenario], None]
 
@@ -90,66 +91,58 @@ def an_item(name: str, time_s: float = 60.0) -> Item:
     return Item(name, 1, loop.time() + time_s, loop.create_future())
 
 
-def test_a_handover_delivers_in_the_order_in_which_callers_made_them() -> None:
-    async def test() -> None:
-        delivered: list[str] = []
-        items = [an_item(name) for name in ("of the second", "of the third", "queued", "later")]
-        first, second, third = (Request([], n, 1) for n in range(3))
-        handover = Handover(lambda one: delivered.append(one.what))
-        handover.extend([7], [first, second, third], [items[2]])
-        assert handover.holds_back(7)
-        assert not handover.holds_back(6)
-        handover.add(items[3])
-        handover.settled(first)  # carried out
-        handover.add(items[1])
-        handover.settled(third)
-        assert delivered == []
-        handover.add(items[0])  # its outcome was unknown until now
-        handover.settled(second)
-        assert delivered == ["of the second", "of the third", "queued", "later"]
-        assert handover.done
-        assert not handover.holds_back(7)
-
-    asyncio.run(test())
+@on_a_loop
+async def test_a_handover_delivers_in_the_order_in_which_callers_made_them() -> None:
+    delivered: list[str] = []
+    items = [an_item(name) for name in ("of the second", "of the third", "queued", "later")]
+    first, second, third = (Request([], n, 1) for n in range(3))
+    handover = Handover(lambda one: delivered.append(one.what))
+    handover.extend([7], [first, second, third], [items[2]])
+    assert handover.holds_back(7)
+    assert not handover.holds_back(6)
+    handover.add(items[3])
+    handover.settled(first)  # carried out
+    handover.add(items[1])
+    handover.settled(third)
+    assert delivered == []
+    handover.add(items[0])  # its outcome was unknown until now
+    handover.settled(second)
+    assert delivered == ["of the second", "of the third", "queued", "later"]
+    assert handover.done
+    assert not handover.holds_back(7)
 
 
-def test_another_split_extends_a_handover() -> None:
-    async def test() -> None:
-        delivered: list[str] = []
-        first, second = Request([], 0, 1), Request([], 0, 1)
-        handover = Handover(lambda one: delivered.append(one.what))
-        handover.extend([7], [first], [an_item("w")])
-        handover.extend([8], [second], [])
-        handover.settled(first)
-        assert handover.holds_back(8)
-        assert delivered == []
-        handover.settled(second)
-        assert delivered == ["w"]
-
-    asyncio.run(test())
+@on_a_loop
+async def test_another_split_extends_a_handover() -> None:
+    delivered: list[str] = []
+    first, second = Request([], 0, 1), Request([], 0, 1)
+    handover = Handover(lambda one: delivered.append(one.what))
+    handover.extend([7], [first], [an_item("w")])
+    handover.extend([8], [second], [])
+    handover.settled(first)
+    assert handover.holds_back(8)
+    assert delivered == []
+    handover.settled(second)
+    assert delivered == ["w"]
 
 
-def test_who_waits_for_a_handover_has_time_of_its_own() -> None:
-    async def test() -> None:
-        moved, later = an_item("m", 0.01), an_item("l", 0.02)
-        handover = Handover(lambda _: None)
-        handover.extend([7], [Request([], 0, 1)], [moved])
-        handover.add(later)
-        outcomes = await asyncio.gather(moved.future, later.future, return_exceptions=True)
-        assert [str(outcome) for outcome in outcomes] == [
-            "the write could not be sent in time; it was not carried out"
-        ] * 2
-
-    asyncio.run(test())
+@on_a_loop
+async def test_who_waits_for_a_handover_has_time_of_its_own() -> None:
+    moved, later = an_item("m", 0.01), an_item("l", 0.02)
+    handover = Handover(lambda _: None)
+    handover.extend([7], [Request([], 0, 1)], [moved])
+    handover.add(later)
+    outcomes = await asyncio.gather(moved.future, later.future, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == [
+        "the write could not be sent in time; it was not carried out"
+    ] * 2
 
 
-def test_a_handover_that_is_closed_fails_what_waits() -> None:
-    async def test() -> None:
-        waiting = an_item("w")
-        handover = Handover(lambda _: None)
-        handover.extend([7], [Request([], 0, 1)], [waiting])
-        handover.fail(InvalidRequestError("closed"))
-        with pytest.raises(InvalidRequestError, match="closed"):
-            await waiting.future
-
-    asyncio.run(test())
+@on_a_loop
+async def test_a_handover_that_is_closed_fails_what_waits() -> None:
+    waiting = an_item("w")
+    handover = Handover(lambda _: None)
+    handover.extend([7], [Request([], 0, 1)], [waiting])
+    handover.fail(InvalidRequestError("closed"))
+    with pytest.raises(InvalidRequestError, match="closed"):
+        await waiting.future

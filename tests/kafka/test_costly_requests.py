@@ -14,6 +14,7 @@ from antiphon.kafka.handlers import metadata
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.schema import encode
+from tests.coroutines import on_a_loop
 from tests.kafka.raw import listening, run
 from tests.node.in_process import eventually, in_virtual_time
 
@@ -74,21 +75,19 @@ async def test_many_names_are_looked_at_once() -> None:
         assert len(answer.topics) == 10_000
 
 
-def test_everybody_has_one_piece_in_turn_and_the_loop_goes_on_between() -> None:
-    async def scenario() -> None:
-        turns, between = Turns(), 0
-        done: list[str] = []
-        for n in range(5):
-            turns.add("greedy", partial(done.append, f"greedy {n}"))
-        turns.add("modest", partial(done.append, "modest"))
-        while len(done) < 6:
-            await asyncio.sleep(0)
-            between += 1
-        assert done == ["greedy 0", "modest", *(f"greedy {n}" for n in range(1, 5))]
-        assert between >= 6
-        await turns.next("modest")
-
-    asyncio.run(scenario())
+@on_a_loop
+async def test_everybody_has_one_piece_in_turn_and_the_loop_goes_on_between() -> None:
+    turns, between = Turns(), 0
+    done: list[str] = []
+    for n in range(5):
+        turns.add("greedy", partial(done.append, f"greedy {n}"))
+    turns.add("modest", partial(done.append, "modest"))
+    while len(done) < 6:
+        await asyncio.sleep(0)
+        between += 1
+    assert done == ["greedy 0", "modest", *(f"greedy {n}" for n in range(1, 5))]
+    assert between >= 6
+    await turns.next("modest")
 
 
 def test_topics_are_made_on_demand_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

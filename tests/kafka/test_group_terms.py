@@ -1,6 +1,5 @@
 """A group's state belongs to the term in which this node's own replica leads, whatever the metadata here says yet."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig, Join, Sync
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from tests.coroutines import on_a_loop
 
 HERE, SHARD, TERM = 1, 7, 5
 JOIN = Join("", None, "c", "h", 60_000, 60_000, "consumer", (("range", b""),), "m")
@@ -43,26 +43,22 @@ async def with_a_member(node: StaleNode) -> tuple[GroupCoordinator, int]:
     return groups, joined.generation
 
 
-def test_a_generation_of_an_earlier_term_commits_nothing_though_the_metadata_still_shows_that_term() -> None:
-    async def scenario() -> None:
-        node = StaleNode()
-        groups, generation = await with_a_member(node)
-        node.leads_in = (
-            TERM + 2
-        )  # another node led in between, and may have had members of a later generation
-        assert groups.check_commit("g", "m", None, generation) == code.ILLEGAL_GENERATION
-        assert groups.heartbeat("g", "m", None, generation) == code.UNKNOWN_MEMBER_ID
-
-    asyncio.run(scenario())
+@on_a_loop
+async def test_a_generation_of_an_earlier_term_commits_nothing_though_the_metadata_still_shows_that_term() -> (
+    None
+):
+    node = StaleNode()
+    groups, generation = await with_a_member(node)
+    node.leads_in = TERM + 2  # another node led in between, and may have had members of a later generation
+    assert groups.check_commit("g", "m", None, generation) == code.ILLEGAL_GENERATION
+    assert groups.heartbeat("g", "m", None, generation) == code.UNKNOWN_MEMBER_ID
 
 
-def test_a_coordinator_whose_replica_was_deposed_answers_for_no_group() -> None:
-    async def scenario() -> None:
-        node = StaleNode()
-        groups, generation = await with_a_member(node)
-        node.leads_in = None
-        with pytest.raises(NotLeaderError):
-            groups.heartbeat("g", "m", None, generation)
-        assert groups.hosted() == []
-
-    asyncio.run(scenario())
+@on_a_loop
+async def test_a_coordinator_whose_replica_was_deposed_answers_for_no_group() -> None:
+    node = StaleNode()
+    groups, generation = await with_a_member(node)
+    node.leads_in = None
+    with pytest.raises(NotLeaderError):
+        groups.heartbeat("g", "m", None, generation)
+    assert groups.hosted() == []

@@ -16,6 +16,7 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.records.builder import build_members
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
+from tests.coroutines import on_a_loop
 from tests.log.helpers import Runner, batch_at, joined
 
 DIRECTORY = "/shard"
@@ -130,40 +131,36 @@ def test_a_failing_shard_leaves_the_others_alone() -> None:
     assert (log.durable_end, other.durable_end) == (1, 2)
 
 
-def test_disk_full_is_signalled_on_the_loop_and_passes() -> None:
-    async def run() -> None:
-        disk, log, _ = new_log()
-        wal = WalThread(disk, retry_full_ms=5)
-        loop = asyncio.get_running_loop()
-        wal.start(loop)
-        disk.capacity_bytes = 300
-        done: list[AntiphonError | None] = []
-        wal.submit(log.stage_append([batch_at(0, size=500)]), done.append)
-        async with asyncio.timeout(20):
-            await until(lambda: wal.disk_full)
-            assert done == []
-            disk.capacity_bytes = None
-            await until(lambda: bool(done))
-        assert done == [None]
-        full_after: bool = wal.disk_full
-        assert not full_after
-        await wal.stop()
-
-    asyncio.run(run())
+@on_a_loop
+async def test_disk_full_is_signalled_on_the_loop_and_passes() -> None:
+    disk, log, _ = new_log()
+    wal = WalThread(disk, retry_full_ms=5)
+    loop = asyncio.get_running_loop()
+    wal.start(loop)
+    disk.capacity_bytes = 300
+    done: list[AntiphonError | None] = []
+    wal.submit(log.stage_append([batch_at(0, size=500)]), done.append)
+    async with asyncio.timeout(20):
+        await until(lambda: wal.disk_full)
+        assert done == []
+        disk.capacity_bytes = None
+        await until(lambda: bool(done))
+    assert done == [None]
+    full_after: bool = wal.disk_full
+    assert not full_after
+    await wal.stop()
 
 
-def test_stopping_while_the_disk_is_full_says_so() -> None:
-    async def run() -> None:
-        disk, log, _ = new_log()
-        wal = WalThread(disk, retry_full_ms=5)
-        wal.start(asyncio.get_running_loop())
-        disk.capacity_bytes = 0
-        done: list[AntiphonError | None] = []
-        wal.submit(log.stage_append([batch_at(0)]), done.append)
-        await wal.stop()
-        assert [type(error) for error in done] == [DiskFullError]
-
-    asyncio.run(run())
+@on_a_loop
+async def test_stopping_while_the_disk_is_full_says_so() -> None:
+    disk, log, _ = new_log()
+    wal = WalThread(disk, retry_full_ms=5)
+    wal.start(asyncio.get_running_loop())
+    disk.capacity_bytes = 0
+    done: list[AntiphonError | None] = []
+    wal.submit(log.stage_append([batch_at(0)]), done.append)
+    await wal.stop()
+    assert [type(error) for error in done] == [DiskFullError]
 
 
 async def until(condition: Callable[[], bool]) -> None:

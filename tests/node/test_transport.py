@@ -15,7 +15,7 @@ from antiphon.security.listening import Listening
 from antiphon.transport.connection import Connection
 from antiphon.transport.listening import bound_address, listen
 from antiphon.wire.frames import Frame, decode_request, encode_message
-from tests.coroutines import run_by
+from tests.coroutines import on_a_loop, run_by
 
 HELLO = Hello(PROTOCOL_VERSION, "test", "c", 0, "one")
 
@@ -236,22 +236,20 @@ async def test_a_taken_port_is_named_with_its_listener(turn: Turn) -> None:
     server.close()
 
 
-def test_a_failure_in_one_piece_of_work_does_not_stop_the_others() -> None:
-    async def main() -> None:
-        seen: list[str] = []
-        errors: list[Exception] = []
-        turn = Turn(asyncio.get_running_loop(), errors.append)
+@on_a_loop
+async def test_a_failure_in_one_piece_of_work_does_not_stop_the_others() -> None:
+    seen: list[str] = []
+    errors: list[Exception] = []
+    turn = Turn(asyncio.get_running_loop(), errors.append)
 
-        def first() -> None:
-            turn.for_shard(lambda: seen.append("asked for by the first"))
-            raise AntiphonError("broken")
+    def first() -> None:
+        turn.for_shard(lambda: seen.append("asked for by the first"))
+        raise AntiphonError("broken")
 
-        turn.for_connection(lambda: seen.append("connection"))
-        turn.for_shard(first)
-        turn.for_shard(lambda: seen.append("second"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert seen == ["second", "asked for by the first", "connection"]
-        assert len(errors) == 1
-
-    asyncio.run(main())
+    turn.for_connection(lambda: seen.append("connection"))
+    turn.for_shard(first)
+    turn.for_shard(lambda: seen.append("second"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert seen == ["second", "asked for by the first", "connection"]
+    assert len(errors) == 1
