@@ -436,3 +436,35 @@ def test_a_removal_is_no_loss_wherever_it_stops(tmp_path: Path) -> None:
         RealDisk(), directory.shard_path(2), SMALL, held=Held(directory.inventory, 2)
     )
     assert filled_again.damaged is None
+
+
+def producing(log: ShardLog, runner: Runner, sequence: int) -> None:
+    runner.run(log.stage_append([batch_at(log.log_end, size=300, term=3, producer_id=7, sequence=sequence)]))
+
+
+@pytest.mark.parametrize("rest", [0, 3])
+def test_a_trimmed_log_whose_snapshot_cannot_be_read_is_fed_anew(rest: int) -> None:
+    """Only the snapshot knows the producers of what was trimmed: without it a batch that comes again would be a new one."""
+    one = Simulated()
+    one.runner.run(one.log.hard_state.stage(3, None))
+    for sequence in range(4):
+        producing(one.log, one.runner, sequence)
+    one.runner.run(one.log.trim(4))
+    for _ in range(rest):
+        one.runner.run(one.log.stage_append([batch_at(one.log.log_end, size=10, term=3)]))
+    one.inventory.put(SHARD, Holding(3, one.log.end), durable=True)
+    assert one.open().producers.last_batch(7) is not None
+    for name in one.disk.listdir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            one.disk.flip_bit(f"{DIRECTORY}/{name}", 200)
+    for _ in range(2):  # also the next time
+        log = one.open()
+        assert log.damaged is not None
+        assert "snapshot" in log.damaged.reason
+        assert (log.log_start, log.log_end, log.hard_state.term) == (0, 0, 3)
+    for sequence in range(4):  # as its leader feeds it
+        producing(log, one.runner, sequence)
+    one.runner.run(log.clear_damage())
+    log = one.open()
+    assert (log.damaged, log.log_start, log.log_end) == (None, 0, 4)
+    assert log.producers.last_batch(7) is not None

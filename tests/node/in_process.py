@@ -33,6 +33,7 @@ from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
 from antiphon.simulation.runtime.wal import SimulatedWal
+from antiphon.table.store import StoreEngine
 
 P = ParamSpec("P")
 
@@ -119,12 +120,16 @@ class Nodes:
         server = self.servers[node_id] = Server(
             self.config(node_id, first=first),
             disk=disk,
-            stores=MemoryEngine(disk, Random(draw.getrandbits(64))),
+            stores=self.engine(disk, Random(draw.getrandbits(64))),
             make_wal=partial(SimulatedWal, rng=draw, took_s=lambda: self.slow_s.get(node_id, 0.0)),
             finishes_epochs=False,
         )
         self.nodes[node_id] = server.node
         await server.start()
+
+    def engine(self, disk: SimulatedDisk, draw: Random) -> StoreEngine:
+        """What keeps the tables of a node on this disk."""
+        return MemoryEngine(disk, draw)
 
     async def start_all(self) -> None:
         """Start all and wait until they are a cluster."""

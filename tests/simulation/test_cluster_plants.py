@@ -12,6 +12,8 @@ from antiphon.simulation.cluster.run import run_cluster
 
 QUICK_SEEDS = 3
 QUICK = [
+    "scrub-skips-checksums",
+    "scrub-finds-and-does-not-tell",
     "one-step-change",
     "marker-of-everything",
     "few-are-enough",

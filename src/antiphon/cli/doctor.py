@@ -219,7 +219,7 @@ def _certificates(cluster: LocalClusterFile) -> Finding:
 
 
 def _cluster(servers: str) -> list[Finding]:
-    from antiphon.cli.status_page import collect
+    from antiphon.cli.status_page import collect, line_of
     from antiphon.errors import AntiphonError
 
     unreachable = [address for address in servers.split(",") if not _answers(address.strip())]
@@ -242,10 +242,22 @@ def _cluster(servers: str) -> list[Finding]:
             ),
         ]
     hint = "start the missing nodes; shards without a majority stay Offline until then"
-    findings += [_finding("wrong", problem, hint) for problem in found["problems"]]
+    told = {line_of(one) for one in found["findings"]}
+    findings += [_finding("wrong", problem, hint) for problem in found["problems"] if problem not in told]
+    findings += [_of_node(one) for one in found["findings"]]
     if found["healthy"]:
         findings.append(_finding("ok", f"the cluster is healthy: {found['shards']} shards, all led"))
     return findings
+
+
+def _of_node(one: dict[str, Any]) -> Finding:
+    """What a node found to be wrong, or has mended."""
+    from antiphon.cli.status_page import ago, line_of
+
+    what = line_of({**one, "do": ""})
+    if one["mended_ms"]:
+        return _finding("note", f"{what}; mended {ago(one['mended_ms'])}")
+    return _finding("wrong", what, one["do"])
 
 
 def _answers(address: str) -> bool:

@@ -18,6 +18,7 @@ from antiphon.cli import (
     pipeline_commands,
     quota_commands,
     replay_commands,
+    scrub_command,
     simulate,
     spark_support,
     topic_commands,
@@ -65,6 +66,7 @@ demo.mount(app)
 bench.mount(app)
 judge.mount(app)
 verify.mount(app)
+scrub_command.mount(app)
 archive_commands.mount(app)
 audit_commands.mount(app)
 replay_commands.mount(app)

@@ -49,6 +49,7 @@ from antiphon.model.requests import (
     Rebalance,
     RemoveNode,
     SplitShard,
+    StartScrub,
     StatusReply,
     TableWrite,
     TableWritten,
@@ -314,18 +315,25 @@ class AsyncClient:
 
     async def node_status(self, node_id: int, *, timeout_s: float | None = None) -> StatusReply:
         """One node's view of its replicas. Raises UnavailableError if it cannot be reached."""
+        reply = await self._ask_node(node_id, GetStatus(), timeout_s)
+        if not isinstance(reply, StatusReply):
+            raise ProtocolViolationError(f"asked for a status, got {type(reply).__name__}")
+        return reply
+
+    async def _ask_node(self, node_id: int, body: GetStatus | StartScrub, timeout_s: float | None) -> Any:
         if self._cluster.meta is None:
             await self._cluster.refresh()
         address = self._cluster.address_of(node_id)
         try:
             async with asyncio.timeout(self._time(timeout_s)):
                 connection = await self._cluster.connection(address)
-                reply, _ = await connection.request(GetStatus())
+                return (await connection.request(body))[0]
         except TimeoutError:
             raise TimedOutError(f"node {node_id} at {address} did not answer in time") from None
-        if not isinstance(reply, StatusReply):
-            raise ProtocolViolationError(f"asked for a status, got {type(reply).__name__}")
-        return reply
+
+    async def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
+        """Have a node read what is on its disk of a shard, or of all, now; `node_status` shows what it finds."""
+        await self._ask_node(node_id, StartScrub(shard_id), timeout_s)
 
     def session(self, *, timeout_s: float = 10.0) -> Any:
         """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""

@@ -419,6 +419,10 @@ class Client(Closes):
         """What one node knows of its replicas. Raises UnavailableError when it cannot be reached."""
         return self.run(self.aio.node_status(node_id, timeout_s=timeout_s))
 
+    def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
+        """Have a node read what is on its disk of a shard, or of all, now. See `AsyncClient.start_scrub`."""
+        self.run(self.aio.start_scrub(node_id, shard_id, timeout_s=timeout_s))
+
     def session(self, *, timeout_s: float = 10.0) -> Any:
         """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""
         return self.aio.session(timeout_s=timeout_s)

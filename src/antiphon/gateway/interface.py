@@ -255,5 +255,9 @@ class Gateway(Protocol):
         ...
 
     def status(self) -> StatusReply:
-        """State of this node and its replicas."""
+        """State of this node and its replicas, with what is wrong."""
+        ...
+
+    def start_scrub(self, shard_id: int) -> None:
+        """Read what is on the disk of this shard, or of all (-1), now. Raises UnknownShardError."""
         ...

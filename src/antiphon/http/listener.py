@@ -161,9 +161,15 @@ class HttpListener:
         return 200, HTML, page
 
     def _health(self) -> Reply:
-        """200 when this node is part of the cluster and none of its replicas has failed."""
-        cluster = self._gateway.metadata
-        bad = [one.shard_id for one in self._gateway.replica_statuses() if one.state in BAD_STATES]
+        """200 when this node is part of the cluster and all of its replicas take part; `state` also tells of less."""
+        cluster, told = self._gateway.metadata, self._gateway.status()
+        bad = [one.shard_id for one in told.replicas if one.state in BAD_STATES]
+        # Everybody may ask for this page, so it names no files: `antiphon status` does.
+        findings = [
+            {"kind": one.kind, "shard": one.shard_id, "level": one.level, "since_ms": one.since_ms}
+            for one in told.findings
+            if not one.mended_ms
+        ]
         offline = sum(
             shard.status is not ShardStatus.ONLINE for topic in cluster.topics for shard in topic.shards
         )
@@ -172,9 +178,11 @@ class HttpListener:
             200 if healthy else 503,
             {
                 "healthy": healthy,
+                "state": "unhealthy" if not healthy else "degraded" if findings else "ok",
                 "node": self._gateway.node_id,
                 "metadata_version": cluster.version,
                 "failed_shards": bad,
+                "findings": findings,
                 "shards_without_leader": offline,
             },
         )

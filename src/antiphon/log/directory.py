@@ -20,8 +20,22 @@ from typing import Final
 import msgspec
 
 from antiphon import system
-from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
-from antiphon.log.disk import Disk, Lock, LockHeldError, RealDisk, discard_tree, read_whole, replace_file
+from antiphon.errors import (
+    DirectoryInUseError,
+    ForeignDirectoryError,
+    NewerFormatError,
+    StorageFailedError,
+)
+from antiphon.log.disk import (
+    Disk,
+    Lock,
+    LockHeldError,
+    RealDisk,
+    discard_tree,
+    not_permitted,
+    read_whole,
+    replace_file,
+)
 from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.inventory import LOST, Held, Holding, Inventory
 from antiphon.log.segment import DATA_SUFFIX
@@ -83,7 +97,7 @@ class NodeDirectory:
                 _save_identity(disk, path, identity)
             if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
                 raise ForeignDirectoryError(
-                    f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
+                    f"{IDENTITY_NAME} says that {path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
                     f"not to node {node_id} of cluster {cluster_id}; give each node its own directory",
                     path=path,
                     found_cluster=identity.cluster_id,
@@ -99,6 +113,9 @@ class NodeDirectory:
             directory = cls(disk, path, identity, lock, inventory)
             directory.is_remade = is_remade
             directory._sweep()
+        except PermissionError as error:
+            lock.release()
+            raise StorageFailedError(not_permitted(error)) from error
         except BaseException:
             lock.release()
             raise
@@ -176,6 +193,8 @@ def _lock(disk: Disk, path: str) -> Lock:
         raise DirectoryInUseError(
             f"{path} is in use by process {holder}; stop that node first", path=path, pid=holder
         ) from error
+    except PermissionError as error:
+        raise StorageFailedError(not_permitted(error)) from error
 
 
 def _shards_in(names: list[str]) -> list[int]:
@@ -231,7 +250,11 @@ def _load_identity(disk: Disk, path: str) -> Identity | None:
             )
         return msgspec.json.decode(data, type=Identity)
     except msgspec.MsgspecError as error:
-        raise ForeignDirectoryError(f"{file} is not a node's identity: {error}", path=path) from error
+        raise ForeignDirectoryError(
+            f"{file} is not a node's identity: {error}; restore it from a backup, or move the directory away: the node then "
+            "starts empty, and the others send it everything",
+            path=path,
+        ) from error
 
 
 def _refuse_strange_files(disk: Disk, path: str) -> None:

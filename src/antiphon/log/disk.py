@@ -376,6 +376,11 @@ def outcome_of(call: Callable[[], None]) -> OSError | None:
     return None
 
 
+def not_permitted(error: PermissionError) -> str:
+    """What a person does about a file that this user may not open."""
+    return f"{error.filename} cannot be opened: {error.strerror}; give the node's user the right to read and write it"
+
+
 def read_whole(disk: Disk, path: str) -> bytes | None:
     """Content of a small file, None when it is not there."""
     try:

@@ -32,6 +32,7 @@ class SegmentView(NamedTuple):
     batches: int
     data_path: str
     index_path: str
+    size_bytes: int
 
 
 class DiskRead:
@@ -145,13 +146,22 @@ class LogReader:
 
     def from_disk(self, since_ms: int = -(1 << 63)) -> DiskRead:
         """A read of the segments as they are now, without those that are known to be older than `since_ms`."""
-        views = [
-            SegmentView(s.base_offset, s.next_offset, s.count, s.data_path, s.index_path)
+        views = self.views(since_ms)
+        removals = self._segments.removals
+        return DiskRead(self._disk, views, lambda: self._segments.removals == removals, self._on_damage)
+
+    def views(self, since_ms: int = -(1 << 63)) -> list[SegmentView]:
+        """The segments as they are now, oldest first, without those that are known to be older than `since_ms`."""
+        return [
+            SegmentView(s.base_offset, s.next_offset, s.count, s.data_path, s.index_path, s.size_bytes)
             for s in self._segments.all
             if s.max_timestamp >= since_ms or not s.max_is_exact
         ]
-        removals = self._segments.removals
-        return DiskRead(self._disk, views, lambda: self._segments.removals == removals, self._on_damage)
+
+    @property
+    def removals(self) -> int:
+        """Changes when what was on disk may be gone."""
+        return self._segments.removals
 
     def _read(self, offset: int, max_bytes: int, end: int) -> list[memoryview]:
         if offset >= self._tail.start:

@@ -19,7 +19,13 @@ from antiphon.log.disk import Disk, File, read_whole, replace_file
 from antiphon.log.hard_state import HardState
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
 from antiphon.log.inventory import Held, Holding
-from antiphon.log.layout import DAMAGE_NAME, finish_wipe, newest_snapshot
+from antiphon.log.layout import (
+    DAMAGE_NAME,
+    finish_wipe,
+    newest_snapshot,
+    remove_segments,
+    remove_snapshots,
+)
 from antiphon.log.lost_files import index_without_data, snapshot_beyond
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.segment import (
@@ -136,6 +142,20 @@ def forget_start(disk: Disk, directory: str) -> None:
     disk.fsync_dir(directory)
 
 
+def empty_log(disk: Disk, directory: str, reason: str) -> None:
+    """Give up all entries of a closed log, which is marked as damaged first, durably. Term and vote stay. Blocking.
+
+    After a crash in between, or an error, it is to be done again.
+    """
+    if load_damage(disk, directory) is None:
+        save_damage(disk, directory, DamageReport(0, directory, 0, reason))
+    remove_snapshots(disk, directory, -1)
+    remove_segments(disk, directory, 0)
+    for name in (RESET_NAME, START_NAME):
+        disk.remove(os.path.join(directory, name))
+    disk.fsync_dir(directory)
+
+
 def recover(disk: Disk, directory: str) -> RecoveredLog:
     """Open the log in `directory` and repair what a crash may leave. Only reads, and truncates only the torn tail."""
     names = disk.listdir(directory)
@@ -249,11 +269,15 @@ class _Recovery:
         self.snapshot_offset: int | None = None
         self.scanned = self.torn = 0
         self.torn_reason: str | None = None
+        self.unreadable: str | None = None  # path of a snapshot that is there and cannot be read
 
     def run(self) -> RecoveredLog:
         marker = load_damage(self.disk, self.directory)
         # Damage may lie in what a snapshot stands for: then everything is read, to know where.
         found_snapshot = self._best_snapshot(of_start=marker is not None)
+        first = self.bases[0] if self.bases else self.start.log_start
+        if found_snapshot is None and self.unreadable is not None and first > 0:
+            return self._without_producers(self.unreadable, marker)
         if found_snapshot is not None:
             self._load(*found_snapshot)
         elif self.bases and (self.lost_segment is None or self.lost_segment >= self.bases[0]):
@@ -313,14 +337,35 @@ class _Recovery:
         """`of_start`: only one that stands for nothing that is in the log."""
         offsets = offsets_of(self.disk.listdir(self.directory), SNAPSHOT_SUFFIX)
         for offset in reversed(offsets):
-            if of_start and offset > self.start.log_start:
-                continue
             path = file_of(self.directory, offset, SNAPSHOT_SUFFIX)
             snapshot = decode_snapshot(read_whole(self.disk, path), path)
-            if snapshot is not None and self._fits(snapshot):
+            if snapshot is None:
+                self.unreadable = path
+            elif not (of_start and offset > self.start.log_start) and self._fits(snapshot):
                 with contextlib.suppress(CorruptBatchError):
                     return snapshot, ProducerState.decode(snapshot.producers)
         return None
+
+    def _without_producers(self, path: str, marker: DamageReport | None) -> RecoveredLog:
+        """Nothing says who had written what was trimmed: a repeated batch of theirs would be taken for a new one.
+
+        So the log counts as empty, and is fed anew from 0 or by a snapshot. What is in its files goes when that begins.
+        """
+        reason = "a snapshot cannot be read, and with it what is known of the producers of what was trimmed"
+        found = marker or DamageReport(0, path, 0, reason)
+        if marker is None:
+            save_damage(self.disk, self.directory, found)
+        return RecoveredLog(
+            TermIndex(0, 0),
+            [],
+            MembersIndex(None),
+            ProducerState(),
+            found,
+            bool(self.bases),
+            0,
+            RecoveryReport(None, 0, 0, None, 0),
+            self.start.log_start > 0,
+        )
 
     def _fits(self, snapshot: Snapshot) -> bool:
         """Are the files as the snapshot says? Checks sizes, and the last batch's index entry."""

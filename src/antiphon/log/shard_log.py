@@ -87,7 +87,7 @@ class ShardLog:
         self._clock_ms = clock_ms
         self._segments = Segments(disk, path, found.segments)
         self._tail = MemoryTail(found.terms.log_end)
-        self.reader = LogReader(disk, found.terms, self._segments, self._tail, self._found_damage)
+        self.reader = LogReader(disk, found.terms, self._segments, self._tail, self.note_damage)
         self._files_beyond = found.files_beyond
         self._since_snapshot = found.snapshot_bytes
         self._snapshot_offset = found.report.snapshot_offset
@@ -403,7 +403,7 @@ class ShardLog:
         self._mark(recovery.JOINING, "the shard is older than this replica")
 
     def _mark(self, kind: int, reason: str) -> None:
-        self._found_damage(recovery.DamageReport(self.log_end, self.path, kind, reason))
+        self.note_damage(recovery.DamageReport(self.log_end, self.path, kind, reason))
         self.disk.fsync_dir(os.path.dirname(self.path))  # the replica's directory may be as new as the mark
 
     def clear_damage(self) -> LogOp:
@@ -484,7 +484,8 @@ class ShardLog:
             self.reader.from_disk().read, offset, max_bytes, limit, at_least_one=at_least_one
         )
 
-    def _found_damage(self, report: recovery.DamageReport) -> None:
+    def note_damage(self, report: recovery.DamageReport) -> None:
+        """Record, durably, what is not on the disk as it was written. Blocking."""
         if self.damaged is None:
             self.damaged = report
             recovery.save_damage(self.disk, self.path, report)

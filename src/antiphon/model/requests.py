@@ -8,6 +8,7 @@ Request id 0 marks a one-way message between nodes: no reply.
 import msgspec
 
 from antiphon.model.access import Acl, Credential
+from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.quotas import Quota
 
@@ -237,6 +238,14 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     rss_bytes: int
     replicas: tuple[ReplicaStatus, ...]
     metadata_unreadable: int = 0
+    findings: tuple[Finding, ...] = ()  # what is wrong, then what was and is mended
+    scrub: ScrubStatus | None = None  # None: from a version without one
+
+
+class StartScrub(Body, frozen=True, array_like=True, tag=True):
+    """Have the asked node read what is on its disk of a shard, or of all (-1), now."""
+
+    shard_id: int = OF_NODE
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------
@@ -464,7 +473,7 @@ AdminRequest = (
 
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
-    | ListOffset | TrimShard | TableWrite | TableGet | TableScan
+    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended

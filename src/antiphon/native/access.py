@@ -34,6 +34,7 @@ from antiphon.model.requests import (
     Rebalance,
     RemoveNode,
     SplitShard,
+    StartScrub,
     TableGet,
     TableScan,
     TableWrite,
@@ -205,6 +206,7 @@ def _producer_id(_gateway: Gateway, rights: Rights, _body: NewProducerId) -> Non
 ACCESS: Final[dict[type, Check]] = {
     GetMetadata: _nothing,
     GetStatus: _cluster(Operation.DESCRIBE),
+    StartScrub: _cluster(Operation.ALTER),
     GetAccess: _cluster(Operation.DESCRIBE),
     CreateTopic: _create,
     DeleteTopic: _delete,

@@ -27,6 +27,7 @@ from antiphon.model.requests import (
     Rebalance,
     RemoveNode,
     SplitShard,
+    StartScrub,
 )
 from antiphon.native.access import shown
 from antiphon.native.exchange import Exchange
@@ -56,6 +57,12 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
 def get_status(exchange: Exchange, request_id: int, _body: GetStatus, _payload: memoryview) -> None:
     """Answer with the state of this node and its replicas."""
     exchange.reply(request_id, exchange.gateway.status())
+
+
+def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload: memoryview) -> None:
+    """Have what is on this node's disk read now."""
+    exchange.gateway.start_scrub(body.shard_id)
+    exchange.reply(request_id, Done())
 
 
 def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: memoryview) -> None:
@@ -122,6 +129,7 @@ def new_producer_id(exchange: Exchange, request_id: int, _body: NewProducerId, _
 CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {
     GetMetadata: get_metadata,
     GetStatus: get_status,
+    StartScrub: start_scrub,
     GetAccess: get_access,
     CreateTopic: create_topic,
     DeleteTopic: delete_topic,

@@ -89,6 +89,13 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
 
 
+class Scrub(msgspec.Struct, forbid_unknown_fields=True):
+    """How what is on the disk is read again, to find what is not as it was written."""
+
+    bytes_per_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 8 * 1024 * 1024  # 0: only on request
+    interval_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] = 7 * 86_400  # each shard at least once
+
+
 class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Everything a node is told. `dir` is where it keeps its data.
 
@@ -116,6 +123,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ports: Ports = msgspec.field(default_factory=Ports)
     timings: Timings = msgspec.field(default_factory=Timings)
     limits: Limits = msgspec.field(default_factory=Limits)
+    scrub: Scrub = msgspec.field(default_factory=Scrub)
     security: Security = msgspec.field(default_factory=Security)
 
     @property

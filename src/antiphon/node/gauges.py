@@ -7,7 +7,9 @@ from antiphon import system
 
 if TYPE_CHECKING:
     from antiphon.log.wal import Wal
+    from antiphon.node.findings import Findings
     from antiphon.node.metrics import NodeMetrics
+    from antiphon.node.scrub import Scrub
     from antiphon.partition.partition import Partition
 
 
@@ -40,3 +42,20 @@ def add_gauges(
     gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
     gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.disk_full))
     gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
+
+
+def add_scrub_gauges(metrics: "NodeMetrics", findings: "Findings", scrub: "Scrub") -> None:
+    """What is wrong, and how old what is known of the disk is."""
+    gauges = metrics.gauges
+    gauges["antiphon_findings"] = (
+        "What is wrong on this node; /healthz says what",
+        lambda: len(findings.now),
+    )
+    gauges["antiphon_findings_oldest_timestamp_seconds"] = (
+        "Since when the oldest of these is known, in seconds since 1970; 0 where nothing is wrong",
+        lambda: min((one.since_ms for one in findings.now), default=0) / 1000,
+    )
+    gauges["antiphon_scrub_completed_timestamp_seconds"] = (
+        "Since when everything on this node has been read by the scrub, in seconds since 1970; 0: not yet",
+        lambda: scrub.completed_ms / 1000,
+    )

@@ -71,6 +71,8 @@ class NodeMetrics:
         self.relayed = 0
         self.relay_duplicates = 0
         self.split_brains = 0
+        self.scrub_bytes = 0
+        self.scrub_errors = 0
         self.messages_in = 0
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
@@ -118,6 +120,8 @@ _COUNTERS: Final = {
     "relayed": "Batches of other writers taken into multi-writer shards",
     "relay_duplicates": "Batches of other writers that came again by another path",
     "split_brains": "Times that another replica was found to have other entries under the same identity",
+    "scrub_bytes": "Bytes of logs and stores that the scrub has read",
+    "scrub_errors": "Times that the scrub found something that was not as written, or could not be read",
     "messages_in": "Replica messages received",
     "messages_out": "Replica messages sent",
 }

@@ -27,6 +27,7 @@ from antiphon.node.back_pressure import BackPressure
 from antiphon.node.bulk_gate import gate_of
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
+from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.gauges import add_gauges
 from antiphon.node.injected_faults import InjectedFaults
@@ -104,6 +105,7 @@ class Node:
         self.back_pressure = BackPressure(self.limits, self.wal, self.network)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
         self.shards: Shards = Shards(self, self.disk, self._directory)
+        self.care = DiskCare(self, self.wal, lambda: self.shards, self.agent.registered.is_set)
         self.timers = self._make_timers()
         # Of the services of partitions, what others than the node do:
         self.needs_ticks: Callable[[Ticking], None] = self.timers.needs_ticks
@@ -122,8 +124,7 @@ class Node:
             trimming=Trimming(self.replicas, self.link),
             bulk=self.bulk,
             forwarder=self.forwarder,
-            lost_peers=self.lost_peers,
-            status=self.status,
+            own=self,
         )
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()
@@ -152,6 +153,7 @@ class Node:
         self.shards.remember()
         self.network.start()
         self.timers.start()
+        self.care.start()
         self._log.info(
             "started", node=self.node_id, cluster=self.cluster_id, addresses=self._addresses, pid=os.getpid()
         )
@@ -225,7 +227,7 @@ class Node:
     def status(self) -> StatusReply:
         """State of this node and its replicas."""
         uptime_ms = int((self.loop.time() - self._started_s) * 1000)
-        return StatusReply(
+        found = StatusReply(
             self.meta(),
             system.installed_version(),
             uptime_ms,
@@ -233,6 +235,7 @@ class Node:
             self.replicas.statuses(),
             self.metrics.metadata_unreadable,
         )
+        return self.care.add_to(found)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +248,7 @@ class Node:
         checkpoint_s = timings.checkpoint / 1000
         chores = (
             Chore(shards.note_watermarks, checkpoint_s),
+            Chore(self.care.look, checkpoint_s),
             Chore(shards.mend_damaged, checkpoint_s),
             Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
             Chore(shards.apply_retention, timings.retention_check / 1000, later=True),

@@ -35,6 +35,7 @@ from antiphon.model.requests import (
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.node.bulk_gate import BulkGate
 from antiphon.node.config import NodeConfig
+from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_view import LocalView
@@ -61,6 +62,24 @@ class ClusterCalls(Protocol):
         ...
 
 
+class OwnNode(Protocol):
+    """This node.
+
+    Attributes:
+        care: of its disk.
+    """
+
+    care: DiskCare
+
+    def lost_peers(self) -> Sequence[int]:
+        """See Gateway."""
+        ...
+
+    def status(self) -> StatusReply:
+        """See Gateway."""
+        ...
+
+
 class NodeGateway:
     """Implements `Gateway`.
 
@@ -68,6 +87,7 @@ class NodeGateway:
         node_id, cluster_id: of this node.
         cluster: the coordinator and the metadata.
         replicas: the replicas of this node.
+        start_scrub: see Gateway.
     """
 
     def __init__(
@@ -79,8 +99,7 @@ class NodeGateway:
         trimming: Trimming,
         bulk: BulkGate,
         forwarder: Forwarder,
-        lost_peers: Callable[[], Sequence[int]],
-        status: Callable[[], StatusReply],
+        own: OwnNode,
     ) -> None:
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
@@ -90,8 +109,8 @@ class NodeGateway:
         self._trimming = trimming
         self._bulk = bulk
         self._forwarder = forwarder
-        self._lost_peers = lost_peers
-        self._status = status
+        self._own = own
+        self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self._intake = RecordIntake(replicas)
         self._follow_keys = count(1)
 
@@ -144,7 +163,7 @@ class NodeGateway:
 
     def lost_peers(self) -> Sequence[int]:
         """See Gateway."""
-        return self._lost_peers()
+        return self._own.lost_peers()
 
     async def wait_metadata(self, known_version: int, timeout_s: float) -> ClusterMeta:
         """See Gateway."""
@@ -352,7 +371,7 @@ class NodeGateway:
 
     def status(self) -> StatusReply:
         """See Gateway."""
-        return self._status()
+        return self._own.status()
 
 
 def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:

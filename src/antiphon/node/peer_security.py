@@ -43,13 +43,16 @@ class PeerSecurity:
                 secret = read_whole(disk, path)
             except OSError as error:
                 raise InvalidRequestError(
-                    f"security.peer_key: cannot read {path}: {error.strerror}"
+                    f"security.peer_key: cannot read {path}: {error.strerror}; give the node's user the right to read it"
                 ) from None
             if secret is None:
                 raise InvalidRequestError(
                     f"security.peer_key: there is no {path}: copy it from another node of the cluster"
                 )
-            key = PeerKey(secret)
+            try:
+                key = PeerKey(secret)
+            except InvalidRequestError as error:
+                raise InvalidRequestError(f"{error.message}, or restore {path} from another node") from None
         dial_context = None
         if security.peer_tls.on:
             from antiphon.security.tls import PeerDialTls

@@ -5,7 +5,8 @@ One that found no room on the disk or no file descriptor is opened again every f
 For one that stopped because a read found its log damaged it goes as at a start: the damaged part is left out, the replica
 follows as damaged and gets from its leader what it lost. A leader does not expect a follower to have less than it
 acknowledged in this term, so where a coordinator appoints leaders it is asked for a new term; replicas that vote ask for one
-themselves.
+themselves. One whose table's store was found damaged is opened again too: the log makes the store anew, or, where the log
+was trimmed, `mending` sees to it.
 
 `__cluster` is not opened anew: the coordinator rests on its replica, which is mended at the next start.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from antiphon.errors import AntiphonError, DamagedLogError, ResourceExhaustedError
+from antiphon.errors import AntiphonError, DamagedLogError, DamagedStoreError, ResourceExhaustedError
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 
 if TYPE_CHECKING:
@@ -66,12 +67,12 @@ class Reopening:
         return next(filter(self._is_to_mend, sorted(self._to_mend)), None)
 
     def _is_time(self, shard_id: int, error: Exception | None) -> bool:
-        if not isinstance(error, DamagedLogError | ResourceExhaustedError):
+        if not isinstance(error, DamagedLogError | DamagedStoreError | ResourceExhaustedError):
             return False
         now_s = self._node.now_s()
         if now_s < self._not_before_s.get(shard_id, now_s):
             return False
-        every_s = REOPEN_EVERY_S if isinstance(error, DamagedLogError) else RETRY_EVERY_S
+        every_s = RETRY_EVERY_S if isinstance(error, ResourceExhaustedError) else REOPEN_EVERY_S
         self._not_before_s[shard_id] = now_s + every_s
         self._to_mend.add(shard_id)
         return True

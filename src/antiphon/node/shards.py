@@ -19,6 +19,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
+from antiphon.log.recovery import empty_log
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, TopicMeta
 from antiphon.model.requests import ElectLeader
 from antiphon.node.partition_opener import OpeningNode, PartitionOpener
@@ -216,7 +217,10 @@ class Shards:
 
     def open_cluster_shard(self) -> SingleWriterPartition:
         """Open this voter's replica of `__cluster`."""
-        host = self._opener.open_cluster_shard()
+        try:
+            host = self._opener.open_cluster_shard()
+        except PermissionError as error:
+            raise as_failure(error, "the cluster's own log") from error
         self._node.hosts[CLUSTER_SHARD_ID] = host
         return host
 
@@ -296,6 +300,22 @@ class Shards:
         if shard_id not in self._to_open:
             self._to_open.append(shard_id)
             self._continue_opening()
+
+    def is_being_opened(self, shard_id: int) -> bool:
+        """Is this replica on its way from closed to open?"""
+        return shard_id in self._removing or shard_id in self._to_open
+
+    def start_over(self, shard_id: int) -> None:
+        """A replica that cannot be opened gives up what it has, but for its promise: the others send everything anew."""
+        if shard_id in self.broken and shard_id not in self._removing:
+            self._removing.add(shard_id)
+            emptied = self._node.loop.run_in_executor(None, self._empty_now, shard_id)
+            emptied.add_done_callback(lambda _done: self._removed(shard_id))
+
+    def _empty_now(self, shard_id: int) -> None:
+        with contextlib.suppress(OSError):  # tried again once the disk takes it
+            empty_log(self._disk, self._directory.shard_path(shard_id), "its table's store was damaged")
+            destroy_state(self._disk, store_path(self._tables, shard_id))
 
     def reopen(self, shard_id: int, host: Partition) -> None:
         """Close a replica and open it again from what is in its files."""

@@ -3,7 +3,7 @@
 import structlog
 
 from antiphon.errors import AntiphonError, InternalError, ResourceExhaustedError, StorageFailedError
-from antiphon.log.disk import BROKEN_DISK, PASSING
+from antiphon.log.disk import BROKEN_DISK, PASSING, not_permitted
 
 
 def as_failure(error: Exception, what: str) -> AntiphonError:
@@ -12,6 +12,8 @@ def as_failure(error: Exception, what: str) -> AntiphonError:
         return error
     if isinstance(error, OSError) and error.errno in PASSING:
         return ResourceExhaustedError(f"{what}: {error}")
+    if isinstance(error, PermissionError):
+        return StorageFailedError(f"{what}: {not_permitted(error)}")
     if isinstance(error, OSError) and error.errno in BROKEN_DISK:
         return StorageFailedError(f"{what}: {error}")
     return InternalError(f"{what}: {error}")

@@ -8,7 +8,7 @@ when the log has begun anew, before anything is written to it.
 
 A store that was found damaged is noted so beside its directory (`<shard>.damaged`), because the next start may not look
 where the damage is. It is made anew where the log reaches back to its beginning; elsewhere the replica stays closed until
-it was moved away, or its log and store were removed, for the leader to send both anew.
+the node has emptied log and store (`node.mending`), for the leader to send both anew.
 """
 
 import contextlib
@@ -171,9 +171,9 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
     except DamagedStoreError as error:
         if log.log_start or log.damaged is not None:
             raise DamagedStoreError(
-                f"{error.message}; the shard's log, which begins at {log.log_start}, cannot make it anew: move this "
-                f"replica to another node, or stop this one, remove {log.path}, {path} and {path}.*, and start it, "
-                "while the other replicas are well: their leader then sends it everything",
+                f"{error.message}; the shard's log, which begins at {log.log_start}, cannot make it anew: the leader "
+                "sends everything once a majority of the replicas is well without this one; where there are no others, "
+                "restore log and store together from a backup, or move the replica to another node",
                 **error.details,
             ) from error
         structlog.get_logger().warning(

@@ -56,7 +56,9 @@ async def start_http(
     def status() -> dict[str, Any]:
         plain = msgspec.structs.asdict(gateway.status())
         plain["node"] = msgspec.structs.asdict(plain["node"])
-        plain["replicas"] = [msgspec.structs.asdict(replica) for replica in plain["replicas"]]
+        plain["scrub"] = msgspec.structs.asdict(plain["scrub"])
+        for name in ("replicas", "findings"):
+            plain[name] = [msgspec.structs.asdict(one) for one in plain[name]]
         return plain
 
     made = HttpListener(

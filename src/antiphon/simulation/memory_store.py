@@ -111,6 +111,18 @@ class MemoryEngine:
         self.paths.add(path)
         return store
 
+    def check(self, path: str) -> Iterator[int]:
+        """See `StoreEngine`. A run that is gone is missed only where the manifest still names it."""
+        for name, size in _named(self.disk, path).runs:
+            try:
+                data = read_whole(self.disk, os.path.join(path, name))
+                still_named = (name, size) in _named(self.disk, path).runs
+            except OSError as error:
+                raise _failed(error, f"table store {path} cannot be read", path) from error
+            if still_named and (data is None or len(data) != size or not is_whole_run(data)):
+                raise DamagedStoreError(f"table store {path} is damaged: {name}", path=path)
+            yield size
+
 
 class MemoryStore:
     """See `Store`."""
@@ -402,6 +414,30 @@ class MemoryCursor:
     def value(self) -> bytes:
         """See `Cursor`."""
         return self._rows[self.key()]
+
+
+def _named(disk: Disk, path: str) -> _Manifest:
+    """What the manifest on the disk says. Raises DamagedStoreError, StorageFailedError."""
+    try:
+        data = read_whole(disk, os.path.join(path, MANIFEST))
+    except OSError as error:
+        raise _failed(error, f"table store {path} cannot be read", path) from error
+    content = None if data is None else _content(data, 0, len(data))
+    if content is None:
+        raise DamagedStoreError(f"table store {path} is damaged: the manifest is not whole", path=path)
+    return _manifest.decode(content)
+
+
+def is_whole_run(data: bytes) -> bool:
+    """Is every block of a run what was written?"""
+    if len(data) < _END.size:
+        return False
+    position, length, magic = _END.unpack_from(data, len(data) - _END.size)
+    index = _content(data, position, length) if magic == RUN_MAGIC else None
+    blocks = () if index is None else _index.decode(index)
+    return index is not None and all(
+        _content(data, block.position, block.size) is not None for block in blocks
+    )
 
 
 def _failed(error: OSError, what: str, path: str) -> StorageFailedError:

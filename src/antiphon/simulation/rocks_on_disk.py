@@ -28,7 +28,7 @@ from typing import Final
 
 from rocksdict import Rdict, WriteBatch
 
-from antiphon.errors import ResourceExhaustedError, StorageFailedError
+from antiphon.errors import DamagedStoreError, ResourceExhaustedError, StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.log.disk import PASSING, Disk, make_directory, read_whole, replace_file
 from antiphon.simulation.runtime import escapes
@@ -155,6 +155,17 @@ class RocksOnDiskEngine(RocksEngine):
             raise
         self.paths.add(path)
         return store
+
+    def check(self, path: str) -> Iterator[int]:
+        """See `StoreEngine`: is what stands on the disk what RocksDB has written?"""
+        try:
+            for name in self.disk.listdir(path):
+                found = read_whole(self.disk, os.path.join(path, name)) or b""
+                if not name.endswith(".tmp") and self.files.behind(found)[2]:
+                    raise DamagedStoreError(f"table store {path} is damaged: {name}", path=path)
+                yield len(found)
+        except OSError as error:
+            raise _failed(error, f"table store {path} cannot be read", path) from error
 
 
 class Folder:

@@ -5,12 +5,14 @@ from the disk. A get of a damaged block raises. An iterator over one ends, and o
 the end of the rows. So every iteration here checks the status.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -19,6 +21,7 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteBufferManager,
     WriteOptions,
@@ -32,6 +35,8 @@ CACHE_BYTES: Final = 32 * 1024 * 1024  # all shards of a node together
 # What may pass: no room, no descriptors. RocksDB gives them as texts.
 PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 OPENING: Final = "opening it"
+CHECK_BYTES: Final = 256 * 1024  # that a step of a check reads, and at most so many rows
+CHECK_ROWS: Final = 2_000
 
 _shared: tuple[Cache, WriteBufferManager] | None = None
 
@@ -244,3 +249,64 @@ class RocksEngine:
         except Exception as error:
             raise _failed(path, OPENING, error, b"", None) from error
         return RocksStore(self, db, path)
+
+    def check(self, path: str) -> Iterator[int]:
+        """See `StoreEngine`. RocksDB opens its files once more, to read only, and checks each block that the rows are in.
+
+        The files' pages are dropped from the system's cache before, so that they come from the disk.
+        """
+        _drop_cached(path)
+        try:
+            db = Rdict(path, _check_options(), access_type=AccessType.read_only(False))
+            cursor = db.iter(_check_reads())
+            cursor.seek_to_first()
+        except Exception as error:
+            raise _failed(path, "a check", error, b"", None) from error
+        try:
+            while True:
+                rows, size = 0, 0
+                while cursor.valid() and size < CHECK_BYTES and rows < CHECK_ROWS:
+                    size += len(cursor.key()) + len(cursor.value())
+                    rows += 1
+                    cursor.next()
+                if not rows:
+                    break
+                yield size
+            cursor.status()
+        except Exception as error:
+            raise _failed(path, "a check", error, b"", None) from error
+        finally:
+            del cursor
+            db.close()
+
+
+def _check_options() -> Options:
+    """Nothing is kept of what a check reads, and it shares no memory with the stores that serve."""
+    blocks = BlockBasedOptions()
+    blocks.disable_cache()
+    options = Options(raw_mode=True)
+    options.create_if_missing(False)
+    options.set_block_based_table_factory(blocks)
+    options.set_max_file_opening_threads(1)
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _check_reads() -> ReadOptions:
+    reads = ReadOptions()
+    reads.set_verify_checksums(True)
+    reads.set_readahead_size(CHECK_BYTES)
+    return reads
+
+
+def _drop_cached(path: str) -> None:
+    """Let the system forget what it has cached of the store's files, where it can."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            if name.endswith(".sst"):
+                handle = os.open(os.path.join(path, name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(handle)

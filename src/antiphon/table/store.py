@@ -116,3 +116,12 @@ class StoreEngine(Protocol):
     def open(self, path: str) -> Store:
         """Open the store in directory `path`, or make an empty one. One store at a time has a directory open."""
         ...
+
+    def check(self, path: str) -> Iterator[int]:
+        """Read the store in directory `path` from the disk and compare it with its checksums, a piece at each step.
+
+        Yields about how many bytes a step has read. The store may be open and change meanwhile: what is read is as of some
+        moment. The steps may run in any thread, one at a time. Raises DamagedStoreError; any other StorageFailedError says
+        that it could not be read now.
+        """
+        ...

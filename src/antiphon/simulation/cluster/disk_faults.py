@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from antiphon import system
 from antiphon.client.moves import is_on_its_way
-from antiphon.errors import AntiphonError, DamagedStoreError
+from antiphon.errors import DamagedStoreError
 from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.disk import PASSING
 from antiphon.log.hard_state import HARD_STATE_NAME
@@ -27,17 +26,16 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
-from antiphon.node import trimming
 from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.rotten_files import is_rotten
 from antiphon.simulation.memory_store import MemoryStore
 from antiphon.simulation.rocks_on_disk import RocksOnDisk
 
 if TYPE_CHECKING:
     from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
-    from antiphon.node.node import Node
     from antiphon.partition.partition import Partition
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
@@ -56,7 +54,6 @@ CALLS: Final = (
     "fsync_dir",
     "listdir",
 )
-TRIMMED: Final = ("log", "rows", "carts")  # whoever reads them by offsets goes on behind what is gone
 STOP_S: Final = 10.0  # a node that takes longer to stop goes on
 LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound again
 
@@ -136,7 +133,8 @@ def newest_metadata(cluster: "SimulatedCluster") -> "ClusterMeta | None":
     return max(found, key=lambda meta: meta.version, default=None)
 
 
-def _shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[TopicMeta, ShardMeta]]":
+def shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[TopicMeta, ShardMeta]]":
+    """What the node has a replica of, as the newest metadata says."""
     meta = newest_metadata(cluster)
     for topic in () if meta is None else meta.topics:
         for shard in topic.shards:
@@ -149,7 +147,7 @@ def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     newest = newest_metadata(cluster)
     if cluster.evidence.hurt or newest is None or newest.version < cluster.watch.modes.version:
         return False  # after a power failure the nodes may know older live sets than those that are recorded
-    for _, shard in _shards_on(cluster, machine.node_id):
+    for _, shard in shards_on(cluster, machine.node_id):
         if is_on_its_way(shard) or shard.split is not None or len(shard.ensemble) < 3:
             return False
         if shard.fence != "majority" and len(set(shard.live) - {machine.node_id}) < 2:
@@ -157,7 +155,7 @@ def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     return True
 
 
-def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
+def hurt(faults: Faults, machine: "Machine", what: str) -> None:
     """From now on, and until it is sound, this machine's disk proves nothing."""
     cluster = faults.cluster
     cluster.tell("hurt", machine.node_id, what)
@@ -172,6 +170,7 @@ def _hurt(faults: Faults, machine: "Machine", what: str) -> None:
         if is_sound(cluster, machine, needed) and cluster.watch.multi.is_sound(machine, clocks):
             cluster.evidence.hurt.discard(machine.node_id)
             machine.flipped.clear()  # what has those names by now may be other files
+            machine.rotten.clear()
             cluster.tell("sound", machine.node_id)
             return
         if faults.stopped:
@@ -187,7 +186,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
     node = machine.node
     if node is None or not node.agent.registered.is_set() or node.shards.broken:
         return False
-    for _, shard in _shards_on(cluster, machine.node_id):
+    for _, shard in shards_on(cluster, machine.node_id):
         host, end = node.hosts.get(shard.shard_id), needed.get(shard.shard_id, 0)
         if host is None or host.state.failed is not None or host.log.damaged is not None:
             return False
@@ -197,6 +196,8 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
             return False  # the coordinator does not trust it yet
         if _is_store_damaged(host):
             return False
+    if any(is_rotten(machine, path) for path in machine.rotten):
+        return False
     return all(host.log.damaged is None for host in node.hosts.values())
 
 
@@ -295,7 +296,7 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
     machine.kill()
     lost = _some_loss(faults.cluster, machine, draw)
     if lost:
-        _hurt(faults, machine, f"lost {' '.join(lost)}")
+        hurt(faults, machine, f"lost {' '.join(lost)}")
     for path in lost:
         machine.disk.lose(path)
     restart_later(faults, machine, fault.lasts_ms)
@@ -345,7 +346,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
     if by_kind:
         path, size = draw.choice(by_kind[draw.choice(sorted(by_kind))])
         bit = draw.randrange(size * 8)
-        _hurt(faults, machine, f"bit {bit} of {path}")
+        hurt(faults, machine, f"bit {bit} of {path}")
         machine.disk.flip_bit(path, bit)
         if path.endswith(DATA_SUFFIX):
             # Rot needs longer than the system takes to write an index back, which alone tells it from a torn write.
@@ -373,7 +374,7 @@ def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
 
     def put_back() -> None:
         if machine.disk.is_dir(path) and is_known_to_be_older(machine.disk, path, copy):
-            _hurt(faults, machine, f"old copy of {path}")
+            hurt(faults, machine, f"old copy of {path}")
             machine.disk.restore(path, copy)
 
     faults.later(fault.lasts_ms / 1000 + 0.5, _while_stopped, faults, machine, put_back)
@@ -388,7 +389,7 @@ def _old_disk(faults: Faults, fault: Fault, _draw: Random) -> None:
     copy = machine.disk.copy(DIRECTORY)
 
     def put_back() -> None:
-        _hurt(faults, machine, "old copy of the disk")
+        hurt(faults, machine, "old copy of the disk")
         machine.disk.restore(DIRECTORY, copy)
 
     faults.later(fault.lasts_ms / 1000 + 0.5, _while_stopped, faults, machine, put_back)
@@ -433,7 +434,7 @@ def _new_disk(faults: Faults, fault: Fault, draw: Random) -> None:
         other.power_off()
         restart_later(faults, other, draw.randint(1, fault.lasts_ms))
     machine.kill()
-    _hurt(faults, machine, "a new disk")
+    hurt(faults, machine, "a new disk")
     faults.cluster.watch.disk_is_new(machine)
     machine.has_new_disk, machine.disk_is_known = True, False
     machine.disk.lose(DIRECTORY)
@@ -454,46 +455,3 @@ def is_known_to_be_older(disk: SimulatedDisk, path: str, copy: Copy) -> bool:
     scratch.restore(path, copy)
     found = Holding(promise_of(scratch, path)[0], end_of_log(scratch, path))
     return found.term < held.term or found.end < held.end
-
-
-# -- logs that begin later -----------------------------------------------------------------------------------------
-
-
-@register("trim")
-def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
-    """Somebody wants the logs of a node's replicas to begin later: who needs what is gone needs a snapshot.
-
-    What is asked for may be above what is committed: then as much goes as may.
-    """
-    machine = faults.machine(fault)
-    node, process = machine.node, machine.process
-    if node is None or process is None:
-        return
-    mine = [
-        shard.shard_id
-        for topic, shard in _shards_on(faults.cluster, machine.node_id)
-        if topic.name in TRIMMED
-    ]
-    for shard_id in mine:
-        host = node.hosts.get(shard_id)
-        if host is None or host.state.failed is not None:
-            continue
-        if isinstance(host, MultiWriterPartition):
-            process.run(_keep_house(host))
-        else:
-            log = host.log
-            before = log.log_end if draw.random() < 0.5 else draw.randint(log.log_start, log.log_end)
-            process.run(_trim_one(node, shard_id, before))
-
-
-async def _keep_house(host: "Partition") -> None:
-    """What a node does now and then: what is too much by the shard's settings goes, where everybody has it."""
-    if not host.state.closed:
-        host.upkeep.apply_retention(system.wall_ms())
-
-
-async def _trim_one(node: "Node", shard_id: int, before: int) -> None:
-    try:
-        await trimming.trim_replica(node.replicas, shard_id, before)
-    except AntiphonError:
-        return  # it does not lead any more, has stopped, or is busy: as the node would answer a client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.node.config import Limits, Member, NodeConfig, Ports
+from antiphon.node.config import Limits, Member, NodeConfig, Ports, Scrub
 from antiphon.security.settings import Security
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.disk_view import DIRECTORY
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 KEY_DIRECTORY: Final = "/etc"
 KEY_NAME: Final = "peer.key"
 KEY: Final = b"the key of all nodes of a simulated cluster"
+SCRUB_BYTES_S: Final = 64 * 1024 * 1024
+SCRUB_EVERY_S: Final = 2
 CARE_S: Final = 2.0  # between two looks of an operator
 RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
@@ -57,6 +59,7 @@ class Machine:
         self.trouble: list[Fault] = []  # what the disk does wrong, over restarts too
         self.may_stop = False  # has the disk given replicas a reason to stop?
         self.flipped: list[tuple[str, int]] = []  # bits, by file
+        self.rotten: list[str] = []  # files that decayed under a node that ran
         self.has_new_disk = False  # in the place of the one that it began with
         self.disk_is_known = True  # to the coordinator, since a process before this one
         self._capacity_bytes: int | None = None
@@ -121,6 +124,7 @@ class Machine:
             profile=options.profile if options.profile != "multi" else "oxia",
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
             limits=Limits(),
+            scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else ""),
         )
 

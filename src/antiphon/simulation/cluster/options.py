@@ -82,6 +82,8 @@ class ClusterOptions:
     store_block_bytes: int = 4096  # of tables' stores: a row of another block is read where one is damaged
     peer_key: bool = False  # nodes prove to each other that they know a key
     impostors: int = 0  # those who say that they are nodes, and do not know it; needs `peer_key`
+    scrub: bool = False  # nodes read what is on their disks again and again
+    rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
 
     def words(self) -> str:
@@ -145,6 +147,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
             **_delays(profile, seed),
             **_deletes(profile, seed),
             **_proofs(profile, seed),
+            **_rot(profile, seed),
             **overrides,
         },
     )
@@ -219,6 +222,13 @@ def _proofs(profile: str, seed: int) -> dict[str, Any]:
     draw = Random(f"antiphon cluster proofs {profile} {seed}")
     peer_key = draw.random() < 0.25
     return {"peer_key": peer_key, "impostors": int(peer_key and draw.random() < 0.5)}
+
+
+def _rot(profile: str, seed: int) -> dict[str, Any]:
+    draw = Random(f"antiphon cluster rot {profile} {seed}")
+    scrub = draw.random() < 0.2
+    small = {"topic_config": "segment.bytes=16384", "record_bytes": 500}  # so that segments are closed
+    return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

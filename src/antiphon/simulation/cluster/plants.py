@@ -20,6 +20,7 @@ from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS, SCRIPT_PLANTS
 from antiphon.simulation.cluster.read_plants import READ_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.scrub_plants import SCRUB_PLANTS
 from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
 from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
@@ -42,6 +43,7 @@ _ALL: Final = (
     *SHELL_PLANTS,
     *READ_PLANTS,
     *MODE_PLANTS,
+    *SCRUB_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

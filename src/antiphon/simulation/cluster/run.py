@@ -10,7 +10,9 @@ from typing import Any, Final
 import structlog
 
 import antiphon.simulation.cluster.disk_faults
-import antiphon.simulation.cluster.shell_faults  # noqa: F401 - both register their kinds of faults
+import antiphon.simulation.cluster.disk_trims
+import antiphon.simulation.cluster.shell_faults
+import antiphon.simulation.cluster.unseen_rot  # noqa: F401 - all register their kinds of faults; their order is the seeds'
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.cluster import SimulatedCluster

@@ -1,0 +1,41 @@
+"""What is wrong on a node and since when, and how far its scrub is: for status pages, monitors and operators."""
+
+import msgspec
+
+DEGRADED = "degraded"  # everything here is served; something is lost, or refused, until somebody acts
+UNHEALTHY = "unhealthy"  # a replica here does not take part
+OF_NODE = -1  # in the place of a shard's id
+
+
+class Finding(msgspec.Struct, frozen=True, array_like=True):
+    """One thing that is wrong, or was: `mended_ms` is above 0 then. Times are in ms since 1970 by the node's clock.
+
+    `kind` is a name that does not change, for programs. `shard_id`: OF_NODE where it is not about one replica. `what` says
+    what was found, with the file; `do` what a person is to do; empty: nothing, the node mends it.
+    """
+
+    kind: str
+    shard_id: int
+    level: str
+    since_ms: int
+    what: str
+    do: str = ""
+    mended_ms: int = 0
+
+
+class ScrubStatus(msgspec.Struct, frozen=True, array_like=True):
+    """How far a node's scrub is. `shard_id`: what it reads now; OF_NODE: nothing. `done_bytes` of `total_bytes` of it.
+
+    `waiting`: shards that are due. `completed_ms`: since when all that is here has been read; 0: not yet.
+    `bytes_per_s` 0: only on request.
+    """
+
+    bytes_per_s: int
+    interval_s: int
+    shard_id: int = OF_NODE
+    done_bytes: int = 0
+    total_bytes: int = 0
+    waiting: int = 0
+    completed_ms: int = 0
+    read_bytes: int = 0  # since the node's start
+    errors: int = 0

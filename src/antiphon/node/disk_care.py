@@ -1,0 +1,74 @@
+"""What a node does about its own disk while it runs: it reads it (`scrub`), tells of what is wrong, and has it mended."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from antiphon.model.findings import OF_NODE, UNHEALTHY
+from antiphon.model.requests import StatusReply
+from antiphon.node.findings import Findings, Noted
+from antiphon.node.gauges import add_scrub_gauges
+from antiphon.node.mending import Mending
+from antiphon.node.scrub import Scrub
+
+if TYPE_CHECKING:
+    from antiphon.log.wal import Wal
+    from antiphon.node.context import NodeContext
+    from antiphon.node.mending import ClosedReplicas
+
+
+JOINS_IN_S: Final = 5.0  # a start takes less
+ALONE: Final = "not_joined"
+
+
+class DiskCare:
+    """See the module's text. `shards`: those replicas that do not open, known once the node is made.
+
+    Attributes:
+        findings: what is wrong.
+        scrub: reads what is on the disk.
+    """
+
+    def __init__(
+        self,
+        node: "NodeContext",
+        wal: "Wal",
+        shards: Callable[[], "ClosedReplicas"],
+        joined: Callable[[], bool],
+    ) -> None:
+        self._node = node
+        self._joined = joined
+        self._began_s = node.now_s()
+        self.findings = Findings(node.hosts, shards, wal)
+        self._mending = Mending(node, shards, self.findings)
+        self.scrub = Scrub(node, self.findings, self._mending)
+
+    def start(self) -> None:
+        """Begin; all of it ends with the node."""
+        add_scrub_gauges(self._node.metrics, self.findings, self.scrub)
+        self._node.spawn(self.scrub.run())
+        self._node.spawn(self._mending.run(self.scrub.read_again))
+
+    def look(self) -> None:
+        """Now and then: what is wrong with this node?"""
+        node = self._node
+        if self._joined():
+            self.findings.take_back(OF_NODE, ALONE)
+        elif node.now_s() - self._began_s > JOINS_IN_S:
+            lost = ", ".join(map(str, sorted(node.lost_peers()))) or "none"
+            what = f"the cluster does not count on this node; nodes that it does not reach: {lost}"
+            do = "start the other nodes; where they run, node.log says why they and this one do not come together"
+            self.findings.note(Noted(ALONE, OF_NODE, what, do, UNHEALTHY))
+        self.findings.look()
+
+    def add_to(self, status: StatusReply) -> StatusReply:
+        """The node's status with what is known of its disk."""
+        return StatusReply(
+            status.node,
+            status.version,
+            status.uptime_ms,
+            status.rss_bytes,
+            status.replicas,
+            status.metadata_unreadable,
+            self.findings.all,
+            self.scrub.status,
+        )

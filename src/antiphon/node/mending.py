@@ -1,0 +1,146 @@
+"""Has the others bring back what this node's disk has lost, for replicas that do not come to that by themselves.
+
+Two kinds wait here: those of which the scrub has found that something is not as it was written, and those that do not open
+because a table's store is damaged and their log cannot make it anew. The first is stopped and opened again as damaged, as
+after a read that has met the damage. The second gives up log and store, but not its promise. Both then follow without a
+vote, and their leader sends them what they lack.
+
+That is done only while the shard can do without the replica: a replica that is damaged does not vote, and the only one of a
+shard serves what it can still read. So the other members are asked first whether theirs are well, and asked again later.
+
+Not mended while the node runs: `__cluster`, as the coordinator rests on it; its replica is mended at the next start.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from antiphon.errors import AntiphonError, DamagedLogError, DamagedStoreError
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
+from antiphon.model.requests import GetStatus, StatusReply
+from antiphon.node.findings import WAITS, Closed, Noted
+from antiphon.partition.multi_writer import MultiWriterPartition
+
+if TYPE_CHECKING:
+    from antiphon.log.recovery import DamageReport
+    from antiphon.node.context import NodeContext
+    from antiphon.node.findings import Findings
+    from antiphon.partition.partition import Partition
+
+    Damage = DamageReport | DamagedStoreError
+
+LOOK_S: Final = 5.0  # between two looks at what waits
+ASK_S: Final = 5.0
+KIND: Final = "damage_found"
+WELL: Final = ("ok", "disk_full")
+
+
+class ClosedReplicas(Closed, Protocol):
+    """Replicas that are not open."""
+
+    def start_over(self, shard_id: int) -> None:
+        """Let a replica that does not open give up what it has, but for its promise, and open it again."""
+        ...
+
+
+class Mending:
+    """See the module's text; of one node, on its event loop."""
+
+    def __init__(
+        self, node: "NodeContext", shards: Callable[[], ClosedReplicas], findings: "Findings"
+    ) -> None:
+        self._node = node
+        self._shards = shards
+        self._findings = findings
+        self._found: dict[int, Damage] = {}
+        self._log = structlog.get_logger()
+
+    def waits(self, shard_id: int) -> bool:
+        """Is something known to be damaged that is not mended yet, on a replica that serves?"""
+        return shard_id in self._found
+
+    def found(self, host: "Partition", damage: "Damage") -> None:
+        """The replica's files are not as they were written."""
+        self._log.error("scrub_found_damage", shard=host.shard_id, reason=text_of(damage))
+        self._found[host.shard_id] = damage
+        is_cluster = host.shard_id == CLUSTER_SHARD_ID
+        do = "restart this node while the others run: it is fetched again then" if is_cluster else WAITS
+        self._findings.note(Noted(KIND, host.shard_id, text_of(damage), do))
+
+    async def run(self, read_again: Callable[[int], None]) -> None:
+        """Until the node ends. `read_again` is told of replicas that are to be read again once they are mended."""
+        while True:
+            for shard_id, damage in list(self._found.items()):
+                if await self._is_settled(shard_id, damage):
+                    del self._found[shard_id]
+                    self._findings.take_back(shard_id, KIND)
+                    read_again(shard_id)
+            shards = self._shards()
+            for shard_id, error in list(shards.broken.items()):
+                if isinstance(error, DamagedStoreError) and await self._can_do_without(shard_id):
+                    self._log.warning("replica_starts_over", shard=shard_id, reason=error.message)
+                    shards.start_over(shard_id)
+            await asyncio.sleep(LOOK_S)
+
+    async def _is_settled(self, shard_id: int, damage: "Damage") -> bool:
+        """Stop the replica where that may be; is there nothing more to do here?"""
+        host = self._node.hosts.get(shard_id)
+        if host is None or is_over(host):
+            return True  # somebody else has met the damage
+        if shard_id == CLUSTER_SHARD_ID or not await self._can_do_without(shard_id):
+            return False
+        if is_over(host):
+            return True
+        if isinstance(damage, DamagedStoreError):
+            host.driver.fail(damage)
+            return True
+        await self._node.loop.run_in_executor(None, host.log.note_damage, damage)
+        error = DamagedLogError(text_of(damage), offset=damage.offset, position=damage.position)
+        host.driver.fail(error)
+        return True
+
+    async def _can_do_without(self, shard_id: int) -> bool:
+        """Would the shard go on without this replica, and have the others all that there is to fetch?"""
+        known = self._node.view.shard(shard_id)
+        if known is None or known[1].outgoing:
+            return False
+        shard = known[1]
+        others = [one for one in shard.ensemble if one != self._node.node_id]
+        answers = await asyncio.gather(*(self._is_well(one, shard_id) for one in others))
+        well = {one for one, answer in zip(others, answers, strict=True) if answer}
+        if isinstance(self._node.hosts.get(shard_id), MultiWriterPartition):
+            return bool(others) and len(well) == len(others)
+        return _are_enough(shard, well)
+
+    async def _is_well(self, node_id: int, shard_id: int) -> bool:
+        """Has this node a replica of the shard with which nothing is wrong?"""
+        try:
+            reply = await self._node.link(node_id).ask(GetStatus(), ASK_S)
+        except AntiphonError:
+            return False
+        if not isinstance(reply, StatusReply):
+            return False
+        if any(one.shard_id == shard_id and not one.mended_ms for one in reply.findings):
+            return False
+        return any(one.shard_id == shard_id and one.state in WELL for one in reply.replicas)
+
+
+def _are_enough(shard: ShardMeta, well: set[int]) -> bool:
+    """Can these elect a leader that has everything that was committed?"""
+    majority = len(well & set(shard.ensemble)) > len(shard.ensemble) // 2
+    live = bool(well & set(shard.live))
+    return {"majority": majority, "live": live}.get(shard.fence, majority and live)
+
+
+def is_over(host: "Partition") -> bool:
+    """Is this replica closed, stopped or known to be damaged?"""
+    return host.state.closed or host.state.failed is not None or host.log.damaged is not None
+
+
+def text_of(damage: "Damage") -> str:
+    """For people."""
+    if isinstance(damage, DamagedStoreError):
+        return damage.message
+    return f"at offset {damage.offset} ({damage.path}, byte {damage.position}): {damage.reason}"

@@ -1,0 +1,55 @@
+"""Logs of simulated nodes are made to begin later."""
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from antiphon import system
+from antiphon.errors import AntiphonError
+from antiphon.node import trimming
+from antiphon.partition.multi_writer import MultiWriterPartition
+from antiphon.simulation.cluster.disk_faults import shards_on
+from antiphon.simulation.cluster.faults import Fault, Faults, register
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+    from antiphon.partition.partition import Partition
+
+TRIMMED: Final = ("log", "rows", "carts")  # whoever reads them by offsets goes on behind what is gone
+
+
+@register("trim")
+def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
+    """Somebody wants the logs of a node's replicas to begin later: who needs what is gone needs a snapshot.
+
+    What is asked for may be above what is committed: then as much goes as may.
+    """
+    machine = faults.machine(fault)
+    node, process = machine.node, machine.process
+    if node is None or process is None:
+        return
+    mine = [
+        shard.shard_id for topic, shard in shards_on(faults.cluster, machine.node_id) if topic.name in TRIMMED
+    ]
+    for shard_id in mine:
+        host = node.hosts.get(shard_id)
+        if host is None or host.state.failed is not None:
+            continue
+        if isinstance(host, MultiWriterPartition):
+            process.run(_keep_house(host))
+        else:
+            log = host.log
+            before = log.log_end if draw.random() < 0.5 else draw.randint(log.log_start, log.log_end)
+            process.run(_trim_one(node, shard_id, before))
+
+
+async def _keep_house(host: "Partition") -> None:
+    """What a node does now and then: what is too much by the shard's settings goes, where everybody has it."""
+    if not host.state.closed:
+        host.upkeep.apply_retention(system.wall_ms())
+
+
+async def _trim_one(node: "Node", shard_id: int, before: int) -> None:
+    try:
+        await trimming.trim_replica(node.replicas, shard_id, before)
+    except AntiphonError:
+        return  # it does not lead any more, has stopped, or is busy: as it would be told at the door

@@ -1,0 +1,42 @@
+"""Bugs to plant in the scrub, where what is on disks decays while nodes run."""
+
+from typing import Final
+
+from antiphon.log import log_check
+from antiphon.node.scrub import Scrub
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM
+
+_ROT: Final = {
+    **CALM,
+    "fault_ms": 4_000,
+    "fault_every_ms": 400,
+    "scrub": True,
+    "rot_weight": 1,
+    "topic_config": "segment.bytes=16384",
+    "record_bytes": 500,
+    "operations_per_s": 200,
+    "store_flush_every": 20,
+}
+
+SCRUB_PLANTS: Final = (
+    ClusterPlant(
+        "scrub-skips-checksums",
+        "the scrub reads all batches, and does not compare them with their checksums",
+        (
+            Edit(
+                vars(log_check)["_Piece"],
+                "_batches",
+                "if not batch_matches(entry, data[at : at + entry.size]):",
+                "if False:",
+            ),
+        ),
+        options=_ROT,
+    ),
+    ClusterPlant(
+        "scrub-finds-and-does-not-tell",
+        "the scrub counts what is damaged, and tells nobody who would have it mended",
+        (Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),),
+        options=_ROT,
+    ),
+)

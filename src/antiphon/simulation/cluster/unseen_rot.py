@@ -1,0 +1,49 @@
+"""What is on a disk decays while the node that wrote it runs, and nobody reads it: for the scrub to find.
+
+The machine is *hurt* from then on (`disk_faults`). Nothing is ever put back: a run in which the rot is not found and mended
+by the end breaks `liveness`.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import TYPE_CHECKING
+
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
+from antiphon.simulation.cluster.faults import Fault, Faults, register
+
+if TYPE_CHECKING:
+    from antiphon.partition.partition import Partition
+    from antiphon.simulation.cluster.machine import Machine
+
+
+@register("rot")
+def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
+    """A bit flips in a closed segment, its index, or a table's store."""
+    machine = faults.machine(fault)
+    node = machine.node
+    if node is None or not node.agent.registered.is_set() or not may_be_hurt(faults.cluster, machine):
+        return
+    found: list[str] = []
+    for shard_id, host in sorted(node.hosts.items()):
+        sound = host.state.failed is None and host.log.damaged is None
+        if shard_id != CLUSTER_SHARD_ID and sound:
+            found += _files_of(machine, host)
+    if not found:
+        return
+    path = draw.choice(found)
+    bit = draw.randrange(8 * len(machine.disk.durable(path) or b""))
+    faults.cluster.watch.note_held(machine)
+    hurt(faults, machine, f"bit {bit} of {path} while the node runs")
+    faults.cluster.tell("rot", machine.node_id, path)
+    machine.disk.flip_bit(path, bit)
+    machine.rotten.append(path)
+
+
+def _files_of(machine: "Machine", host: "Partition") -> Iterator[str]:
+    """Files of a replica that are not written to any more, and have something in them."""
+    paths = [path for view in host.log.reader.views()[:-1] for path in (view.data_path, view.index_path)]
+    if host.table is not None:
+        folder = host.table.path
+        paths += [f"{folder}/{name}" for name in machine.disk.durable_names(folder) if name.endswith(".run")]
+    return (path for path in paths if machine.disk.durable(path))

@@ -1,0 +1,280 @@
+"""The scrub of a running node: finds what decays on its disk, has it mended by the others, tells what it cannot mend."""
+
+import asyncio
+import errno
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.errors import UnknownShardError
+from antiphon.http.listener import HttpListener
+from antiphon.log.simulated_faults import Fault
+from antiphon.model.findings import DEGRADED, Finding
+from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
+from antiphon.model.requests import CreateTopic, GetStatus, Put, StartScrub, TableWrite
+from antiphon.node.config import Scrub
+from antiphon.node.node import Node
+from antiphon.node.scrub import BOOK_NAME
+from antiphon.partition.partition import Partition
+from antiphon.records.builder import build_batch
+from tests.node.in_process import DIRECTORY, NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
+
+ROUNDS = 8
+ON_REQUEST = Scrub(bytes_per_s=0)
+
+
+async def topic_of(nodes: Nodes, name: str, **settings: str) -> int:
+    """A shard with several closed segments on every node."""
+    topic = await nodes.nodes[0].gateway.create_topic(
+        CreateTopic(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000", **settings})
+    )
+    shard_id = topic.shards[0].shard_id
+    for number in range(ROUNDS):
+        node_id = (await nodes.leader(shard_id)).services.node_id
+        batch = build_batch([(b"%d" % number, bytes(8_000), [], 1)])
+        await nodes.nodes[node_id].gateway.append(shard_id, batch)
+    await eventually(lambda: all(is_whole(node, shard_id) for node in nodes.nodes.values()))
+    return shard_id
+
+
+async def table_of(nodes: Nodes, name: str) -> int:
+    topic = await nodes.nodes[0].gateway.create_topic(
+        CreateTopic(name, kind=Kind.TABLE, replicas=len(nodes.nodes))
+    )
+    shard_id = topic.shards[0].shard_id
+    leader = await nodes.leader(shard_id)
+    address = f"node-{leader.services.node_id}:{NATIVE_PORT}"
+    for number in range(ROUNDS):
+        await ask(address, TableWrite(shard_id, (Put(b"%d" % number, bytes(500)),)))
+    await eventually(lambda: all(is_whole(node, shard_id) for node in nodes.nodes.values()))
+    for node in nodes.nodes.values():
+        node.hosts[shard_id].state.require_table().state.flush()
+    return shard_id
+
+
+def is_whole(node: Node, shard_id: int) -> bool:
+    """Has the replica everything, and is it well?"""
+    host = node.hosts.get(shard_id)
+    return (
+        host is not None
+        and host.status().state == "ok"
+        and host.log.durable_end >= ROUNDS
+        and host.mode.settled == host.log.log_end
+    )
+
+
+async def follower(nodes: Nodes, shard_id: int) -> Partition:
+    leader = await nodes.leader(shard_id)
+    return next(
+        node.hosts[shard_id] for node in nodes.nodes.values() if node.node_id != leader.services.node_id
+    )
+
+
+def rot(nodes: Nodes, host: Partition, suffix: str) -> str:
+    """Flip a bit of the first closed segment, or of the table's store."""
+    disk = nodes.disks[host.services.node_id]
+    folder = host.state.require_table().path if suffix == ".run" else host.log.path
+    name = next(name for name in disk.listdir(folder) if name.endswith(suffix))
+    host.log.release_memory()
+    disk.flip_bit(f"{folder}/{name}", 50 * 8 + 3)
+    return f"{folder}/{name}"
+
+
+def current(node: Node) -> list[Finding]:
+    return [one for one in node.status().findings if not one.mended_ms]
+
+
+def health(node: Node) -> tuple[int, dict[str, Any]]:
+    status, _, body = HttpListener(node.gateway, metrics=lambda: b"", status=dict).answer(
+        b"GET /healthz HTTP/1.1"
+    )
+    return status, json.loads(body)
+
+
+def with_nodes(count: int, test: Any, scrub: Scrub = ON_REQUEST) -> None:
+    async def main() -> None:
+        async with cluster_of(count, scrub=scrub) as nodes:
+            await test(nodes)
+
+    run(main())
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("suffix", [".log", ".index", ".run"])
+def test_what_decays_is_found_and_fetched_again_while_the_node_serves_the_rest(
+    suffix: str, leads: bool
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        other = await topic_of(nodes, "other")
+        shard_id = await (table_of if suffix == ".run" else topic_of)(nodes, "t")
+        host = await (Nodes.leader if leads else follower)(nodes, shard_id)
+        node = nodes.nodes[host.services.node_id]
+        kept = node.hosts[other]
+        path = rot(nodes, host, suffix)
+        rotten = bytes(nodes.disks[node.node_id].durable(path) or b"")
+        began_ms = nodes.loop.time()
+        assert not current(node)
+        await ask(f"node-{node.node_id}:{NATIVE_PORT}", StartScrub())
+        await eventually(lambda: node.metrics.scrub_errors == 1)
+        await eventually(lambda: node.hosts.get(shard_id) not in {None, host} and is_whole(node, shard_id))
+        await eventually(lambda: not current(node))
+        (mended,) = node.status().findings
+        assert (mended.shard_id, mended.mended_ms > mended.since_ms > 0) == (shard_id, True)
+        assert nodes.loop.time() > began_ms
+        assert bytes(nodes.disks[node.node_id].durable(path) or b"") != rotten
+        assert node.hosts[other] is kept, "the other shards never stopped"
+        assert kept.state.failed is None
+        await nodes.append(shard_id, b"after") if suffix != ".run" else None
+        # What was mended is read once more by itself, and is well.
+        read = node.metrics.scrub_bytes
+        await eventually(lambda: node.metrics.scrub_bytes > read and not node.care.scrub.status.waiting)
+        assert node.metrics.scrub_errors == 1
+        assert b"antiphon_scrub_errors_total 1.0" in node.metrics.render()
+
+    with_nodes(3, test)
+
+
+def test_the_only_replica_serves_what_it_can_and_says_since_when_it_is_damaged() -> None:
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        node = nodes.nodes[0]
+        host = node.hosts[shard_id]
+        rot(nodes, host, ".log")
+        node.gateway.start_scrub(-1)
+        await eventually(lambda: bool(current(node)))
+        (found,) = current(node)
+        assert (found.kind, found.level, found.shard_id) == ("damage_found", DEGRADED, shard_id)
+        assert ".log" in found.what
+        await asyncio.sleep(30)
+        assert current(node) == [found], "since then, and unchanged"
+        assert host.state.is_serving
+        assert (await node.gateway.fetch(shard_id, 5, 1 << 20)).batches
+        await nodes.append(shard_id, b"goes on")
+        status, said = health(node)
+        assert (status, said["state"], said["findings"][0]["since_ms"]) == (200, "degraded", found.since_ms)
+        assert ".log" not in json.dumps(said), "everybody may ask for this page"
+
+    with_nodes(1, test)
+
+
+def test_damage_waits_until_the_others_are_there_to_mend_it() -> None:
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        host = await nodes.leader(shard_id)
+        node = nodes.nodes[host.services.node_id]
+        away = next(one for one in nodes.nodes if one != node.node_id)
+        await nodes.stop(away)
+        rot(nodes, host, ".log")
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: bool(current(node)))
+        await asyncio.sleep(15)
+        assert node.hosts[shard_id] is host
+        assert host.state.is_serving, "two of three would not do without it"
+        await nodes.start(away)
+        await eventually(lambda: node.hosts.get(shard_id) not in {None, host} and is_whole(node, shard_id))
+
+    with_nodes(3, test)
+
+
+def test_two_replicas_that_decay_are_mended_one_after_the_other_or_not_at_all() -> None:
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        hosts = [node.hosts[shard_id] for node in nodes.nodes.values()]
+        for host in hosts[:2]:
+            rot(nodes, host, ".log")
+        for node in nodes.nodes.values():
+            node.gateway.start_scrub(shard_id)
+        await eventually(lambda: all(current(nodes.nodes[one]) for one in (0, 1)))
+        await asyncio.sleep(20)
+        assert (await nodes.leader(shard_id)).state.is_serving, "never do both give up their votes"
+        await nodes.append(shard_id, b"goes on")
+        assert all(len(current(nodes.nodes[one])) == 1 for one in (0, 1))
+
+    with_nodes(3, test)
+
+
+def test_the_clusters_own_log_is_named_and_mended_at_the_next_start() -> None:
+    async def test(nodes: Nodes) -> None:
+        await topic_of(nodes, "t")
+        node = nodes.nodes[1]
+        rot(nodes, node.hosts[CLUSTER_SHARD_ID], ".log")
+        node.gateway.start_scrub(CLUSTER_SHARD_ID)
+        await eventually(lambda: bool(current(node)))
+        assert "restart this node" in current(node)[0].do
+        await nodes.stop(1)
+        node = await nodes.start(1)
+        await eventually(lambda: node.hosts[CLUSTER_SHARD_ID].status().state == "ok" and not current(node))
+        node.gateway.start_scrub(CLUSTER_SHARD_ID)
+        await asyncio.sleep(5)
+        assert not current(node)
+
+    with_nodes(3, test)
+
+
+def test_a_disk_that_cannot_be_read_is_for_a_person_and_stops_nothing() -> None:
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        node = nodes.nodes[2]
+        host = node.hosts[shard_id]
+        nodes.disks[2].faults.append(Fault(("read",), errno.EIO, host.log.path))
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: bool(current(node)))
+        assert (current(node)[0].kind, host.state.failed) == ("not_readable", None)
+        nodes.disks[2].faults.clear()
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: not current(node))
+
+    with_nodes(3, test)
+
+
+def test_it_keeps_to_its_rate_and_goes_round_again_after_the_interval() -> None:
+    async def test(nodes: Nodes) -> None:
+        node = nodes.nodes[0]
+        shard_id = await topic_of(nodes, "t")
+        size = node.hosts[shard_id].log.size_bytes
+        await eventually(lambda: node.care.scrub.completed_ms > 0)
+        began_s, before = nodes.loop.time(), node.metrics.scrub_bytes
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: node.care.scrub.status.shard_id == shard_id)
+        assert node.care.scrub.status.total_bytes == size
+        await eventually(lambda: node.care.scrub.status.shard_id != shard_id, 40)
+        assert node.metrics.scrub_bytes - before >= size
+        took_s = nodes.loop.time() - began_s
+        assert size / 16_384 < took_s < 2 * size / 16_384 + 1
+        completed_ms = node.care.scrub.completed_ms
+        await asyncio.sleep(25)
+        assert node.care.scrub.completed_ms > completed_ms, "again and again, by itself"
+
+    with_nodes(1, test, Scrub(bytes_per_s=16_384, interval_s=15))
+
+
+def test_where_it_was_outlives_a_restart_and_what_it_reads_is_bounded_by_the_interval() -> None:
+    async def test(nodes: Nodes) -> None:
+        await topic_of(nodes, "t")
+        await eventually(lambda: nodes.nodes[0].care.scrub.completed_ms > 0)
+        read = nodes.nodes[0].metrics.scrub_bytes
+        assert read > 60_000
+        await nodes.stop(0)
+        node = await nodes.start(0)
+        await asyncio.sleep(15)
+        assert node.metrics.scrub_bytes == 0
+        await nodes.stop(0)
+        nodes.disks[0].flip_bit(f"{DIRECTORY}/{BOOK_NAME}", 3)  # it cannot be read any more
+        node = await nodes.start(0)
+        await eventually(lambda: node.metrics.scrub_bytes >= read)
+
+    with_nodes(1, test, Scrub())
+
+
+def test_nobody_is_read_where_it_is_off_and_unknown_shards_are_named() -> None:
+    async def test(nodes: Nodes) -> None:
+        await topic_of(nodes, "t")
+        await asyncio.sleep(30)
+        assert nodes.nodes[0].metrics.scrub_bytes == 0
+        with pytest.raises(UnknownShardError, match="no open replica of shard 77"):
+            await ask(f"node-0:{NATIVE_PORT}", StartScrub(77))
+        reply = await ask(f"node-0:{NATIVE_PORT}", GetStatus())
+        assert (reply.scrub.bytes_per_s, reply.scrub.completed_ms, reply.findings) == (0, 0, ())
+
+    with_nodes(1, test)
