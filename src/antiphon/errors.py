@@ -4,7 +4,12 @@ One class per cause, one table (`ERRORS`) from the code that travels on the wire
 tables from these classes to Kafka error codes, gRPC statuses, HTTP statuses and exit codes.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises for bytes that are something else: also for a text that is not UTF-8, and for nesting without end."""
 
 
 class AntiphonError(Exception):

@@ -20,7 +20,7 @@ from antiphon.records.members import Members
 from tests.log.helpers import batch_at
 
 DIRECTORY = "/shard"
-CONFIG = LogConfig(segment_bytes=1500, snapshot_bytes=1000, tail_bytes_max=500)
+CONFIG = LogConfig(segment_bytes=1500, snapshot_bytes=1000, tail_bytes_max=3000)
 
 
 class State:

@@ -7,12 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.directory import NodeDirectory
+from antiphon.log.disk import replace_file
+from antiphon.log.layout import DAMAGE_NAME
+from antiphon.log.recovery import DAMAGE_MAGIC, DAMAGE_VERSION, load_damage
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.snapshot import START_MAGIC, START_VERSION, LogStart, decode_start, encode_start, frame
+from antiphon.records.members import Members
 
 
 def test_a_directory_is_made_once_and_known_again(tmp_path: Path) -> None:
@@ -109,3 +115,30 @@ def test_a_new_replica_that_may_not_vote_yet_is_still_known_after_a_power_failur
         after = disk.crash()
         assert not NodeDirectory.open("/node", "c1", 1, disk=after).may_replace
         assert ShardLog.open(after, directory.shard_path(5)).damaged is not None
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xfe", b'{"format":1,"cluster_id":"\xc3("}', b"[" * 5000])
+def test_an_identity_that_is_no_text_is_refused_with_a_word_on_it(bad: bytes) -> None:
+    """The fuzzer of a node's files found that the node died of an exception that nobody had meant."""
+    disk = SimulatedDisk(Random(1))
+    NodeDirectory.open("/node", "c", 0, disk=disk).close()
+    replace_file(disk, "/node/identity.json", bad)
+    with pytest.raises(ForeignDirectoryError, match="is not a node's identity"):
+        NodeDirectory.open("/node", "c", 0, disk=disk)
+
+
+def test_a_damage_marker_that_is_no_text_still_says_damaged() -> None:
+    disk = SimulatedDisk(Random(1))
+    disk.makedirs("/shard")
+    payload = msgspec.msgpack.encode((0, "path", 0, "reason")).replace(b"reason", b"rea\xff\xfen")
+    replace_file(disk, f"/shard/{DAMAGE_NAME}", frame(DAMAGE_MAGIC, DAMAGE_VERSION, payload))
+    found = load_damage(disk, "/shard")
+    assert found is not None
+    assert "cannot be read" in found.reason
+
+
+def test_a_start_file_with_members_that_are_none_is_not_whole() -> None:
+    good = encode_start(LogStart(5, 1, False, Members((1, 2, 3))))
+    assert decode_start(good, "start") is not None
+    payload = good[16:-1]
+    assert decode_start(frame(START_MAGIC, START_VERSION, payload), "start") is None

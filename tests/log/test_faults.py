@@ -20,7 +20,7 @@ from tests.coroutines import on_a_loop
 from tests.log.helpers import Runner, batch_at, joined
 
 DIRECTORY = "/shard"
-SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=200)
+SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=1200)
 
 
 def new_log(config: LogConfig = SMALL) -> tuple[SimulatedDisk, ShardLog, Runner]:

@@ -20,7 +20,7 @@ from tests.log.helpers import Runner, batch_at
 NODE = "/node"
 SHARD = 7
 DIRECTORY = f"{NODE}/shards/{SHARD}"
-SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=200)
+SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=1200)
 LAZY = SMALL._replace(flush="interval")
 
 

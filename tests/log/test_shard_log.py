@@ -16,11 +16,14 @@ from antiphon.log.recovery import DamageReport, save_damage
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault
+from antiphon.log.tail import MemoryTail
 from antiphon.records.batch import read_header
+from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import EntryId
 from tests.log.helpers import Runner, batch_at, joined
+from tests.memory import allocated_at_most
 
-SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=300)
+SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=1300)
 
 
 class Log:
@@ -114,10 +117,22 @@ def test_reads_respect_their_bounds(tmp_path: Path) -> None:
         log.reopen()
 
 
+def test_the_bound_of_the_tail_counts_what_small_batches_cost() -> None:
+    """A view, an offset and a place each: half a thousand bytes, where the batch itself has a hundred and seventy."""
+    tail, bound_bytes = MemoryTail(0), 256 * 1024
+    batch = bytes(build_batch([(None, bytes(100), (), 1)]))
+    with allocated_at_most(2 * bound_bytes):  # what went is let go of in lots
+        for offset in range(5_000):
+            view = memoryview(bytes(bytearray(batch)))[:]
+            tail.append(10**6 + offset, 10**6 + offset + 1, view, (10**6 + offset, 10**6 + offset))
+            tail.evict(bound_bytes, 1 << 60)
+    assert 200 < len(tail) < 1000
+
+
 def test_the_tail_is_bounded_and_can_be_released(log: Log) -> None:
     for _ in range(50):
         log.append(1, size=40)
-    assert log.log.memory_bytes <= 300
+    assert log.log.memory_bytes <= 1300
     assert not log.log.is_in_memory(0)
     assert log.log.is_in_memory(49)
     log.log.release_memory()

@@ -3,14 +3,19 @@
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.errors import TimedOutError
+from antiphon.log.disk import write_whole
+from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
 from antiphon.node import snapshots
-from antiphon.node.peer_wire import SnapshotChunk, SnapshotEnd
+from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotFile
 from antiphon.node.peers import PeerLink
+from antiphon.node.received_snapshots import MANIFEST_FILE, ReceivedSnapshots
+from antiphon.records.entry_id import EntryId
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
 
 ROWS = 64
@@ -147,3 +152,15 @@ async def test_a_part_that_rotted_is_noticed_and_fetched_again(monkeypatch: pyte
         await wait_until_whole(nodes, shard_id, victim)
         assert rotted
         assert sender.sent_bytes > 1.9 * ROWS * VALUE_BYTES, "a damaged part is not patched, it is sent anew"
+
+
+@pytest.mark.parametrize("bad", [b"", b"\xff\xfe", b"\x91" * 4000])
+def test_a_part_whose_manifest_is_damaged_is_dropped(bad: bytes) -> None:
+    """It is written without a checksum; what a power failure leaves of it must not keep a node from starting."""
+    disk = SimulatedDisk(random.Random(1))
+    disk.makedirs("/tables/receive-7")
+    begin = SnapshotBegin(7, 1, EntryId(1, 5), "the snapshot", (SnapshotFile("a", 3, 7),))
+    whole = msgspec.msgpack.encode(begin)
+    write_whole(disk, f"/tables/receive-7/{MANIFEST_FILE}", bad or whole.replace(b"the", b"\xff\xfe\xfd"))
+    ReceivedSnapshots(disk, "/tables")
+    assert disk.listdir("/tables") == []

@@ -127,6 +127,28 @@ async def test_of_a_table_nothing_goes_that_its_store_does_not_hold_on_disk() ->
 
 
 @in_virtual_time
+async def test_retention_of_a_table_goes_on_while_the_node_runs() -> None:
+    """It did nothing until the next start: only then was the store known to hold on disk what would go."""
+    async with cluster_of(1) as nodes:
+        limits = {"segment.bytes": "4096", "retention.bytes": "8192"}
+        shard_id = await new_shard(nodes, Kind.TABLE, replicas=1, **limits)
+        node = nodes.nodes[0]
+        for number in range(60):
+            put = Put(b"k%d" % (number % 7), bytes(900))
+            await node.gateway.table_write(TableWrite(shard_id, (put,)))
+        await settled(nodes, shard_id)
+        log = (await nodes.leader(shard_id)).log
+        assert log.size_bytes > 50_000
+        node.shards.apply_retention()
+        await eventually(lambda: log.size_bytes < 17_000)
+        nodes.kill(0)
+        node = await nodes.start(0)
+        await nodes.leader(shard_id)
+        rows = await node.gateway.table_get(TableGet(shard_id, (b"k0", b"k6"), include_value=True))
+        assert [row.value for row in rows.rows if row is not None] == [bytes(900)] * 2
+
+
+@in_virtual_time
 async def test_a_follower_that_was_away_is_fed_from_a_start_that_is_no_segment_s() -> None:
     async with cluster_of(3) as nodes:
         shard_id = await new_shard(nodes)

@@ -13,6 +13,7 @@ from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES, read_header, valid
 from antiphon.records.builder import RecordInput, build_batch, build_term_start, seal, term_of_term_start
 from antiphon.records.compression import compress, decompress
 from antiphon.records.decode import Record, decode_records
+from tests.memory import allocated_at_most
 from tests.records.oracle import OracleBatch, OracleBuilder
 
 OPTIONAL_BYTES = st.none() | st.binary(max_size=40)
@@ -210,3 +211,23 @@ def test_unknown_codec_is_refused() -> None:
 
 def test_base_offset_may_carry_a_condition() -> None:
     assert read_header(build_batch([(b"", b"", (), 0)], base_offset=~123)).base_offset == -124
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_small_batch_takes_little_memory_to_unpack(codec: int) -> None:
+    """Readers took the whole of what a topic allows (64 MiB) for each batch of lz4 or zstd, however small."""
+    packed = compress(codec, b"small" * 100)
+    decompress(codec, packed)  # what is imported is imported now
+    with allocated_at_most(1024 * 1024):
+        assert bytes(decompress(codec, packed)) == b"small" * 100
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1_000_000])
+def test_what_is_unpacked_in_pieces_is_whole_and_bounded(codec: int, size: int) -> None:
+    plain = bytes(range(250)) * (size // 250) + bytes(size % 250)
+    packed = compress(codec, plain)
+    assert bytes(decompress(codec, packed, size)) == plain
+    if size:
+        with pytest.raises(CorruptBatchError):
+            decompress(codec, packed, size - 1)

@@ -228,6 +228,25 @@ def test_whatever_is_taken_is_read_by_everybody(batch: bytearray) -> None:
         raise AssertionError("the decoder took what the kernel refused")
 
 
+UNUSUAL = {
+    "attributes of a record": b"\x0c\x10\x00\x00\x01\x01\x00",
+    "numbers longer than they need be": b"\x90\x80\x00\x00\x80\x00\x80\x00\x01\x01\x00",
+    "no headers, written long": b"\x0e\x00\x00\x00\x01\x01\x80\x00",
+}
+
+
+@pytest.mark.parametrize("records", UNUSUAL.values(), ids=UNUSUAL)
+def test_what_is_unusual_is_judged_the_same_before_and_after_the_kernel_is_loaded(records: bytes) -> None:
+    """A node that had just started refused such a batch, and took it a moment later; found by the fuzzer of batches."""
+    batch = build_batch([(None, None, (), 0)])[:HEADER_BYTES] + records
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    seal(batch)
+    assert is_taken(batch, walker="kernel") == is_taken(batch, walker="decoder")
+    assert is_taken(batch, walker="kernel") == (
+        records[0] & 1 == 0 and len(decode_records(bytes(batch))) == 1
+    )
+
+
 def test_the_mutations_reach_both_sides() -> None:
     """Each byte of the records changed to a few others: some are taken, most are not, and all of those can be read."""
     taken = 0

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from antiphon.archive.places import address_problem
-from antiphon.errors import ArchiveError
+from antiphon.errors import UNDECODABLE, ArchiveError
 from antiphon.model import internal
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import Row, TableScan
@@ -112,7 +112,7 @@ def decode_row(row: Row) -> ArchivedFile:
             )
         file = _decoder.decode(row.value or b"")
         key = file.key
-    except (msgspec.MsgspecError, ValueError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ArchiveError(f"{where} does not describe an archived file: {error}") from error
     if key != row.key or not 0 <= file.start < file.end or file.rows + file.controls != file.end - file.start:
         raise ArchiveError(f"{where} contradicts itself: {file}")

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from antiphon.coordination.actions import Record
+from antiphon.errors import UNDECODABLE
 from antiphon.invariants import InvariantError, invariant
 from antiphon.model.access import AccessBook, Acl, User
 from antiphon.model.cluster import MetadataDelta, ShardChange
@@ -110,7 +111,7 @@ def _read(record: Record) -> _Change:
             name = int(text)
             _expect(str(name) == text, "its number is not written as one")
         found = None if value is None else _decoded(kind, value)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise _UnreadableError(f"record {key[:40]!r}: {error}") from error
     _expect(kind in _DECODERS, f"kind {kind[:40]!r} is unknown")
     _expect(found is not None or kind in _REMOVABLE, f"a {kind} is never removed")

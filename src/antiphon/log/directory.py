@@ -21,6 +21,7 @@ import msgspec
 
 from antiphon import system
 from antiphon.errors import (
+    UNDECODABLE,
     DirectoryInUseError,
     ForeignDirectoryError,
     NewerFormatError,
@@ -249,7 +250,7 @@ def _load_identity(disk: Disk, path: str) -> Identity | None:
                 known=FORMAT,
             )
         return msgspec.json.decode(data, type=Identity)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise ForeignDirectoryError(
             f"{file} is not a node's identity: {error}; restore it from a backup, or move the directory away: the node then "
             "starts empty, and the others send it everything",

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from antiphon.errors import UNDECODABLE
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.operations import CallStep, LogOp, OpQueue
 from antiphon.log.snapshot import seal, unframe
@@ -64,7 +65,7 @@ class Inventory:
             if payload is not None:
                 try:
                     rows = msgspec.msgpack.decode(payload, type=list[tuple[int, int, int, int]])
-                except msgspec.MsgspecError:
+                except UNDECODABLE:
                     continue
                 found = {shard: Holding(term, EntryId(end_term, end)) for shard, term, end_term, end in rows}
                 inventory = cls(disk, directory, found)

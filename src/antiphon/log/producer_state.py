@@ -30,6 +30,7 @@ import msgspec
 
 from antiphon import system
 from antiphon.errors import (
+    UNDECODABLE,
     CorruptBatchError,
     OutOfOrderSequenceError,
     OverloadedError,
@@ -274,7 +275,7 @@ def _decode_items(data: bytes) -> tuple[int, list[tuple[int, list[ProducerBatch]
         exact_from, items = msgspec.msgpack.decode(
             data, type=tuple[int, list[tuple[int, list[ProducerBatch]]]]
         )
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"not a producer snapshot: {error}") from error
     if not all(batches for _, batches in items):
         raise CorruptBatchError("not a producer snapshot: a producer without a batch")

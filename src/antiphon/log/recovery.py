@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from antiphon.errors import CorruptBatchError
+from antiphon.errors import UNDECODABLE, CorruptBatchError
 from antiphon.log.disk import Disk, File, read_whole, replace_file
 from antiphon.log.hard_state import HardState
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
@@ -126,7 +126,7 @@ def load_damage(disk: Disk, directory: str) -> DamageReport | None:
     if payload is not None:
         try:
             return msgspec.msgpack.decode(payload, type=DamageReport)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             pass
     return DamageReport(0, path, FORGOTTEN, "the damage marker itself cannot be read")
 

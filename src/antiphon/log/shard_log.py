@@ -169,7 +169,7 @@ class ShardLog:
     @property
     def memory_bytes(self) -> int:
         """Bytes of batches held in memory."""
-        return self._tail.size_bytes
+        return self._tail.held_bytes
 
     @property
     def segment_count(self) -> int:

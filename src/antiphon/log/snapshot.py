@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from antiphon.errors import NewerFormatError
+from antiphon.errors import UNDECODABLE, NewerFormatError
 from antiphon.log.disk import Disk, read_whole
 from antiphon.records.members import Members
 
@@ -121,7 +121,7 @@ def decode_snapshot(data: bytes | None, path: str) -> Snapshot | None:
         return None
     try:
         return msgspec.msgpack.decode(payload, type=Snapshot)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
 
 
@@ -146,5 +146,8 @@ def decode_start(data: bytes | None, path: str) -> LogStart | None:
         return None
     log_start, start_term, resetting = _START.unpack_from(payload)
     said = payload[_START.size :]
-    members = msgspec.msgpack.decode(said, type=Members) if said else None
+    try:
+        members = msgspec.msgpack.decode(said, type=Members) if said else None
+    except UNDECODABLE:
+        return None
     return LogStart(log_start, start_term, bool(resetting), members)

@@ -8,12 +8,17 @@ from typing import Final
 from antiphon.records.batch import Buffer
 
 _COMPACT_AT: Final = 1024
+# What a batch costs in memory beside its bytes, about: a view of the message that it came in, its offset and its place.
+BATCH_COSTS_BYTES: Final = 512
 
 
 class MemoryTail:
-    """Whole, contiguous batches from `start` to `end` (exclusive offsets), each with its place in its segment."""
+    """Whole, contiguous batches from `start` to `end` (exclusive offsets), each with its place in its segment.
 
-    __slots__ = ("_bases", "_batches", "_head", "_places", "end", "size_bytes")
+    `held_bytes` are what they take of the process's memory: for small batches much more than their own bytes.
+    """
+
+    __slots__ = ("_bases", "_batches", "_head", "_places", "end", "held_bytes")
 
     def __init__(self, start: int) -> None:
         self._bases: list[int] = []
@@ -21,7 +26,7 @@ class MemoryTail:
         self._places: list[tuple[int, int]] = []
         self._head = 0
         self.end = start
-        self.size_bytes = 0
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._bases) - self._head
@@ -37,7 +42,7 @@ class MemoryTail:
         self._batches.append(batch)
         self._places.append(place)
         self.end = next_offset
-        self.size_bytes += len(batch)
+        self.held_bytes += len(batch) + BATCH_COSTS_BYTES
 
     def read(self, offset: int, max_bytes: int, end: int, *, at_least_one: bool) -> list[memoryview]:
         """Batches from the one that holds `offset`, which must be held, none reaching beyond `end`."""
@@ -74,14 +79,14 @@ class MemoryTail:
 
     def evict(self, keep_bytes: int, before: int) -> None:
         """Let go of the oldest batches that end at or before offset `before`, until `keep_bytes` are held."""
-        if self.size_bytes <= keep_bytes:
+        if self.held_bytes <= keep_bytes:
             return
         bases, batches = self._bases, self._batches
         head, last = self._head, len(bases) - 1
-        while self.size_bytes > keep_bytes and head <= last:
+        while self.held_bytes > keep_bytes and head <= last:
             if (bases[head + 1] if head < last else self.end) > before:
                 break
-            self.size_bytes -= len(batches[head])
+            self.held_bytes -= len(batches[head]) + BATCH_COSTS_BYTES
             batches[head] = b""
             head += 1
         self._head = head
@@ -96,7 +101,7 @@ class MemoryTail:
         while len(self) and self._bases[-1] >= to_offset:
             self._bases.pop()
             self._places.pop()
-            self.size_bytes -= len(self._batches.pop())
+            self.held_bytes -= len(self._batches.pop()) + BATCH_COSTS_BYTES
         if not len(self):
             self.clear(to_offset)
         self.end = to_offset
@@ -105,5 +110,5 @@ class MemoryTail:
         """Hold nothing; the next batch starts at `at`."""
         self._bases, self._batches, self._places = [], [], []
         self._head = 0
-        self.size_bytes = 0
+        self.held_bytes = 0
         self.end = at

@@ -27,6 +27,7 @@ import msgspec
 import structlog
 
 from antiphon import system
+from antiphon.errors import UNDECODABLE
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.shard_log import ShardLog
@@ -118,7 +119,7 @@ def known_placement(disk: Disk, path: str) -> Placement | None:
         return None
     try:
         found: Placement = msgspec.msgpack.decode(payload, type=Placement)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
     return found
 

@@ -15,7 +15,13 @@ import structlog
 from crc32c import crc32c
 
 from antiphon import system
-from antiphon.errors import AntiphonError, CorruptBatchError, InvalidRequestError, UnknownShardError
+from antiphon.errors import (
+    UNDECODABLE,
+    AntiphonError,
+    CorruptBatchError,
+    InvalidRequestError,
+    UnknownShardError,
+)
 from antiphon.log.disk import Disk, discard_tree, read_whole, write_whole
 from antiphon.log.operations import LogOp
 from antiphon.log.producer_state import ProducerState
@@ -67,7 +73,7 @@ class ReceivedSnapshots:
             if system.wall_s() - self._disk.modified_s(file) < PARTS_KEPT_S:
                 self._parts[manifest.shard] = manifest
                 return
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNDECODABLE) as error:
             self._log.warning("snapshot_part_dropped", path=path, error=str(error))
         discard_tree(self._disk, path)
 

@@ -280,7 +280,7 @@ class Shards:
     def apply_retention(self) -> None:
         """Trim what the topics' settings no longer keep."""
         now_ms = system.wall_ms()
-        for host in self._node.hosts.values():
+        for host in list(self._node.hosts.values()):
             if host.state.failed is not None or host.state.closed or host.shard_id == CLUSTER_SHARD_ID:
                 continue
             host.upkeep.apply_retention(now_ms)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from antiphon.errors import UNDECODABLE
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.operations import CallStep, LogOp
 from antiphon.log.snapshot import frame, unframe
@@ -50,7 +51,7 @@ def load_marks(disk: Disk, directory: str) -> tuple[Mark, ...]:
         return ()
     try:
         return _decoder.decode(payload)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return ()
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 import structlog
 
-from antiphon.errors import DamagedStoreError, StorageFailedError
+from antiphon.errors import UNDECODABLE, DamagedStoreError, StorageFailedError
 from antiphon.log import layout
 from antiphon.log.disk import Disk, read_whole, write_whole
 from antiphon.log.snapshot import frame, unframe
@@ -134,7 +134,7 @@ def _decode(data: bytes, path: str) -> Installation:
     payload = unframe(INSTALL_MAGIC, INSTALL_VERSION, data, path)
     try:
         return msgspec.msgpack.decode(payload or b"", type=Installation)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise StorageFailedError(
             f"{path} is damaged: a snapshot was being installed and nothing says of what; move this replica to another node "
             "and back"

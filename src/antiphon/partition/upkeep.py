@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from antiphon.errors import StorageFailedError
 from antiphon.log.operations import TRIM, LogOp
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.mode import ReplicationMode
@@ -107,6 +108,12 @@ class SingleWriterUpkeep:
         """See LogUpkeep."""
         log, table, limit = self._state.log, self._state.table, self._mode.settled
         if table is not None:
+            if log.retention_start(now_ms, limit) > table.state.durable_offset:
+                try:
+                    table.state.flush()  # here and now, as for a snapshot; once in 30 s at most, and only if something goes
+                except StorageFailedError as error:
+                    self._driver.stopped_by(error)
+                    return
             limit = min(limit, table.state.durable_offset)
         op = log.apply_retention(now_ms, limit)
         if op is not None:

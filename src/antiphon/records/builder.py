@@ -172,7 +172,7 @@ def control_value(batch: Buffer, kind: int) -> bytes | None:
     Control batches are made here and nowhere else (clients' are refused), so the layout is known; what does not have it
     is another kind.
     """
-    if not _ATTRIBUTES_AT.unpack_from(batch, UNCHECKED_BYTES)[0] & CONTROL_BIT:
+    if len(batch) < HEADER_BYTES or not _ATTRIBUTES_AT.unpack_from(batch, UNCHECKED_BYTES)[0] & CONTROL_BIT:
         return None
     data = bytes(batch[HEADER_BYTES:])
     try:

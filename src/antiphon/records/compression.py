@@ -21,6 +21,7 @@ from antiphon.records.batch import CODEC_NAMES, Buffer
 DECOMPRESSED_BYTES_MAX: Final = (
     64 * 1024 * 1024
 )  # of one batch; a topic's `max.decompressed.bytes` may say otherwise
+_FIRST_READ_BYTES: Final = 64 * 1024
 _GZIP_WBITS: Final = 31
 _GZIP_MEMBERS_MAX: Final = 1024
 
@@ -244,9 +245,21 @@ def _stream_decompress(name: str, data: Buffer, limit_bytes: int) -> Buffer:
     pa = _pyarrow()
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
-            plain = stream.read(limit_bytes + 1)
+            return _read_up_to(stream, limit_bytes)
     except (OSError, ValueError) as error:
         raise CorruptBatchError(f"not {name}: {error}") from error
-    if len(plain) > limit_bytes:
-        raise _too_large(limit_bytes)
-    return bytes(plain)
+
+
+def _read_up_to(stream: Any, limit_bytes: int) -> bytes:
+    """All of a stream. A read takes the memory of all that it asks for, so it asks for a little more each time."""
+    parts: list[bytes] = []
+    size, step = 0, _FIRST_READ_BYTES
+    while True:
+        part = stream.read(min(step, limit_bytes + 1 - size))
+        if not part:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.append(part)
+        size += len(part)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        step = max(step, size)

@@ -40,6 +40,7 @@ from antiphon.records.batch import (
 from antiphon.records.builder import load_builder
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError, told_bytes
 from antiphon.records.decode import RECORD_BYTES_MIN, load_batch_class, plain_records
+from antiphon.records.walk_plain import walk_plainly
 
 SHALLOW: Final = "shallow"
 UNCOMPRESSED: Final = "uncompressed"
@@ -222,7 +223,7 @@ def _wrong(record: int, reason: str) -> InvalidRecordError:
 
 
 def _walk_decoded(header: BatchHeader, records: Buffer) -> None:
-    """The same by decoding the records, and encoding them again: what comes out must be what went in."""
+    """The same by decoding the records, and encoding them again: where that gives other bytes, each of them is looked at."""
     size = len(records)
     head = HEADER_STRUCT.pack(
         *header._replace(
@@ -245,6 +246,15 @@ def _walk_decoded(header: BatchHeader, records: Buffer) -> None:
     except AntiphonError:
         raise
     except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
+        _look_closely(header, records)
         raise _wrong(min(at, header.record_count - 1), f"it cannot be decoded: {error}") from error
     if builder.build()[HEADER_BYTES + RECORD_BYTES_MIN :] != records:
-        raise InvalidRecordError("the records are not written as the format says")
+        _look_closely(header, records)
+
+
+def _look_closely(header: BatchHeader, records: Buffer) -> None:
+    """Raise what the kernel would find."""
+    found = walk_plainly(records, header.record_count)
+    if found is not None:
+        record, wrong = found
+        raise _wrong(record, _PROBLEMS[wrong])

@@ -14,7 +14,7 @@ In the log of the shard that takes them over (the child):
 
 import msgspec
 
-from antiphon.errors import CorruptBatchError
+from antiphon.errors import UNDECODABLE, CorruptBatchError
 from antiphon.records.batch import Buffer
 from antiphon.records.builder import build_control, control_value
 
@@ -80,6 +80,6 @@ def split_entry_of(batch: Buffer) -> SplitEntry | None:
         return None
     try:
         entry: SplitEntry = _decoder.decode(value)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"an entry of a split cannot be read: {error}") from error
     return entry

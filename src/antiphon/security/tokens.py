@@ -85,18 +85,22 @@ class TokenCheck:
                 return
             self._keys = _keys_of(path.read_text())
             self._stamp = stamp
-        except (OSError, ValueError, jwt.PyJWTError) as error:
+        except (OSError, ValueError, RecursionError, jwt.PyJWTError) as error:
             self._log.error("token_keys_not_read", file=str(path), error=type(error).__name__)
 
 
 def _keys_of(text: str) -> list[jwt.PyJWK]:
-    """The keys of a JWKS that verify signatures; those that this does not know are left out."""
+    """The keys of a JWKS that verify signatures; those that this does not know are left out. ValueError for no JWKS."""
     found = []
-    for plain in json.loads(text)["keys"]:
-        if plain.get("use", "sig") != "sig" or plain.get("kty") == "oct":
+    whole = json.loads(text)
+    listed = whole.get("keys") if isinstance(whole, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError('no key set: it is a JSON object with a list "keys"')
+    for plain in listed:
+        if not isinstance(plain, dict) or plain.get("use", "sig") != "sig" or plain.get("kty") == "oct":
             continue
         try:
             found.append(jwt.PyJWK(plain))
-        except jwt.PyJWTError:
+        except (jwt.PyJWTError, TypeError, ValueError):
             continue
     return found

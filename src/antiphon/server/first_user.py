@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import UNDECODABLE, AntiphonError
 from antiphon.model.access import User
 from antiphon.model.requests import AlterUser
 from antiphon.security.passwords import credentials
@@ -37,7 +37,7 @@ async def make_first_user(gateway: "Gateway", file: Path) -> None:
         user = msgspec.msgpack.decode(_read(file), type=User)
     except FileNotFoundError:
         return
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNDECODABLE) as error:
         log.error("first_user_not_read", file=str(file), error=type(error).__name__)
         return
     while True:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from xxhash import xxh3_64_intdigest
 
-from antiphon.errors import UnavailableError, UnknownTopicError
+from antiphon.errors import UNDECODABLE, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta, shard_of_hash
@@ -202,7 +202,7 @@ def _decoded(value: bytes) -> Committed:
     """A row's value, within what answers can carry; raises _BadRowError."""
     try:
         found = _DECODER.decode(value)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise _BadRowError(f"not a committed offset: {error}") from error
     in_range = -(2**63) <= found.offset < 2**63 and -_INT32_MAX <= found.leader_epoch <= _INT32_MAX
     if not in_range or len(found.metadata.encode()) > _TEXT_BYTES_MAX:
