@@ -219,16 +219,22 @@ async def test_s4_18_s4_28_what_the_leader_alone_had_is_lost_counted_and_refused
         assert values == [b"everybody has %d" % number for number in range(5)]
 
 
+async def acknowledged_alone(nodes: Nodes) -> tuple[int, Partition]:
+    """A shard, and its leader, which is cut off and has acknowledged what nobody else has."""
+    shard_id = await new_shard(nodes, config={"commit": "local"})
+    host = await nodes.leader(shard_id)
+    await nodes.append(shard_id, b"everybody has it")
+    await eventually(lambda: host.mode.settled == 1)
+    cut_off(host)
+    await nodes.nodes[host.services.node_id].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
+    return shard_id, host
+
+
 @in_virtual_time
 async def test_s4_28_the_loss_is_counted_also_when_the_process_ended_in_between() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, config={"commit": "local"})
-        host = await nodes.leader(shard_id)
+        shard_id, host = await acknowledged_alone(nodes)
         leader = host.services.node_id
-        await nodes.append(shard_id, b"everybody has it")
-        await eventually(lambda: host.mode.settled == 1)
-        cut_off(host)
-        await nodes.nodes[leader].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
         await nodes.stop(leader)
         assert await nodes.append(shard_id, b"another leader's") >= 2
         back = await nodes.start(leader)
@@ -241,13 +247,8 @@ async def test_s4_28_the_loss_is_counted_also_when_the_power_failed_in_between(
     *, elected_again: bool
 ) -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, config={"commit": "local"})
-        host = await nodes.leader(shard_id)
+        shard_id, host = await acknowledged_alone(nodes)
         leader = host.services.node_id
-        await nodes.append(shard_id, b"everybody has it")
-        await eventually(lambda: host.mode.settled == 1)
-        cut_off(host)
-        await nodes.nodes[leader].gateway.append(shard_id, batch(b"only here"), timeout_s=2)
         nodes.kill(leader)
         nodes.disks[leader] = nodes.disks[leader].crash()
         if elected_again:  # and the power failed again before it had written anything in that term

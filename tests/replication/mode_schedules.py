@@ -241,14 +241,7 @@ class LiveSchedule(CoordinatedSchedule):
         self.cluster.term = self.term
 
     def coordinate(self) -> None:
-        told, self.cluster.told = self.cluster.told, []
-        for node, message in told:
-            if not isinstance(message, NewTermReply) or message.term != self.term or node in self.promised:
-                continue
-            self.promised[node] = message.head
-            if self.chosen is not None:
-                late = AddFollower(SHARD, self.term, node, message.head)
-                self.cluster.underway.append((COORDINATOR, self.chosen, late))
+        list(self.promises())
         if self.chosen is None and self.random.random() < 0.3:
             self.elect()
 

@@ -122,6 +122,13 @@ class Site:
     def of_origin(self, origin: int) -> list[object]:
         return [entry.data for entry in self.log if entry.origin == origin]
 
+    def trim(self, offset: int) -> None:
+        """The log begins there from now on, on the disk too."""
+        base = self.mark_at(offset)
+        self.run(self.replica.trimmed(base))
+        self.base, self.log = base, [entry for entry in self.log if entry.base_offset >= offset]
+        self.disk = list(self.log)
+
     def mark_at(self, offset: int) -> Mark:
         history = History(self.base)
         for entry in self.log:

@@ -316,10 +316,7 @@ def test_a_new_member_of_a_trimmed_shard_begins_where_the_others_do() -> None:
         site.run(site.replica.set_members({1: 1, 2: 2}))
     sites.settle()
     for site in (sites[1], sites[2]):
-        base = site.mark_at(4)
-        site.run(site.replica.trimmed(base))
-        site.base, site.log = base, [e for e in site.log if e.base_offset >= 4]
-        site.disk = list(site.log)
+        site.trim(4)
         site.run(site.replica.set_members(sites.origins))
     sites.restart(3)
     sites.settle()
@@ -400,10 +397,7 @@ def test_what_the_others_have_trimmed_is_skipped_when_nobody_gives_it() -> None:
     sites[1].write(*"abcdef")
     sites.settle()
     for site in (sites[1], sites[2]):
-        base = site.mark_at(4)
-        site.run(site.replica.trimmed(base))
-        site.base, site.log = base, [e for e in site.log if e.base_offset >= 4]
-        site.disk = list(site.log)
+        site.trim(4)
     sites[3].crash()
     sites[3].disk = []
     sites.split(3)

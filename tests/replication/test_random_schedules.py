@@ -6,7 +6,7 @@ committed when it was asked for. At the end all faults stop, and the replicas mu
 (`antiphon.simulation`) does the same for whole clusters; this is its small, fast sibling that knows one shard only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -129,16 +129,21 @@ class Schedule(ShardSchedule):
 
     def coordinate(self) -> None:
         """Choose a leader once a majority has promised; give it those who promise later."""
-        for node, message in self.cluster.told:
+        for _ in self.promises():
+            if self.chosen is None and len(self.promised) >= majority(self.nodes):
+                self.appoint()
+
+    def promises(self) -> Iterator[NodeId]:
+        """Who has promised the term since, one after the other; a leader hears of each."""
+        told, self.cluster.told = self.cluster.told, []
+        for node, message in told:
             if not isinstance(message, NewTermReply) or message.term != self.term or node in self.promised:
                 continue
             self.promised[node] = message.head
             if self.chosen is not None:
                 late = AddFollower(SHARD, self.term, node, message.head)
                 self.cluster.underway.append((COORDINATOR, self.chosen, late))
-            elif len(self.promised) >= majority(self.nodes):
-                self.appoint()
-        self.cluster.told.clear()
+            yield node
 
     def appoint(self) -> None:
         heads = self.promised

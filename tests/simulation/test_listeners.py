@@ -4,8 +4,9 @@ import pytest
 
 from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
-from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
+from tests.simulation.told import words
 
 SHORT = {
     "fault_ms": 1_500,
@@ -19,17 +20,10 @@ LISTENERS = {"kafka_producers": 1, "kafka_consumers": 1, "kafka_members": 2, "ht
 PACE = {"fault_ms": 4_000, "fault_every_ms": 1_000, "operations_per_s": 200}
 
 
-def _words(result: ClusterResult) -> str:
-    failure = result.failure
-    if failure is None:
-        return ""
-    return "\n".join([failure.message, result.options.words(), *failure.trace])
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_promises_are_kept(profile: str) -> None:
     result = run_cluster(draw_options(3, profile, **{**SHORT, **LISTENERS, **PACE}))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.operations["produced"] > 20
     assert result.operations["fetched"] >= result.operations["produced"] // 2
     assert result.operations["committed"] > 0
@@ -40,7 +34,7 @@ def test_promises_are_kept(profile: str) -> None:
 def test_deleted_records_stay_away_and_all_others_stay(profile: str) -> None:
     deletes = {"record_deleters": 3, "operations_per_s": 900}
     result = run_cluster(draw_options(4, profile, **{**SHORT, **PACE, **deletes}))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.operations["records-deleted"] > 0
     assert result.operations["read-below"] > 0
 
@@ -55,12 +49,12 @@ def test_a_planted_mistake_is_seen(name: str) -> None:
     caught = seeds_to_catch(plant, range(1, QUICK_SEEDS + 1))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
     sound = run_cluster(plant.world(caught[1].options.seed))
-    assert sound.failure is None, _words(sound)
+    assert sound.failure is None, words(sound)
 
 
 def test_nothing_escapes() -> None:
     with no_escapes() as escaped:
         result = run_cluster(draw_options(2, "oxia", **{**SHORT, **LISTENERS, "fault_every_ms": 0}))
     assert not escaped
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.operations["pages"] > 0

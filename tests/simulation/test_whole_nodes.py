@@ -7,25 +7,19 @@ import sys
 import pytest
 
 from antiphon.simulation.cluster.options import PROFILES, draw_options
-from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
+from tests.simulation.told import words
 
 SEEDS = range(1, 9)
 SHORT = {"fault_ms": 1_500}
-
-
-def _words(result: ClusterResult) -> str:
-    failure = result.failure
-    if failure is None:
-        return ""
-    return "\n".join([failure.message, result.options.words(), *failure.trace])
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_promises_are_kept(profile: str, seed: int) -> None:
     result = run_cluster(draw_options(seed, profile, **SHORT))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.operations["ok"] > 0
 
 
@@ -35,7 +29,7 @@ def test_a_quiet_cluster_does_a_lot_of_work() -> None:
             5, "oxia", fault_every_ms=0, fault_ms=1_000, commit="", bulk_writers=0, operations_per_s=0
         )
     )
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.operations["ok"] > 200
     assert result.operations["unknown"] == 0
 
@@ -68,4 +62,4 @@ def test_nothing_escapes() -> None:
     with no_escapes() as escaped:
         result = run_cluster(draw_options(2, "oxia", **SHORT))
     assert not escaped
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)

@@ -16,8 +16,9 @@ from antiphon.simulation.cluster.disk_faults import is_known_to_be_older
 from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
 from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
-from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.truth import ShardTruth
+from tests.simulation.told import words
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_tree import Copy
@@ -45,15 +46,11 @@ def _world(seed: int, profile: str, **weights: int) -> ClusterOptions:
     )
 
 
-def _words(result: ClusterResult) -> str:
-    return "" if result.failure is None else f"{result.failure.message}\n{result.options.words()}"
-
-
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
 @pytest.mark.parametrize("kind", ["disk_full", "disk_error", "descriptors", "slow_calls", "trim"])
 def test_what_a_disk_refuses_or_delays_loses_nothing(kind: str, profile: str) -> None:
     result = run_cluster(_world(2, profile, **{kind: 1}))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert {fault.kind for fault in result.schedule} == {kind}
 
 
@@ -61,7 +58,7 @@ def test_what_a_disk_refuses_or_delays_loses_nothing(kind: str, profile: str) ->
 @pytest.mark.parametrize("kind", ["lost_files", "bit_flip", "old_shard"])
 def test_what_a_disk_loses_is_got_back_before_the_replica_counts_again(kind: str, profile: str) -> None:
     result = run_cluster(_world(1, profile, **{kind: 1}))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.events["hurt"] == result.events["sound"] > 0
 
 
@@ -76,14 +73,14 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
 
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
     result = run_cluster(draw_options(9048))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
 
 
 @pytest.mark.parametrize(("profile", "seed"), [("oxia", 1), ("raft", 3)])
 def test_a_watch_that_is_behind_what_was_trimmed_goes_on_behind_it(profile: str, seed: int) -> None:
     world = dataclasses.replace(_world(seed, profile, trim=2), watches=True, slow_watchers=True)
     result = run_cluster(dataclasses.replace(world, fault_every_ms=50, operations_per_s=200))
-    assert result.failure is None, _words(result)
+    assert result.failure is None, words(result)
     assert result.events["watch-passes-over"] > 0
 
 

@@ -218,15 +218,23 @@ def test_every_row_of_a_table_once(server: NativeServer, monkeypatch: pytest.Mon
     assert Counter(change.value for change in changes if change.value is not None) == puts
 
 
-def test_the_housekeeper_leaves_alone_what_is_being_applied(
+def decided_and_not_applied(
     server: NativeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[World, list[TaskResult]]:
+    """A driver that died after the decision, and what its one task had staged."""
     world = World(server, Fuse(monkeypatch), 1, table=False)
     results = [world.task(0, 0, [(None, b"a")])]
     with monkeypatch.context() as patch:
         patch.setattr("antiphon.spark.staging.commit.apply_epoch", _raises)
         with pytest.raises(AntiphonError):
             commit_results(world.options, results, b"")
+    return world, results
+
+
+def test_the_housekeeper_leaves_alone_what_is_being_applied(
+    server: NativeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, results = decided_and_not_applied(server, monkeypatch)
     with Cluster([world.address], 5_000) as cluster:
         patient = Housekeeper([world.address], None, wait_s=60)
         assert patient.look(cluster).finished == 0
@@ -243,12 +251,7 @@ def test_rows_that_cannot_be_read_do_not_keep_the_housekeeper_from_the_others(
     server: NativeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trims nothing while there are such: they may be of an epoch that needs what is staged."""
-    world = World(server, Fuse(monkeypatch), 1, table=False)
-    results = [world.task(0, 0, [(None, b"a")])]
-    with monkeypatch.context() as patch:
-        patch.setattr("antiphon.spark.staging.commit.apply_epoch", _raises)
-        with pytest.raises(AntiphonError):
-            commit_results(world.options, results, b"")
+    world, _ = decided_and_not_applied(server, monkeypatch)
     (table,) = server.shards_of("__epochs")
     good = next(value for key, (value, _) in table.rows.items() if key.startswith(b"open/"))
     version = Version(99, 0, 0, 0)
