@@ -46,7 +46,7 @@ def test_a_changed_interval_counts_from_the_next_write_on() -> None:
     log = interval_log(disk, "/s", 1_000)
     wal = WalThread(disk)
     wal.round([log.stage_append([batch_at(0)])], 10.0)
-    log.config = log.config._replace(flush_interval_ms=50)
+    log.configure(log.config._replace(flush_interval_ms=50))
     wal.round([log.stage_append([batch_at(1)])], 10.1)
     wal.round([], 10.16)
     assert durable_bytes(disk, log) > 0

@@ -332,7 +332,7 @@ def test_retention_by_age_and_size_stops_at_the_high_watermark(tmp_path: Path) -
     assert 10 < log.log.log_start <= 21
     log.runner.run(log.log.apply_retention(now_ms=10**6, high_watermark=30))
     assert log.log.log_start == 30
-    log.log.config = config._replace(retention_ms=-1, retention_bytes=400)
+    log.log.configure(config._replace(retention_ms=-1, retention_bytes=400))
     for _ in range(30):
         log.append(1)
     log.runner.run(log.log.apply_retention(now_ms=10**6, high_watermark=60))
@@ -446,7 +446,7 @@ def test_a_cut_deeper_than_the_memory_of_producers_reads_the_log_again(log: Log)
 
 
 def test_config_changes_take_effect(log: Log) -> None:
-    log.log.config = SMALL._replace(flush="os")
+    log.log.configure(SMALL._replace(flush="os"))
     log.append(1)
     assert log.runner.committer.syncs == 0
     log.reopen()

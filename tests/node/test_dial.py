@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.model.requests import CreateTopic
-from antiphon.node import accepted_peers, peers
+from antiphon.node.accepted_peers import AcceptedPeer
 from antiphon.node.peers import PeerLink
 from antiphon.replication.messages import Ack, Append
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
@@ -16,18 +16,19 @@ from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 def spy(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     """Counts (kind of message, "made" or "accepted" connection) of what is sent about shards of topics."""
     seen: Counter[tuple[str, str]] = Counter()
-    send_on = peers.send_on
 
-    def note(how: str) -> Any:
-        def sending(connection: Any, message: Any, limit: int) -> None:
+    def note(how: str, kind: type) -> None:
+        send = kind.send_replica_message  # type: ignore[attr-defined]  # both kinds have it
+
+        def sending(self: Any, message: Any, frame: Any) -> None:
             if message.shard:
                 seen[type(message).__name__, how] += 1
-            send_on(connection, message, limit)
+            send(self, message, frame)
 
-        return sending
+        monkeypatch.setattr(kind, "send_replica_message", sending)
 
-    monkeypatch.setattr(peers, "send_on", note("made"))
-    monkeypatch.setattr(accepted_peers, "send_on", note("accepted"))
+    note("made", PeerLink)
+    note("accepted", AcceptedPeer)
     return seen
 
 

@@ -85,7 +85,7 @@ async def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_i
         host = await nodes.leader(shard_id)
         node = nodes.nodes[host.services.node_id]
         for other in [one for one in list(nodes.nodes) if one != node.node_id]:
-            node.link(other).send_replica_message = lambda message: None  # type: ignore[method-assign]  # cut off
+            node.link(other).send_replica_message = lambda *_: None  # type: ignore[method-assign]  # cut off
         first = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"head"), timeout_s=5))
         second = asyncio.ensure_future(node.gateway.append(shard_id, batch(b"waits"), timeout_s=0.2))
         with pytest.raises(TimedOutError, match="nothing was appended"):

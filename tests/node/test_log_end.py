@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from antiphon.errors import NotLeaderError
-from antiphon.log.operations import APPEND
+from antiphon.log.operations import APPEND, WriteStep
 from antiphon.model.results import AppendResult
 from antiphon.records.builder import build_batch
 from antiphon.replication.raft import RaftReplica
@@ -83,11 +83,14 @@ def test_appends_of_one_turn_cost_one_group_and_one_message_to_each_follower() -
         assert shard.leader.replica.log_end == shard.leader.log.log_end
     assert not wal.waiting, "the group waits for the end of the turn"
     shard.services(1).turn.end()
-    assert len(wal.waiting) == 5
+    (op,) = wal.waiting
+    (step,) = op.steps
+    assert isinstance(step, WriteStep)
+    assert len(step.buffers) == len(step.entries) == 5
     assert len(shard.network) == 2
     shard.settle()
     assert [answer.base_offset for answer in answers] == list(range(2, 7))
-    assert wal.groups[groups] == 5
+    assert wal.groups[groups] == 1
     assert shard.appends_sent - sent <= 4, "the entries, and the marker of their commit"
     _assert_same(shard)
 

@@ -127,7 +127,7 @@ def a_put(shard_id: int, number: int) -> tuple[Any, list[bytes]]:
 # What docs/architecture.md says of the way through the shard's part, `partition/`. Nothing is to make it longer.
 APPEND: Final = (16, 7)
 PUT: Final = (20, 9)
-WHOLE: Final = 138  # of all the node's functions; other parts have their own reasons for a few more or less
+WHOLE: Final = 104  # of all the node's functions; other parts have their own reasons for a few more or less
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.errors import OverloadedError
 from antiphon.replication.actions import Action, ReadFailed, ReadReady
-from antiphon.replication.read_index import ReadIndex
+from antiphon.replication.read_index import NO_ROUND, ReadIndex
 
 
 def test_reads_of_one_round_are_served_together_with_the_watermark_they_asked_at() -> None:
@@ -28,7 +28,7 @@ def test_all_reads_fail_with_the_leadership() -> None:
     reads.add(2, 0)
     reads.fail(out)
     assert out == [ReadFailed(1), ReadFailed(2)]
-    assert not reads.is_waiting
+    assert reads.round == NO_ROUND
 
 
 def test_the_number_of_waiting_reads_is_bounded() -> None:

@@ -53,11 +53,13 @@ class PeerSession(Protocol):
 
 
 class Peers(Protocol):
-    """The node, for connections that other nodes make to it."""
+    """The node, for connections that other nodes make to it.
 
-    def decode(self, header: Buffer) -> tuple[int, Any]:
-        """Request id and body of a frame's header that a node sent; raises ProtocolViolationError."""
-        ...
+    Attributes:
+        decode: request id and body of a frame's header that a node sent; raises one of `wire.frames.UNREADABLE`.
+    """
+
+    decode: Callable[[Buffer], tuple[int, Any]]
 
     def accepted(
         self, node_id: int, connection: PeerConnection, begin: Callable[[int], Answered]

@@ -1,10 +1,12 @@
 """Settings of one shard's log."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+STEP_BYTES: Final = 1024 * 1024  # a write of so many bytes is not added to
 
 
 class LogConfig(NamedTuple):
-    """Settings of one shard's log; `_replace` gives a changed copy, which `ShardLog.config` takes over at once.
+    """Settings of one shard's log; `_replace` gives a changed copy, which `ShardLog.configure` takes over at once.
 
     flush: `always`: a write is reported done when fdatasync has returned. `interval`: when it is written, with an fdatasync
     every `flush_interval_ms`. `os`: when it is written. The two latter can lose acknowledged data in a power failure.

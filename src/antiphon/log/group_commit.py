@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, StorageFailedError
-from antiphon.invariants import invariant
+from antiphon.invariants import unreachable
 from antiphon.log.disk import FULL_DISK, PASSING, Disk, File, outcome_of
 from antiphon.log.index import entry_position
 from antiphon.log.operations import APPEND, TRIM, CallStep, LogOp, OpQueue, WriteStep
@@ -73,21 +73,17 @@ class GroupCommitter:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self._active: dict[OpQueue, None] = {}  # queues with operations, in order of arrival
-        self._dirty: dict[str, _Dirty] = {}  # by path
+        self.dirty: dict[str, _Dirty] = {}  # files that wait for their periodic fdatasync, by path
+        self.disk_full = False  # some operation waits for room, as of the last commit
         self.waits_for_room = True  # what the last operation that had to wait lacked; else file descriptors
         self._now_s = 0.0
         self.groups = 0
         self.syncs = 0
 
     @property
-    def disk_full(self) -> bool:
-        """Some operation waits for room."""
-        return any(queue.blocked for queue in self._active)
-
-    @property
-    def next_sync_s(self) -> float | None:
-        """When the next file is due for its periodic fdatasync; None where none waits."""
-        return min((one.due_s for one in self._dirty.values()), default=None)
+    def next_sync_s(self) -> float:
+        """When the next of the `dirty` files is due for its periodic fdatasync."""
+        return min(one.due_s for one in self.dirty.values())
 
     def add(self, op: LogOp) -> None:
         """Queue an operation behind those of its shard."""
@@ -102,16 +98,23 @@ class GroupCommitter:
         done: list[Completion] = []
         self._now_s = now_s
         self.groups += 1
-        for queue in list(self._active):
+        for queue in self._active:
             if queue.blocked:
                 self._succeeded(queue, outcome_of(partial(self._run_trims, queue, done)), done)
                 queue.blocked = bool(queue.ops) and not retry_full
-        runnable = [queue for queue in self._active if queue.ops and not queue.blocked]
-        while runnable:
-            self._round(runnable, done)
-            runnable = [queue for queue in runnable if queue.ops and not queue.blocked]
-        for queue in [queue for queue in self._active if not queue.ops]:
-            del self._active[queue]
+        runnable = list(self._active)
+        while True:
+            left = []
+            for queue in runnable:
+                if not queue.ops:
+                    del self._active[queue]
+                elif not queue.blocked:
+                    left.append(queue)
+            if not left:
+                break
+            self._round(left, done)
+            runnable = left
+        self.disk_full = bool(self._active)  # whoever is left waits for room
         return done
 
     def _round(self, queues: list[OpQueue], done: list[Completion]) -> None:
@@ -125,27 +128,34 @@ class GroupCommitter:
             unit = _next_unit(queue)
             if not isinstance(unit, _Run):
                 calls.append((queue, unit.run if unit is not None else _nothing))
-            elif self._succeeded(queue, outcome_of(partial(self._write, unit)), done):
-                runs.append((queue, unit))
-        for (queue, _), error in zip(calls, self.disk.run_all([call for _, call in calls]), strict=True):
-            if self._succeeded(queue, error, done):
+            else:
+                problem = self._write(unit)
+                if problem is None or self._succeeded(queue, problem, done):
+                    runs.append((queue, unit))
+        outcomes = self.disk.run_all([call for _, call in calls]) if calls else ()
+        for (queue, _), outcome in zip(calls, outcomes, strict=True):
+            if self._succeeded(queue, outcome, done):
                 _advance(queue, queue.ops[0], done)
         self._sync(runs, done)
         for queue, run in runs:
-            if queue.failed is None and self._succeeded(
-                queue, outcome_of(partial(self._write_index, run)), done
-            ):
-                for op in run.ops:
-                    _advance(queue, op, done)
+            if queue.failed is None:
+                problem = self._write_index(run)
+                if problem is None or self._succeeded(queue, problem, done):
+                    for op in run.ops:
+                        _advance(queue, op, done)
 
-    def _write(self, run: _Run) -> None:
-        file = run.file = self.disk.open(run.first.data_path)
+    def _write(self, run: _Run) -> OSError | None:
         try:
-            file.pwritev(run.buffers, run.first.position)
+            file = run.file = self.disk.open(run.first.data_path)
+            try:
+                file.pwritev(run.buffers, run.first.position)
+            except OSError as error:
+                if error.errno in FULL_DISK:
+                    file.truncate(run.first.position)
+                raise
         except OSError as error:
-            if error.errno in FULL_DISK:
-                file.truncate(run.first.position)
-            raise
+            return error
+        return None
 
     def _sync(self, runs: list[tuple[OpQueue, _Run]], done: list[Completion]) -> None:
         due: list[tuple[OpQueue, File]] = []
@@ -154,9 +164,9 @@ class GroupCommitter:
             if file is not None and queue.flush == "always":
                 due.append((queue, file))
             elif file is not None and queue.flush == "interval":
-                known = self._dirty.get(run.first.data_path)
+                known = self.dirty.get(run.first.data_path)
                 due_s = self._now_s + queue.flush_interval_s
-                self._dirty[run.first.data_path] = _Dirty(
+                self.dirty[run.first.data_path] = _Dirty(
                     file, queue, due_s if known is None else min(due_s, known.due_s)
                 )
         self._fdatasync(due, done)
@@ -169,9 +179,13 @@ class GroupCommitter:
             if error is not None:  # whatever its errno: never again
                 self._fail(queue, _storage_failed(queue, "fdatasync", error), done)
 
-    def _write_index(self, run: _Run) -> None:
-        index = self.disk.open(run.first.index_path)
-        index.pwritev([b"".join(run.entries)], entry_position(run.first.first_entry))
+    def _write_index(self, run: _Run) -> OSError | None:
+        try:
+            index = self.disk.open(run.first.index_path)
+            index.pwritev([b"".join(run.entries)], entry_position(run.first.first_entry))
+        except OSError as error:
+            return error
+        return None
 
     def _run_trims(self, queue: OpQueue, done: list[Completion]) -> None:
         """Let trims overtake appends that wait for room; nothing else may be overtaken."""
@@ -188,9 +202,9 @@ class GroupCommitter:
     def sync_dirty(self, now_s: float = math.inf) -> list[Completion]:
         """The periodic fdatasync of `flush = interval`, of the files that are due by now."""
         done: list[Completion] = []
-        due = {path: one for path, one in self._dirty.items() if one.due_s <= now_s}
+        due = {path: one for path, one in self.dirty.items() if one.due_s <= now_s}
         for path in due:
-            del self._dirty[path]
+            del self.dirty[path]
         self._fdatasync([(one.queue, one.file) for one in due.values() if one.queue.failed is None], done)
         return done
 
@@ -200,6 +214,7 @@ class GroupCommitter:
         for queue in self._active:
             self._fail(queue, error, done)
         self._active.clear()
+        self.disk_full = False
         return done
 
     def take_waiting(self) -> list[LogOp]:
@@ -209,6 +224,7 @@ class GroupCommitter:
             queue.ops.clear()
             queue.blocked = False
         self._active.clear()
+        self.disk_full = False
         return waiting
 
     def _succeeded(self, queue: OpQueue, error: OSError | None, done: list[Completion]) -> bool:
@@ -254,7 +270,8 @@ def _next_unit(queue: OpQueue) -> _Run | CallStep | None:
 def _advance(queue: OpQueue, op: LogOp, done: list[Completion]) -> None:
     op.next_step += 1
     if op.next_step >= len(op.steps):
-        invariant(queue.ops.popleft() is op, "operations finish in order")
+        if queue.ops.popleft() is not op:
+            unreachable("operations finish in order")
         done.append((op, None))
 
 

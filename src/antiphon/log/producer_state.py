@@ -37,7 +37,7 @@ from antiphon.errors import (
     ProducerFencedError,
     ReplayConflictError,
 )
-from antiphon.records.batch import BatchHeader
+from antiphon.records.batch import CONTROL_BIT, BatchHeader
 
 TABLE_ID_MIN: Final = 1 << 61
 JOB_ID_MIN: Final = 1 << 62
@@ -48,6 +48,7 @@ CONTENT_BITS: Final = 16  # of a sequence, in a job's requests to a table: a che
 UNDO_BATCHES: Final = (
     64  # kept beyond the window, so that cutting off a few uncommitted batches needs no reading
 )
+PRUNED_FROM: Final = NORMAL_WINDOW + 2 * UNDO_BATCHES  # a list of at most so many is left as it is
 PRODUCERS_MAX: Final = 50_000  # of a shard, jobs aside
 JOBS_MAX: Final = 100_000  # of a shard
 JOB_KEPT_S: Final = (
@@ -120,11 +121,12 @@ class ProducerState:
         """
         if header.producer_id < 0:
             return None
-        batches = self._of(header.producer_id)
         if header.producer_id >= JOB_ID_MIN:
+            batches = self._jobs.get(header.producer_id)
             if batches is None and not self._has_room_for_a_job():
                 raise _too_many_jobs(header)
             return _check_table_job(header, batches) if table else _check_job(header, batches)
+        batches = self._producers.get(header.producer_id)
         if batches is None:
             return None
         current = batches[-1].epoch
@@ -136,41 +138,40 @@ class ProducerState:
 
     def update(self, header: BatchHeader) -> None:
         """Record an appended batch; batches without a producer and control batches are ignored."""
-        producer_id = header.producer_id
-        if producer_id < 0 or header.is_control:
+        producer_id, base_offset, delta = header.producer_id, header.base_offset, header.last_offset_delta
+        if producer_id < 0 or header.attributes & CONTROL_BIT:
             return
-        batches = self._taken_note_of(producer_id, header.base_offset)
-        batches.append(
-            ProducerBatch(
-                header.producer_epoch,
-                header.base_sequence,
-                header.last_sequence,
-                header.base_offset,
-                header.next_offset,
-                header.crc,
-                header.max_timestamp,
-            )
-        )
-        if len(batches) > UNDO_BATCHES + NORMAL_WINDOW:
-            self._prune(producer_id, batches)
-
-    def _taken_note_of(self, producer_id: int, at: int) -> list[ProducerBatch]:
-        """The batches of a producer, which becomes the most recently active; makes room for a new one."""
         is_job = producer_id >= JOB_ID_MIN
         known = self._jobs if is_job else self._producers
         batches = known.pop(producer_id, None)
         if batches is None:
             batches = []
-            # Whoever replays a log forgets at once what its leader forgot, which took only what it could (`check`).
             if len(known) >= (JOBS_MAX if is_job else PRODUCERS_MAX):
-                oldest = next(iter(known))
-                del known[oldest]
-                self._heard_s.pop(oldest, None)
-                self._exact_from = at
-        known[producer_id] = batches
+                self._forget_oldest(known, base_offset)
+        known[producer_id] = batches  # the most recently active stands last
         if is_job:
             self._heard_s[producer_id] = system.monotonic_s()
-        return batches
+        first = header.base_sequence
+        batches.append(
+            ProducerBatch(
+                header.producer_epoch,
+                first,
+                (first + delta) & _SEQUENCE_MASK if first >= 0 else -1,
+                base_offset,
+                base_offset + delta + 1,
+                header.crc,
+                header.max_timestamp,
+            )
+        )
+        if len(batches) > PRUNED_FROM:
+            self._prune(producer_id, batches)
+
+    def _forget_oldest(self, known: dict[int, list[ProducerBatch]], at: int) -> None:
+        """Whoever replays a log forgets at once what its leader forgot, which took only what it could (`check`)."""
+        oldest = next(iter(known))
+        del known[oldest]
+        self._heard_s.pop(oldest, None)
+        self._exact_from = at
 
     def _has_room_for_a_job(self) -> bool:
         if len(self._jobs) < JOBS_MAX:
@@ -313,7 +314,8 @@ def _check_normal(header: BatchHeader, batches: list[ProducerBatch]) -> Duplicat
         if header.base_sequence != 0:
             raise _out_of_order(header, 0)
         return None
-    ends = (header.base_sequence, header.last_sequence)
+    first = header.base_sequence
+    ends = (first, (first + header.last_offset_delta) & _SEQUENCE_MASK if first >= 0 else -1)
     for seen in batches[-NORMAL_WINDOW:]:
         if seen.epoch == header.producer_epoch and (seen.first_sequence, seen.last_sequence) == ends:
             return Duplicate(seen.base_offset, seen.next_offset)

@@ -36,12 +36,12 @@ from antiphon import system
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError, StorageFailedError
 from antiphon.invariants import invariant, unreachable
 from antiphon.log import layout, recovery
-from antiphon.log.config import LogConfig
+from antiphon.log.config import STEP_BYTES, LogConfig
 from antiphon.log.disk import Disk
 from antiphon.log.hard_state import HardState
 from antiphon.log.index import pack_entry
 from antiphon.log.inventory import Held
-from antiphon.log.operations import APPEND, TRIM, Callback, CallStep, LogOp, OpQueue, Step, WriteStep
+from antiphon.log.operations import APPEND, TRIM, CallStep, LogOp, OpQueue, Step, WriteStep
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.reader import LogReader
 from antiphon.log.retention import retained_from
@@ -55,12 +55,8 @@ from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.records.members import Members, MembersIndex
 
 
-def _system_ms() -> int:
-    return system.wall_ms()
-
-
 class ShardLog:
-    """See the module docstring. Public attributes are read-only for others, except `config`."""
+    """See the module docstring. Public attributes are read-only for others."""
 
     def __init__(
         self,
@@ -81,7 +77,7 @@ class ShardLog:
         self.queue = OpQueue(path, config.flush, config.flush_interval_ms)
         self.hard_state = HardState.load(disk, path, self.queue, held)
         self.durable_end = found.terms.log_end
-        self._config = config
+        self.config = config
         self._held = held or Held()
         self._is_held = self._held.is_written  # or the first durable thing here is still to be noted
         self._clock_ms = clock_ms
@@ -107,7 +103,7 @@ class ShardLog:
         *,
         held: Held | None = None,
         promises: bool = False,
-        clock_ms: Callable[[], int] = _system_ms,
+        clock_ms: Callable[[], int] = system.wall_ms,
     ) -> "ShardLog":
         """Open or create the log in directory `path`; blocking.
 
@@ -136,14 +132,9 @@ class ShardLog:
 
     # -- what there is --------------------------------------------------------------------------------------------------
 
-    @property
-    def config(self) -> LogConfig:
-        """Settings; assign a new `LogConfig` to change them."""
-        return self._config
-
-    @config.setter
-    def config(self, config: LogConfig) -> None:
-        self._config = config
+    def configure(self, config: LogConfig) -> None:
+        """Other settings from now on."""
+        self.config = config
         self.queue.flush, self.queue.flush_interval_s = config.flush, config.flush_interval_ms / 1000
 
     @property
@@ -183,26 +174,34 @@ class ShardLog:
 
     # -- changes --------------------------------------------------------------------------------------------------------
 
-    def stage_append(self, batches: Sequence[Buffer], headers: Sequence[BatchHeader] | None = None) -> LogOp:
+    def stage_append(
+        self,
+        batches: Sequence[Buffer],
+        headers: Sequence[BatchHeader] | None = None,
+        op: LogOp | None = None,
+    ) -> LogOp:
         """Append whole batches whose base offsets and terms are set; readable at once.
 
         Args:
             batches: at least one; the first starts at `log_end`, each next where the one before ends. They are kept as they
                 are, not copied: nobody may change them afterwards.
             headers: their headers as stamped, where the caller has them.
+            op: the append that was staged last, and not submitted yet: it becomes this one, too.
 
         Raises:
             InvariantError: not contiguous, a term that falls, or a batch that is not whole. Checks of the contents
                 (`validate_batch`) are the caller's.
         """
-        invariant(batches, "an append has at least one batch")
-        steps: list[Step] = []
+        if not batches:
+            unreachable("an append has at least one batch")
+        steps: list[Step] = [] if op is None else op.steps
         if self._files_beyond:
             steps.append(self._cut_step())
-        write: WriteStep | None = None
+        last = steps[-1] if steps else None
+        write = last if isinstance(last, WriteStep) else None
         total = 0
         now_ms = self._clock_ms()
-        terms, segments, config = self.terms, self._segments, self._config
+        terms, segments, config, tail = self.terms, self._segments, self.config, self._tail
         for number, batch in enumerate(batches):
             header = read_header(batch) if headers is None else headers[number]
             size = len(batch)
@@ -211,24 +210,28 @@ class ShardLog:
             segment = segments.newest
             if segment is None or segment.is_full(size, now_ms, config):
                 segment, write = self._new_segment(now_ms, steps), None
-            if write is None:
+            if write is None or write.size_bytes >= STEP_BYTES:
                 write = WriteStep(segment.data_path, segment.index_path, segment.size_bytes, segment.count)
                 steps.append(write)
             self._place(segment, write, header, batch)
             total += size
-        if self._since_snapshot >= self._config.snapshot_bytes:
+        if self._since_snapshot >= self.config.snapshot_bytes:
             steps.append(self._snapshot_step())
         if not self._is_held:
             self._is_held = True  # from this append on, that the replica is gone would be noticed
-            held = self.terms.end if self._config.flush == "always" else EMPTY
+            held = self.terms.end if self.config.flush == "always" else EMPTY
             steps.append(CallStep(functools.partial(self._held.reached, held)))
-        self._tail.evict(self._config.tail_bytes_max, self.durable_end)
-        settle = self._settle_at(self.terms.log_end)
-        return LogOp(self.queue, steps, settle=settle, kind=APPEND, size_bytes=total)
+        if tail.held_bytes > config.tail_bytes_max:
+            tail.evict(config.tail_bytes_max, self.durable_end)
+        if op is None:
+            op = LogOp(self.queue, steps, kind=APPEND)
+        op.settle = functools.partial(self._settle, terms.log_end, self._generation)
+        op.size_bytes += total
+        return op
 
     def _place(self, segment: Segment, write: WriteStep, header: BatchHeader, batch: Buffer) -> None:
         position, size = segment.size_bytes, len(batch)
-        entry = pack_entry(header, batch, position, unsynced=self._config.flush != "always")
+        entry = pack_entry(header, batch, position, unsynced=self.config.flush != "always")
         next_offset = header.base_offset + header.last_offset_delta + 1
         self.terms.append(header.leader_epoch, next_offset)
         write.buffers.append(batch)
@@ -249,7 +252,7 @@ class ShardLog:
         """Let the inventory know how far the log is durable; written down when it is saved."""
         # While a reset is under way the durable end lies outside of the log; what is noted is lowered with it.
         is_within = self.log_start <= self.durable_end <= self.log_end
-        if self._config.flush == "always" and self._held.is_written and is_within:
+        if self.config.flush == "always" and self._held.is_written and is_within:
             self._held.reached(EntryId(self.terms.term_before(self.durable_end), self.durable_end))
 
     def _new_segment(self, now_ms: int, steps: list[Step]) -> Segment:
@@ -260,13 +263,11 @@ class ShardLog:
         steps.append(CallStep(create))
         return segment
 
-    def _settle_at(self, end: int) -> Callback:
-        return functools.partial(self._settle, end, self._generation)
-
     def _settle(self, end: int, generation: int, error: AntiphonError | None) -> None:
         if error is None and generation == self._generation:
             self.durable_end = max(self.durable_end, end)
-            self._tail.evict(self._config.tail_bytes_max, self.durable_end)
+            if self._tail.held_bytes > self.config.tail_bytes_max:
+                self._tail.evict(self.config.tail_bytes_max, self.durable_end)
 
     def truncate(self, to_offset: int) -> LogOp:
         """Remove everything from `to_offset` on, which must be a batch's start or the log's end.
@@ -289,7 +290,8 @@ class ShardLog:
                 self.disk, self.path, self.log_start, self.log_end, self.reader.headers_from
             )
         self._last_entry = self._find_last_entry()
-        return LogOp(self.queue, [self._cut_step()], settle=self._settle_at(to_offset))
+        settle = functools.partial(self._settle, to_offset, self._generation)
+        return LogOp(self.queue, [self._cut_step()], settle=settle)
 
     def _start_generation(self, end: int) -> None:
         self._generation += 1
@@ -304,7 +306,7 @@ class ShardLog:
         if last is None:
             return layout.last_entry_bytes(self.disk, newest)
         batch, (position, _) = last
-        return pack_entry(read_header(batch), batch, position, unsynced=self._config.flush != "always")
+        return pack_entry(read_header(batch), batch, position, unsynced=self.config.flush != "always")
 
     def _cut_step(self) -> CallStep:
         self._files_beyond = False
@@ -344,7 +346,8 @@ class ShardLog:
         steps: list[Step] = [CallStep(functools.partial(self._held.extend, at, cut))]
         if then is not None:
             steps.append(CallStep(then))
-        return LogOp(self.queue, steps, settle=self._settle_at(at.offset))
+        settle = functools.partial(self._settle, at.offset, self._generation)
+        return LogOp(self.queue, steps, settle=settle)
 
     def batch_start(self, offset: int) -> int:
         """First offset of the batch that holds `offset`, between the log's start and end; the end for itself.
@@ -385,7 +388,7 @@ class ShardLog:
         limit = min(high_watermark, self.durable_end)
         views = [(s.next_offset, s.size_bytes, s.max_timestamp) for s in self._segments.all]
         return retained_from(
-            views, now_ms=now_ms, config=self._config, limit_offset=limit, log_start=self.log_start
+            views, now_ms=now_ms, config=self.config, limit_offset=limit, log_start=self.log_start
         )
 
     def checkpoint(self) -> LogOp:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final
 
-from antiphon.errors import AntiphonError, DiskFullError, StorageFailedError
+from antiphon.errors import DiskFullError, StorageFailedError
 from antiphon.log.disk import Disk
 from antiphon.log.group_commit import Completion, GroupCommitter
 from antiphon.log.operations import Callback, LogOp
@@ -79,24 +79,22 @@ class Wal(ABC):
         self.disk_full = disk_full
         for op, error in done:
             self.backlog_bytes -= op.size_bytes
-            self._finish_op(op, error)
-
-    def _finish_op(self, op: LogOp, error: AntiphonError | None) -> None:
-        try:
-            op.finish(error)
-        except Exception as problem:  # noqa: BLE001 - one shard's bug must not swallow the others' completions
-            self._report(problem, f"completion of a write to {op.queue.name} failed")
+            try:
+                op.finish(error)
+            except Exception as problem:  # noqa: BLE001 - one shard's bug must not swallow the others' completions
+                self._report(problem, f"completion of a write to {op.queue.name} failed")
 
     # -- in the worker ------------------------------------------------------------------------------------------------
 
     @property
     def waits_s(self) -> float | None:
         """How long the worker may wait for the next operation before it is due without one; None: for ever."""
-        waits = [self._retry_full_s] if self.committer.disk_full else []
-        due_s = self.committer.next_sync_s
-        if due_s is not None:
-            waits.append(max(0.0, due_s - self._round_s))
-        return min(waits) if waits else None
+        committer = self.committer
+        wait_s = self._retry_full_s if committer.disk_full else None
+        if committer.dirty:
+            sync_s = max(0.0, committer.next_sync_s - self._round_s)
+            wait_s = sync_s if wait_s is None else min(wait_s, sync_s)
+        return wait_s
 
     def round(self, ops: Iterable[LogOp], now_s: float, *, last: bool = False) -> list[Completion]:
         """Write and sync one group: `ops`, and what waited before them. `last`: the worker ends after this one."""
@@ -107,7 +105,8 @@ class Wal(ABC):
         retry = now_s >= self._next_retry_s
         try:
             done = committer.commit(now_s, retry_full=retry)
-            done += committer.sync_dirty(math.inf if last else now_s)
+            if committer.dirty:
+                done += committer.sync_dirty(math.inf if last else now_s)
         except Exception as error:  # noqa: BLE001 - a bug; the shards must not go on as if they were durable
             self._report(error, "the WAL worker broke")
             return committer.fail_all(StorageFailedError(f"the WAL worker broke: {error!r}"))

@@ -7,6 +7,7 @@ the node's memory (`gateway.budget`). So a client that goes too fast feels it as
 
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +23,8 @@ from antiphon.errors import (
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, payer_of
-from antiphon.model.requests import Failure, Fetch
+from antiphon.model.requests import Appended, Failure, Fetch
+from antiphon.model.results import AppendResult
 from antiphon.native.access import check
 from antiphon.native.charges import charge_reply
 from antiphon.security.session import OPEN
@@ -223,21 +225,21 @@ class Exchange:
         self.reply(request_id, _failure(error))
 
     def begin(self, request_id: int) -> Callable[[Any], None]:
-        """Count an open request; returns what takes its result, a reply body or an error."""
+        """Count an open request; returns what takes its result: a reply body, an AppendResult or an error."""
         self._open_requests += 1
         if not self._open_requests % COUNTED_REQUESTS:
             self.reserve(COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
         if self._open_requests >= self._requests_max and self.connection is not None:
             self.connection.hold("requests")
+        return partial(self._answer, request_id)
 
-        def done(result: Any) -> None:
-            self.end()
-            if isinstance(result, AntiphonError):
-                self.fail(request_id, result)
-            else:
-                self.reply(request_id, result)
-
-        return done
+    def _answer(self, request_id: int, result: Any) -> None:
+        self.end()
+        if type(result) is AppendResult:
+            result = Appended(result.base_offset, result.next_offset, result.term, result.duplicate)
+        elif isinstance(result, AntiphonError):
+            result = _failure(result)
+        self.reply(request_id, result)
 
     def end(self) -> None:
         """One request is open no more."""

@@ -7,7 +7,6 @@ from typing import Any, Final
 from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.model.requests import (
     AppendBatch,
-    Appended,
     Fetch,
     Fetched,
     ListOffset,
@@ -31,17 +30,9 @@ def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memo
     gateway = exchange.gateway
     gateway.check_may_write(body.shard_id, internal=body.internal)
     done = exchange.begin(request_id)
-
-    def appended(result: Any) -> None:
-        if isinstance(result, AntiphonError):
-            done(result)
-        else:
-            done(Appended(result.base_offset, result.next_offset, result.term, result.duplicate))
-
+    timeout_s = max(1, min(body.timeout_ms, TIMEOUT_MS_MAX)) / 1000
     try:
-        gateway.submit_append(
-            body.shard_id, payload, body.expected_offset, _timeout_s(body.timeout_ms), appended
-        )
+        gateway.submit_append(body.shard_id, payload, body.expected_offset, timeout_s, done)
     except BaseException:
         exchange.end()
         raise
@@ -150,10 +141,6 @@ def trim_shard(exchange: Exchange, request_id: int, body: TrimShard, _payload: m
 
 def _fetch_bytes(exchange: Exchange, body: Fetch) -> int:
     return max(1, min(body.max_bytes, FETCH_BYTES_MAX, exchange.room_bytes))
-
-
-def _timeout_s(timeout_ms: int) -> float:
-    return max(1, min(timeout_ms, TIMEOUT_MS_MAX)) / 1000
 
 
 LOG_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {

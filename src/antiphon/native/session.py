@@ -37,7 +37,7 @@ from antiphon.native.log_requests import LOG_HANDLERS
 from antiphon.native.table_requests import TABLE_HANDLERS
 from antiphon.security.authenticator import FAILED_DELAY_S
 from antiphon.security.session import OPEN, session_of
-from antiphon.wire.frames import Buffer, Frame, decode_request, request_id_of
+from antiphon.wire.frames import UNREADABLE, Decode, Frame, decode_request, request_id_of, unreadable
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Peers, PeerSession
@@ -100,7 +100,7 @@ class NativeSession:
         self._peers = peers
         self._owner = owner
         self._peer: PeerSession | None = None
-        self._decode: Callable[[Buffer], tuple[int, Any]] = decode_request
+        self._decode: Decode = decode_request.decode
         self.greeted = False
         self._parked: deque[tuple[int, Any, Frame]] = deque()
         exchange.resume = self._resume
@@ -125,9 +125,10 @@ class NativeSession:
         """See ConnectionOwner."""
         try:
             request_id, body = self._decode(frame.header)
-        except ProtocolViolationError as error:
+        except UNREADABLE as problem:
+            error = unreadable(problem)
             if not self.greeted:
-                raise
+                raise error from problem
             self.exchange.fail(request_id_of(frame.header), InvalidRequestError(error.message))
             return
         if self._peer is not None and self._peer.received(request_id, body, frame.payload):

@@ -12,12 +12,12 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
-from antiphon.node.peers import send_on
+from antiphon.node.peers import is_lost
 from antiphon.replication.messages import AnyMessage, Message
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Answered, PeerConnection
-    from antiphon.wire.frames import Buffer
+    from antiphon.wire.frames import Buffer, Decode
 
 CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, Command, SplitReport)
 
@@ -71,7 +71,8 @@ class AcceptedPeer:
         """See PeerSession."""
         node, sender = self._peers.node, self.node_id
         if isinstance(body, Message):
-            node.deliver(sender, with_payload(body, payload))
+            message: Any = with_payload(body, payload) if payload else body
+            node.deliver(sender, message)
         elif isinstance(body, MetadataDelta):
             node.metadata_pushed(body)
         elif isinstance(body, CLUSTER_REQUESTS):
@@ -95,9 +96,11 @@ class AcceptedPeer:
         """Does more wait to be sent than is good?"""
         return self._connection.congested
 
-    def send_replica_message(self, message: Message) -> None:
-        """Send a message to the node; lost when the connection is gone."""
-        send_on(self._connection, message, self._peers.write_limit_bytes)
+    def send_replica_message(self, message: AnyMessage, frame: "list[Buffer]") -> None:
+        """Send a message to the node, as its `frame`; lost when the connection is gone."""
+        connection = self._connection
+        if not (connection.congested and is_lost(connection, message, self._peers.write_limit_bytes)):
+            connection.send(frame)
 
     def cut(self, on: bool) -> None:
         """See Connection.cut."""
@@ -109,14 +112,11 @@ class AcceptedPeers:
 
     def __init__(self, node: PeerFrames, write_limit_bytes: int, is_cut: Callable[[int], bool]) -> None:
         self.node = node
+        self.decode: Decode = decode_peer.decode
         self.write_limit_bytes = write_limit_bytes
         self.newest: dict[int, AcceptedPeer] = {}  # by node: the newest connection that it made
         self._all: list[AcceptedPeer] = []
         self._is_cut = is_cut
-
-    def decode(self, header: "Buffer") -> tuple[int, Any]:
-        """See Peers."""
-        return decode_peer(header)
 
     def accepted(
         self, node_id: int, connection: "PeerConnection", begin: "Callable[[int], Answered]"

@@ -93,15 +93,14 @@ class Node:
         self.hosts: dict[int, Partition] = {}
         self.stopping = False
         self._log = structlog.get_logger()
-        # Every file of this node is read and written there.
-        self.disk: Disk = RealDisk() if disk is None else disk
+        self.disk: Disk = RealDisk() if disk is None else disk  # of every file of this node
         self._directory = NodeDirectory.open(
             str(config.dir), config.cluster_id, config.node_id, disk=self.disk, bootstrap=config.bootstrap
         )
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
-        self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk)
+        self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk, self.metrics)
         self.back_pressure = BackPressure(self.limits, self.wal, self.network)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
         self.shards: Shards = Shards(self, self.disk, self._directory)
@@ -113,6 +112,7 @@ class Node:
         self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
         self.disk_progressed: Callable[[], None] = self.back_pressure.disk_progressed
         self.is_congested: Callable[[int], bool] = self.network.is_congested
+        self.send_message: Callable[[int, AnyMessage], None] = self.network.send
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
@@ -295,14 +295,6 @@ class Node:
         for host in self.hosts.values():
             host.peer_drained(node_id)
 
-    def send_message(self, to: int, message: AnyMessage) -> None:
-        """See PartitionServices."""
-        self.metrics.messages_out += 1
-        if to == self.node_id:
-            self.turn.for_shard(partial(self.deliver, to, message))
-            return
-        self.network.send(to, message)
-
     def deliver(self, sender: int, message: AnyMessage) -> None:
         """A replica message arrived."""
         self.metrics.messages_in += 1
@@ -319,7 +311,8 @@ class Node:
         if kind is Append and self.wal.disk_full and message.entries:  # type: ignore[union-attr]  # an Append
             return  # the leader asks again; there is no room to keep it until then
         host.receive(sender, message)
-        self.back_pressure.entries_came()
+        if self.wal.backlog_bytes >= self.wal.backlog_bytes_max:
+            self.back_pressure.entries_came()
 
     def snapshot_received(
         self, sender: int, body: Any, payload: memoryview, answered: Callable[[Any], None]
@@ -409,7 +402,7 @@ class Node:
 
     def is_joining(self, shard_id: int) -> bool:
         """See PartitionServices."""
-        return shard_id in self.view.joining
+        return shard_id in self.agent.view.joining
 
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""

@@ -111,7 +111,7 @@ class NodeGateway:
         self._forwarder = forwarder
         self._own = own
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
-        self._intake = RecordIntake(replicas)
+        self.submit_append = RecordIntake(replicas).append  # see Gateway
         self._follow_keys = count(1)
 
     # -- metadata -----------------------------------------------------------------------------------------------
@@ -222,15 +222,10 @@ class NodeGateway:
         result: AppendResult = await future
         return result
 
-    def submit_append(
-        self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
-    ) -> None:
-        """See Gateway."""
-        self._intake.append(shard_id, batch, expected_offset, timeout_s, done)
-
     def check_may_write(self, shard_id: int, *, internal: bool) -> None:
         """See Gateway."""
-        settings = self.replicas.host(shard_id).state.settings
+        host = self.replicas.hosts.get(shard_id) or self.replicas.host(shard_id)
+        settings = host.state.settings
         if settings is not None and settings.internal:
             problem = write_problem(settings.internal, internal=internal)
             if problem is not None:
@@ -342,7 +337,7 @@ class NodeGateway:
 
     def submit_table_write(self, request: TableWrite, done: Done) -> None:
         """See Gateway."""
-        host = self.replicas.host(request.shard_id)
+        host = self.replicas.hosts.get(request.shard_id) or self.replicas.host(request.shard_id)
         if request.bulk:
             host.state.check_writable()
             self._bulk.take(request, done)

@@ -5,6 +5,7 @@ are remembered here; whether they are dead is for the coordinator to say.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -13,14 +14,17 @@ from antiphon.errors import UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Hello
 from antiphon.node.accepted_peers import AcceptedPeers, PeerFrames
 from antiphon.node.peer_security import PeerSecurity
+from antiphon.node.peer_wire import FEEDS, encode_replica_message
 from antiphon.node.peers import ON_ACCEPTED, PeerEvents, PeerLink
 from antiphon.replication.messages import AnyMessage, Append
+from antiphon.wire.frames import Buffer, encode_message
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
     from antiphon.model.metadata import NodeMeta
     from antiphon.node.config import Member, NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
+    from antiphon.node.metrics import NodeMetrics
     from antiphon.node.turn import Turn
 
 
@@ -39,6 +43,7 @@ class PeerNetwork:
         node: PeerCalls,
         faults: "InjectedFaults | None",
         disk: "Disk",
+        metrics: "NodeMetrics",
     ) -> None:
         self.links: dict[int, PeerLink] = {}
         self.accepted = AcceptedPeers(node, config.limits.connection_write, self._is_cut)
@@ -54,8 +59,11 @@ class PeerNetwork:
         self.security = PeerSecurity.load(config, disk)
         self._turn = turn
         self._node = node
+        self._own = config.node_id
+        self._metrics = metrics
         self._faults = faults
         self._on_accepted = ON_ACCEPTED[config.dial]
+        self._encoded: tuple[AnyMessage | None, list[Buffer]] = (None, [])  # what was sent last
         self._log = structlog.get_logger()
 
     def add_founders(self) -> None:
@@ -124,15 +132,18 @@ class PeerNetwork:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def send(self, to: int, message: AnyMessage) -> None:
-        """Send a replica message to another node; lost when there is no connection."""
-        if type(message) in self._on_accepted:
-            session = self.accepted.newest.get(to)
-            if session is not None:
-                session.send_replica_message(message)
+        """Send a replica message to a node, this one included; lost when there is no connection."""
+        self._metrics.messages_out += 1
+        if to == self._own:
+            self._turn.for_shard(partial(self._node.deliver, to, message))
             return
-        link = self.links.get(to)
-        if link is not None:
-            link.send_replica_message(message)
+        peer = self.accepted.newest.get(to) if type(message) in self._on_accepted else self.links.get(to)
+        if peer is not None:
+            if message is not self._encoded[0]:  # one that goes to several followers is encoded once
+                is_feed = type(message) in FEEDS
+                frame = encode_replica_message(message) if is_feed else encode_message(0, message)
+                self._encoded = (message, frame)
+            peer.send_replica_message(message, self._encoded[1])
 
     def is_congested(self, to: int) -> bool:
         """Does more wait to be sent to that node than is good?"""

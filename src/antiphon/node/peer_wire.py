@@ -5,7 +5,7 @@ in the batches themselves, so the header carries none. A batch's CRC is checked 
 read.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +14,7 @@ from antiphon.model.cluster import ClusterReply, ClusterRequest, MetadataDelta
 from antiphon.model.peer_handshake import PeerChallenge
 from antiphon.model.requests import Body, Failure, HelloReply, Reply, Request
 from antiphon.partition.multi_batches import checked_entries
-from antiphon.records.batch import CONTROL_BIT, check_batch, iter_batches
+from antiphon.records.batch import CONTROL_BIT, checked_batches
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
@@ -89,31 +89,29 @@ decode_challenge = MessageDecoder(PeerChallenge | HelloReply | Failure)
 
 _replace = msgspec.structs.replace
 
+FEEDS: Final = frozenset({Append, Relay})
+"""Messages that may have entries."""
+
 
 def encode_replica_message(message: Message) -> list[Buffer]:
     """The frame of a message to another replica of the shard."""
-    if isinstance(message, Append | Relay) and message.entries:
+    if isinstance(message, (Append, Relay)) and message.entries:
         payload: list[Buffer] = [entry.data for entry in message.entries]  # type: ignore[misc]  # opaque to the pure part
         return encode_message(0, _replace(message, entries=()), payload)
     return encode_message(0, message)
 
 
 def with_payload(message: Any, payload: memoryview) -> Any:
-    """The message with what its frame carried behind it; raises ProtocolViolationError where that is not right."""
+    """The message with what its frame carried behind it: entries, each checked, which own their bytes.
+
+    Raises ProtocolViolationError where that is not right, such as batches that are no chain from an Append's `prev` on.
+    """
     if not payload:
         return message
-    if isinstance(message, Append):
-        return with_entries(message, payload)
     if isinstance(message, Relay):
         return _replace(message, entries=checked_entries(message, payload))
-    return message
-
-
-def with_entries(message: Append, payload: memoryview) -> Append:
-    """The message with the entries of its payload, each checked; they own their bytes.
-
-    Raises ProtocolViolationError when the payload is not a chain of valid batches that starts at `prev`.
-    """
+    if not isinstance(message, Append):
+        return message
     if message.entries:
         raise ProtocolViolationError("an Append carries its entries as payload only")
     owned = bytes(
@@ -122,11 +120,10 @@ def with_entries(message: Append, payload: memoryview) -> Append:
     at = message.prev.offset
     entries: list[Entry] = []
     try:
-        for header, batch in iter_batches(owned):
-            check_batch(header, batch)
+        for header, batch in checked_batches(owned):
             if header.base_offset != at:
                 raise ProtocolViolationError(f"a batch at {header.base_offset} was sent as the entry at {at}")
-            at = header.next_offset
+            at += header.last_offset_delta + 1
             said = members_of(batch) if header.attributes & CONTROL_BIT else None
             entries.append(Entry(header.leader_epoch, header.base_offset, at, batch, said))
     except CorruptBatchError as error:

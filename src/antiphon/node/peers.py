@@ -28,7 +28,7 @@ from antiphon.model.peer_handshake import PeerChallenge
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 from antiphon.node.config import split_address
 from antiphon.node.peer_security import UNSECURED, PeerSecurity
-from antiphon.node.peer_wire import decode_challenge, decode_peer_reply, encode_replica_message, with_payload
+from antiphon.node.peer_wire import decode_challenge, decode_peer_reply, with_payload
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
     Ack,
@@ -58,15 +58,9 @@ ON_ACCEPTED: Final[dict[str, frozenset[type]]] = {
 NO_BULK = memoryview(b"")
 
 
-def send_on(connection: PeerConnection, message: Message, limit_bytes: int) -> None:
-    """Send a replica message; feeds are lost when far too much waits to be sent already."""
-    if (
-        connection.congested
-        and connection.waiting_bytes > DROP_ABOVE * limit_bytes
-        and type(message) is Append
-    ):
-        return  # the leader asks again, and finds out that it was lost
-    connection.send(encode_replica_message(message))
+def is_lost(connection: PeerConnection, message: AnyMessage, limit_bytes: int) -> bool:
+    """Is a message on a congested connection not sent? Feeds are where far too much waits already: the leader asks again."""
+    return type(message) is Append and connection.waiting_bytes > DROP_ABOVE * limit_bytes
 
 
 class PeerEvents(Protocol):
@@ -178,10 +172,13 @@ class PeerLink:
         """More waits to be sent than the limit."""
         return self._connection is not None and self._connection.congested
 
-    def send_replica_message(self, message: Message) -> None:
-        """One way; lost when there is no connection; feeds also when far too much waits to be sent already."""
-        if self.up and self._connection is not None:
-            send_on(self._connection, message, self._limit)
+    def send_replica_message(self, message: AnyMessage, frame: list[Buffer]) -> None:
+        """One way, as its `frame`; lost when there is no connection; feeds also when far too much waits already."""
+        connection = self._connection
+        if not self.up or connection is None:
+            return
+        if not (connection.congested and is_lost(connection, message, self._limit)):
+            connection.send(frame)
 
     def hold_disk(self) -> None:
         """The disk is over its budget: read nothing that makes it write."""

@@ -50,7 +50,7 @@ class RecordIntake:
         self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
     ) -> None:
         """Append a batch if its records can be read. Raises what is known at once; else `done` gets the result."""
-        host = self._replicas.host(shard_id)
+        host = self._replicas.hosts.get(shard_id) or self._replicas.host(shard_id)
         settings = host.state.settings
         if (
             settings is None
@@ -68,7 +68,7 @@ class RecordIntake:
             host.state.check_writable()  # where another node leads, that is what is said
             raise
         if is_judged and shard_id not in self._lines:
-            host.clients.append(batch, expected_offset, timeout_s, done)
+            host.clients.append(batch, expected_offset, timeout_s, done, header)
             return
         host.state.check_writable()
         one = _Waiting(bytes(batch), expected_offset, host.services.now_s() + timeout_s, done)

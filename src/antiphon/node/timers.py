@@ -80,6 +80,7 @@ class Timers:
     def someone_waits(self, clients: "Waiting") -> None:
         """See PartitionServices."""
         self._waited_for[clients.shard_id] = clients
+        clients.is_looked_after = True
 
     def forget(self, shard_id: int) -> None:
         """The replica is closed."""
@@ -116,4 +117,5 @@ class Timers:
         for clients in list(self._waited_for.values()):
             clients.expire(now_s)
             if not clients.waiting:
+                clients.is_looked_after = False
                 self._waited_for.pop(clients.shard_id, None)

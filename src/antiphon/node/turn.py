@@ -25,14 +25,13 @@ class Turn:
     def for_shard(self, work: Work) -> None:
         """Run `work` in the first phase; work that a first phase asks for runs in the same phase."""
         self._shards.append(work)
-        self._schedule()
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
 
     def for_connection(self, work: Work) -> None:
         """Run `work` in the second phase."""
         self._connections.append(work)
-        self._schedule()
-
-    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -41,18 +40,18 @@ class Turn:
         self._scheduled = True  # nothing that runs below needs another turn by itself
         try:
             for work in self._shards:  # grows while it runs: local deliveries between shards of this node
-                self._guarded(work)
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - one shard's failure must not take the others' work along
+                    self._on_error(error)
             self._shards.clear()
             connections, self._connections = self._connections, []
             for work in connections:
-                self._guarded(work)
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - nor one peer's
+                    self._on_error(error)
         finally:
-            self._scheduled = False
-            if self._shards or self._connections:
-                self._schedule()
-
-    def _guarded(self, work: Work) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - one shard's or peer's failure must not take the others' work along
-            self._on_error(error)
+            self._scheduled = bool(self._shards or self._connections)
+            if self._scheduled:
+                self._loop.call_soon(self._run)

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from antiphon.errors import (
     AntiphonError,
     BatchTooLargeError,
@@ -35,7 +37,15 @@ from antiphon.partition.expired_records import ExpiredRecords
 from antiphon.partition.failures import report_request
 from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.partition.write_order import RefusedAppends
-from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, stamp, validate_batch
+from antiphon.records.batch import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    check_batch,
+    read_header,
+    stamp,
+)
 from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
@@ -45,7 +55,7 @@ WAITERS_MAX: Final = 100_000
 NOT_FOR_CLIENTS: Final = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
-class Pending(NamedTuple):
+class Pending(msgspec.Struct):
     """An append that waits for its commit. Times are of the event loop's clock, in seconds."""
 
     next_offset: int
@@ -84,6 +94,7 @@ class PartitionClients:
         self.shard_id = driver.shard_id
         self.max_message_bytes = max_message_bytes
         self._pending: deque[Pending] = deque()
+        self.is_looked_after = False  # see `Waiting`
         self.queue = AppendQueue(self.shard_id)
         self._queue_asked = False
         self._waiters: list[Waiter] = []
@@ -108,11 +119,18 @@ class PartitionClients:
 
     # -- appends ------------------------------------------------------------------------------------------------
 
-    def append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+    def append(
+        self,
+        batch: Buffer,
+        expected_offset: int | None,
+        timeout_s: float,
+        done: Done,
+        header: BatchHeader | None = None,
+    ) -> None:
         """Append one batch; `done` gets an AppendResult or an error. Raises what is known at once.
 
         The order of the checks is the one that makes retries of successful conditional appends succeed: leadership, producer
-        and duplicate, expected offset, append (S2.12, S2.14).
+        and duplicate, expected offset, append (S2.12, S2.14). `header`: of the batch, where it was read already.
         """
         state = self._state
         if state.shard_id == CLUSTER_SHARD_ID:
@@ -126,31 +144,31 @@ class PartitionClients:
             kept = bytes(batch)
 
             def go_on(left_s: float) -> None:
-                self._append(kept, expected_offset, left_s, done)
+                self._append(kept, header or read_header(kept), expected_offset, left_s, done)
 
             self._wait_for_turn(go_on, len(kept), timeout_s, done)
             return
-        self._append(batch, expected_offset, timeout_s, done)
+        self._append(batch, header or read_header(batch), expected_offset, timeout_s, done)
 
-    def _append(self, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done) -> None:
+    def _append(
+        self, batch: Buffer, header: BatchHeader, expected_offset: int | None, timeout_s: float, done: Done
+    ) -> None:
         state, refused = self._state, self._refused
-        header = validate_batch(batch)
+        check_batch(header, batch)
         if header.attributes & NOT_FOR_CLIENTS:
             raise InvalidRequestError("clients append neither control batches nor parts of transactions")
-        if header.size_bytes > self.max_message_bytes:
-            raise self.too_large(header.size_bytes)
+        if len(batch) > self.max_message_bytes:
+            raise self.too_large(len(batch))
         duplicate = state.log.producers.check(header)
-        log_start = state.log.log_start
+        terms, term = state.log.terms, state.replica.term
         if duplicate is not None:
             state.services.metrics.duplicates += 1
-            result = AppendResult(
-                duplicate.base_offset, duplicate.next_offset, state.replica.term, log_start, True
-            )
+            result = AppendResult(duplicate.base_offset, duplicate.next_offset, term, terms.log_start, True)
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
         if refused.known:
             refused.check(header)
-        base = state.log.log_end
+        base = terms.log_end
         if expected_offset is not None and expected_offset != base:
             refused.note(header, state.log.producers)
             self._mismatch(expected_offset, base, timeout_s, done)
@@ -160,9 +178,9 @@ class PartitionClients:
         if state.log.config.retention_ms >= 0:
             self._expired.look(header)
         owned = bytearray(batch)
-        stamp(owned, base, state.replica.term)
+        stamp(owned, base, term)
         next_offset = base + header.last_offset_delta + 1
-        result = AppendResult(base, next_offset, state.replica.term, log_start, False)
+        result = AppendResult(base, next_offset, term, terms.log_start, False)
         self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
 
     def stage(
@@ -173,7 +191,7 @@ class PartitionClients:
         now = state.services.now_s()
         size = len(owned)
         self._driver.stage(owned, records)
-        if not self._pending:
+        if not self.is_looked_after:
             state.services.someone_waits(self)
         self._pending.append(Pending(next_offset, done, result, size, now, now + timeout_s))
         if self.queue.limit:

@@ -3,8 +3,8 @@
 The replica says what is appended, cut or promised; this stages it in the `ShardLog` at once and gives the operations to the
 WAL in the order of staging. Nobody else stages or submits for this log once its replica runs.
 
-Client batches of one turn of the event loop come one at a time. Their operations are held here until `flush`, so that a turn
-costs the WAL one group and the replica one word of it. Any other operation of the log goes behind what is held.
+Client batches of one turn of the event loop come one at a time. They become one operation, held here until `flush`, so that
+a turn costs the WAL one operation and the replica one word of it. Any other operation of the log goes behind what is held.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class LogWriter:
         self._log = log
         self._written = written
         self._failed = failed
-        self._held: list[LogOp] = []
+        self._held: LogOp | None = None  # the batches of this turn
         self._held_id = 0  # write id of the last of them
         self.written_id = 0
         self.is_told = True  # has the replica been told of `written_id`?
@@ -63,14 +63,14 @@ class LogWriter:
                 not_as_said(header, term, base_offset, next_offset)
             batches.append(batch)
             headers.append(header)
-        self._held.append(self._log.stage_append(batches, headers))
+        self._held = self._log.stage_append(batches, headers, self._held)
         self._held_id = action.write_id
 
     def append_checked(
         self, write_id: int, batches: Sequence[Buffer], headers: Sequence[BatchHeader]
     ) -> None:
         """The same for batches that were held against what the replica said; by `headers` the log is to know them."""
-        self._held.append(self._log.stage_append(batches, headers))
+        self._held = self._log.stage_append(batches, headers, self._held)
         self._held_id = write_id
 
     def write(self, op: "LogOp", write_id: int) -> None:
@@ -85,17 +85,15 @@ class LogWriter:
 
     def flush(self) -> None:
         """Submit what is held."""
-        if self._held:
-            held, self._held = self._held, []
+        op = self._held
+        if op is not None:
+            self._held = None
             services = self._services
-            submit = services.wal.submit
-            for op in held[:-1]:
-                submit(op)
-            submit(held[-1], partial(self._finished, self._held_id, services.now_s()))
+            services.wal.submit(op, partial(self._finished, self._held_id, services.now_s()))
 
     def drop(self) -> None:
         """The replica stopped for good: what is held is never written."""
-        self._held.clear()
+        self._held = None
 
     def _finished(self, write_id: int, began_s: float, error: AntiphonError | None) -> None:
         """Writes come back in order; of the last of a group the replica hears once a turn."""

@@ -7,8 +7,22 @@ from antiphon.replication.progress import FollowerStatus
 from antiphon.replication.replica_state import Role
 
 
+class HasEnd(Protocol):
+    """A log, or a replica's idea of it."""
+
+    @property
+    def log_end(self) -> int:
+        """Next offset to write."""
+        ...
+
+
 class ReplicaView(Protocol):
     """See the module's text. Offsets are exclusive ends."""
+
+    @property
+    def ends(self) -> HasEnd:
+        """What has `log_end` at hand; the same object for good."""
+        ...
 
     @property
     def role(self) -> Role:

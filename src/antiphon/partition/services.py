@@ -73,9 +73,14 @@ class Ticking(Protocol):
 
 
 class Waiting(Protocol):
-    """Where clients wait for answers that a time-out may have to give."""
+    """Where clients wait for answers that a time-out may have to give.
+
+    Attributes:
+        is_looked_after: does the node call `expire`? The node says so, when it was asked (`someone_waits`).
+    """
 
     shard_id: int
+    is_looked_after: bool
 
     @property
     def waiting(self) -> bool:

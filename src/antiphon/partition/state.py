@@ -78,7 +78,7 @@ class PartitionState:
         self.settings = settings
         self.default_isolation = settings.isolation
         if self.log.config != log:
-            self.log.config = log
+            self.log.configure(log)
 
     @property
     def term(self) -> int:
@@ -135,15 +135,15 @@ class PartitionState:
 
     def check_writable(self) -> None:
         """The same, and there must be room for a write: DiskFullError, OverloadedError."""
-        replica, wal = self.replica, self.services.wal
-        if self.failed is not None or self.closed or replica.role is not Role.LEADER or not replica.ready:
+        wal = self.services.wal
+        if self.failed is not None or self.closed or not self.replica.ready:
             self.check_serving()  # says which of them it is
         if wal.disk_full:
             lacks = "the disk is full" if wal.committer.waits_for_room else "no file descriptors are left"
             raise DiskFullError(
                 f"node {self.services.node_id} cannot write, {lacks}: writes are refused until that passes, reads go on"
             )
-        if wal.overloaded:
+        if wal.backlog_bytes >= wal.backlog_bytes_max:
             raise OverloadedError(
                 f"{wal.backlog_bytes} bytes wait for the disk of node {self.services.node_id}; retry"
             )

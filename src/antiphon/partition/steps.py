@@ -12,10 +12,11 @@ Both queues are bounded by what a step comes to: the actions of one event, and w
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from antiphon.errors import NotLeaderError, NotReadyError, OverloadedError
 from antiphon.invariants import InvariantError, unreachable
+from antiphon.partition.replica_view import HasEnd
 
 REFUSALS: Final = (NotLeaderError, NotReadyError, OverloadedError)
 """What an event may raise to say no: nothing has changed then."""
@@ -24,15 +25,6 @@ BUSY: Final = "an event came to a replica whose actions were being carried out"
 
 Event = Callable[..., Sequence[Any]]
 """Returns the actions that follow from it."""
-
-
-class HasEnd(Protocol):
-    """A log, or a replica's idea of it."""
-
-    @property
-    def log_end(self) -> int:
-        """Next offset to write."""
-        ...
 
 
 class Steps:

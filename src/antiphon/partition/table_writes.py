@@ -110,7 +110,7 @@ def append_effects(
 ) -> None:
     """Append what a judged request comes to, tell its judge where, and answer when it is committed."""
     state = driver.state
-    base = state.log.log_end
+    base = state.log.terms.log_end
     batch = build_batch(
         evaluation.records,
         base_offset=base,

@@ -40,6 +40,8 @@ CONTROL_BIT: Final = 0x20
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 HEADER_STRUCT: Final = struct.Struct(">qiibIhiqqqhii")
+_UNPACK: Final = HEADER_STRUCT.unpack_from
+_MAKE: Final = tuple.__new__
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _LEADER_EPOCH_AT: Final = 12
@@ -107,7 +109,7 @@ def read_header(buf: Buffer, at: int = 0) -> BatchHeader:
             f"a batch header takes {HEADER_BYTES} bytes, found {max(0, len(buf) - at)}",
             found_bytes=max(0, len(buf) - at),
         )
-    return BatchHeader._make(HEADER_STRUCT.unpack_from(buf, at))
+    return _MAKE(BatchHeader, _UNPACK(buf, at))  # `_make` would count its fields, which the struct has
 
 
 def validate_batch(buf: Buffer) -> BatchHeader:
@@ -130,7 +132,7 @@ def check_batch(header: BatchHeader, buf: Buffer) -> None:
         raise CorruptBatchError(
             f"batch has magic {header.magic}, only {MAGIC} (RecordBatch v2) is accepted", magic=header.magic
         )
-    if header.size_bytes != len(buf):
+    if header.batch_length + LENGTH_PREFIX_BYTES != len(buf):
         raise CorruptBatchError(
             f"batch says it takes {header.size_bytes} bytes, found {len(buf)}",
             said_bytes=header.size_bytes,
@@ -143,17 +145,13 @@ def check_batch(header: BatchHeader, buf: Buffer) -> None:
             said_crc=header.crc,
             found_crc=crc,
         )
-    _check_counts(header)
-
-
-def _check_counts(header: BatchHeader) -> None:
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         raise CorruptBatchError(
             f"batch has {header.record_count} records but takes {header.last_offset_delta + 1} offsets",
             record_count=header.record_count,
             offsets=header.last_offset_delta + 1,
         )
-    if header.codec >= len(CODEC_NAMES):
+    if header.attributes & CODEC_MASK >= len(CODEC_NAMES):
         raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise CorruptBatchError(
@@ -161,6 +159,26 @@ def _check_counts(header: BatchHeader) -> None:
             f"{header.base_sequence}; both must be at least 0",
             producer_id=header.producer_id,
         )
+
+
+def checked_batches(buf: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    """The whole batches that stand one after the other in `buf`, each checked as by `validate_batch`, without copying.
+
+    Raises CorruptBatchError at the first place where no whole batch stands.
+    """
+    view = memoryview(buf)
+    found: list[tuple[BatchHeader, memoryview]] = []
+    at, end = 0, len(view)
+    while at < end:
+        header = read_header(view, at)
+        size = LENGTH_PREFIX_BYTES + header.batch_length
+        if size < HEADER_BYTES or size > end - at:
+            raise _not_whole(header, at, end)
+        batch = view[at : at + size]
+        check_batch(header, batch)
+        found.append((header, batch))
+        at += size
+    return found
 
 
 def iter_batches(buf: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -176,16 +194,20 @@ def iter_batches(buf: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     at = 0
     while at < end:
         header = read_header(view, at)
-        size = header.size_bytes
+        size = LENGTH_PREFIX_BYTES + header.batch_length
         if header.magic != MAGIC or size < HEADER_BYTES or size > end - at:
-            raise CorruptBatchError(
-                f"no whole batch at byte {at} of {end}: magic {header.magic}, size {size} bytes",
-                at=at,
-                magic=header.magic,
-                size_bytes=size,
-            )
+            raise _not_whole(header, at, end)
         yield header, view[at : at + size]
         at += size
+
+
+def _not_whole(header: BatchHeader, at: int, end: int) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"no whole batch at byte {at} of {end}: magic {header.magic}, size {header.size_bytes} bytes",
+        at=at,
+        magic=header.magic,
+        size_bytes=header.size_bytes,
+    )
 
 
 def stamp(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:

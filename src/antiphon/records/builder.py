@@ -80,7 +80,7 @@ def build_batch(
     """
     if not records:
         raise InvalidRequestError("a batch has at least one record")
-    codec = codec_number(compression)
+    codec = codec_number(compression) if compression != "none" else 0
     cls = _builder_class or load_builder()
     try:
         builder = cls(MAGIC, 0, False, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)

@@ -18,8 +18,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from antiphon.errors import CorruptBatchError
-from antiphon.records.batch import Buffer
-from antiphon.records.decode import decode_records, raw_records
+from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, check_batch, iter_batches
+from antiphon.records.decode import decode_records, records_in
 
 VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
 INDEX = struct.Struct(">i")
@@ -73,8 +73,19 @@ Effect = tuple[bytes, bytes | None, bytes]
 def effects_of(batch: Buffer) -> list[Effect]:
     """The effects in one or more batches, in order; control batches and records that are no effects are passed over."""
     effects: list[Effect] = []
+    for header, one in iter_batches(batch):
+        if header.attributes & CONTROL_BIT:
+            check_batch(header, one)
+        else:
+            effects += effects_in(header, one)
+    return effects
+
+
+def effects_in(header: BatchHeader, batch: Buffer) -> list[Effect]:
+    """The effects in one batch that is no control batch."""
+    effects: list[Effect] = []
     size = VERSION.size
-    for record in raw_records(batch):
+    for record in records_in(header, batch):
         for name, packed in record.headers:
             if name == VERSION_HEADER:
                 if packed is not None and len(packed) == size:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import (
+    CODEC_MASK,
     CODEC_NAMES,
+    CONTROL_BIT,
     HEADER_BYTES,
     HEADER_STRUCT,
     LENGTH_PREFIX_BYTES,
@@ -53,7 +55,7 @@ def plain_batch(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRES
     count needs, DecompressedTooLargeError where they are more than `limit_bytes`.
     """
     records = plain_records(header, batch, limit_bytes)
-    if header.codec == 0:
+    if not header.attributes & CODEC_MASK:
         return batch
     unpacked = header._replace(
         batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records),
@@ -65,10 +67,11 @@ def plain_batch(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRES
 def plain_records(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
     """What follows the header, decompressed. Raises CorruptBatchError as `plain_batch` does."""
     records: Buffer = memoryview(batch)[HEADER_BYTES:]
-    if header.codec >= len(CODEC_NAMES):
-        raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
-    if header.codec:
-        records = decompress(header.codec, records, limit_bytes)
+    codec = header.attributes & CODEC_MASK
+    if codec >= len(CODEC_NAMES):
+        raise CorruptBatchError(f"batch has unknown compression codec {codec}", codec=codec)
+    if codec:
+        records = decompress(codec, records, limit_bytes)
     if header.record_count < 0 or header.record_count * RECORD_BYTES_MIN > len(records):
         raise CorruptBatchError(
             f"batch says {header.record_count} records in {len(records)} bytes",
@@ -142,23 +145,30 @@ def raw_records(buf: Buffer) -> list[Any]:
     Raises CorruptBatchError.
     """
     found: list[Any] = []
-    cls = _batch_class or load_batch_class()
     for header, batch in iter_batches(buf):
-        check_batch(header, batch)
-        if header.is_control:
-            continue
-        try:
-            records = list(cls(plain_batch(header, batch)))
-        except CorruptBatchError:
-            raise
-        except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
-            raise CorruptBatchError(
-                f"records of the batch at offset {header.base_offset}: {error}"
-            ) from error
-        if records and (records[0].offset < header.base_offset or records[-1].offset >= header.next_offset):
-            raise CorruptBatchError(f"records of the batch at offset {header.base_offset} lie outside of it")
-        found += records
+        if header.attributes & CONTROL_BIT:
+            check_batch(header, batch)
+        else:
+            found += records_in(header, batch)
     return found
+
+
+def records_in(header: BatchHeader, batch: Buffer) -> list[Any]:
+    """`raw_records` of one batch whose header was read; it is checked here."""
+    check_batch(header, batch)
+    cls = _batch_class or load_batch_class()
+    try:
+        records = list(cls(plain_batch(header, batch)))
+    except CorruptBatchError:
+        raise
+    except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
+        raise CorruptBatchError(f"records of the batch at offset {header.base_offset}: {error}") from error
+    if records and (
+        records[0].offset < header.base_offset
+        or records[-1].offset > header.base_offset + header.last_offset_delta
+    ):
+        raise CorruptBatchError(f"records of the batch at offset {header.base_offset} lie outside of it")
+    return records
 
 
 def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int) -> None:

@@ -89,31 +89,29 @@ def check_outside(header: BatchHeader, batch: Buffer, rules: IntakeRules) -> Non
     Raises CorruptBatchError and the kinds of it: InvalidRecordError, InvalidTimestampError, UnsupportedCompressionError,
     DecompressedTooLargeError.
     """
-    problem = _outside(header, batch, rules)
-    if problem is not None:
-        raise _first_told(header, batch, problem)
-
-
-def _outside(header: BatchHeader, batch: Buffer, rules: IntakeRules) -> CorruptBatchError | None:
     count, attributes = header.record_count, header.attributes
+    problem: CorruptBatchError | None = None
     if count <= 0 or header.last_offset_delta + 1 != count:
-        return InvalidRecordError(f"a batch of {count} records takes {header.last_offset_delta + 1} offsets")
-    if attributes & ~_KNOWN_ATTRIBUTES:
-        return InvalidRecordError(f"a batch has attributes {attributes:#x}, some of which are unknown")
-    if attributes & TIMESTAMP_TYPE_BIT:
-        return InvalidTimestampError("a producer does not set the timestamp type LogAppendTime")
-    if header.producer_id < -1:
-        return InvalidRecordError(f"no producer has the id {header.producer_id}")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        return InvalidRecordError(
+        problem = InvalidRecordError(
+            f"a batch of {count} records takes {header.last_offset_delta + 1} offsets"
+        )
+    elif attributes & ~_KNOWN_ATTRIBUTES:
+        problem = InvalidRecordError(f"a batch has attributes {attributes:#x}, some of which are unknown")
+    elif attributes & TIMESTAMP_TYPE_BIT:
+        problem = InvalidTimestampError("a producer does not set the timestamp type LogAppendTime")
+    elif header.producer_id < -1:
+        problem = InvalidRecordError(f"no producer has the id {header.producer_id}")
+    elif header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        problem = InvalidRecordError(
             f"batch of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
             f"{header.base_sequence}; both must be at least 0"
         )
-    if attributes & CODEC_MASK:
-        return _outside_compressed(header, batch, rules)
-    if count * RECORD_BYTES_MIN > len(batch) - HEADER_BYTES:
-        return InvalidRecordError(f"a batch says {count} records in {len(batch) - HEADER_BYTES} bytes")
-    return None
+    elif attributes & CODEC_MASK:
+        problem = _outside_compressed(header, batch, rules)
+    elif count * RECORD_BYTES_MIN > len(batch) - HEADER_BYTES:
+        problem = InvalidRecordError(f"a batch says {count} records in {len(batch) - HEADER_BYTES} bytes")
+    if problem is not None:
+        raise _first_told(header, batch, problem)
 
 
 def _outside_compressed(header: BatchHeader, batch: Buffer, rules: IntakeRules) -> CorruptBatchError | None:
@@ -193,29 +191,30 @@ class RecordWalker:
         Raises InvalidRecordError, DecompressedTooLargeError, and CorruptBatchError where the CRC is wrong too.
         """
         try:
-            if header.attributes:
-                self._walk(header, plain_records(header, batch, rules.plain_bytes_max))
-            else:
-                self._walk(header, memoryview(batch)[HEADER_BYTES:])
+            records: Buffer = (
+                plain_records(header, batch, rules.plain_bytes_max)
+                if header.attributes
+                else memoryview(batch)[HEADER_BYTES:]
+            )
+            kernel = self._kernel
+            if kernel is None:
+                self._left -= header.record_count
+                _walk_decoded(header, records)
+                return
+            import numpy as np
+
+            kept = np.frombuffer(records, np.uint8)
+            address = kept.__array_interface__["data"][0]  # `.ctypes.data` takes three calls of Python to it
+            found = kernel.walk_records(address, len(kept), header.record_count)
+            if found:
+                record, wrong = found >> kernel.WRONG_BITS, found & (1 << kernel.WRONG_BITS) - 1
+                raise _wrong(record, _PROBLEMS[wrong])
         except MissingCodecError:  # what cannot be unpacked here was looked at from outside
             return
         except (InvalidRecordError, DecompressedTooLargeError) as problem:
             raise _first_told(header, batch, problem) from None
         except CorruptBatchError as error:
             raise _first_told(header, batch, InvalidRecordError(error.message)) from None
-
-    def _walk(self, header: BatchHeader, records: Buffer) -> None:
-        if self._kernel is None:
-            self._left -= header.record_count
-            _walk_decoded(header, records)
-            return
-        import numpy as np
-
-        kept = np.frombuffer(records, np.uint8)
-        found = self._kernel.walk_records(kept.ctypes.data, len(kept), header.record_count)
-        if found:
-            record, wrong = found >> self._kernel.WRONG_BITS, found & (1 << self._kernel.WRONG_BITS) - 1
-            raise _wrong(record, _PROBLEMS[wrong])
 
 
 def _wrong(record: int, reason: str) -> InvalidRecordError:

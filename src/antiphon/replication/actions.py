@@ -6,7 +6,7 @@ promise, an acknowledgement) is kept back inside the replica until then. All oth
 the order of the list.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
@@ -14,8 +14,7 @@ from antiphon.replication.messages import AnyMessage, Entry, NodeId
 from antiphon.replication.replica_state import Role
 
 
-@dataclass(frozen=True, slots=True)
-class PersistTerm:
+class PersistTerm(msgspec.Struct, frozen=True):
     """Make the promise durable: this term, and who got this replica's vote in it (None: nobody)."""
 
     write_id: int
@@ -23,24 +22,21 @@ class PersistTerm:
     voted_for: NodeId | None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendLog:
+class AppendLog(msgspec.Struct, frozen=True):
     """Append the entries, whose offsets and terms are set, to the local log."""
 
     write_id: int
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateLog:
+class TruncateLog(msgspec.Struct, frozen=True):
     """Cut everything from `to_offset` on. Never below the high watermark."""
 
     write_id: int
     to_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResetLog:
+class ResetLog(msgspec.Struct, frozen=True):
     """The log becomes empty and continues after `at`: a snapshot up to there is installed, or is about to be.
 
     `members`: as of `at`, where replicas vote; they are kept with the log.
@@ -51,16 +47,14 @@ class ResetLog:
     members: Members | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send to a node; lost messages are made good by later ticks."""
 
     to: NodeId
     message: AnyMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEntries:
+class ReadEntries(msgspec.Struct, frozen=True):
     """Read whole entries from `from_offset` (at least one, at most about `max_bytes`) and give them to `entries_read()`.
 
     Entries appended but not yet durable count: the leader sends while it syncs.
@@ -71,8 +65,7 @@ class ReadEntries:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendSnapshot:
+class SendSnapshot(msgspec.Struct, frozen=True):
     """Stream a snapshot of committed state to the follower; its log cannot be joined from ours.
 
     Announce it with a `SnapshotOffer` in the term of this leadership; drop it when the role changes. When the stream is
@@ -83,8 +76,7 @@ class SendSnapshot:
     to: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """The high watermark rose to `high_watermark`: apply, answer clients, wake readers (in this order).
 
     Under `local` and small `at_least(k)` it may fall once, when an unsettled tail is cut: see `LostTail`.
@@ -93,8 +85,7 @@ class Commit:
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True):
     """The replica is now in `role`; a leader that lost its role fails its pending requests with NotLeader."""
 
     role: Role
@@ -102,30 +93,26 @@ class RoleChanged:
     leader: NodeId | None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderReady:
+class LeaderReady(msgspec.Struct, frozen=True):
     """The term-start entry is committed: from now on clients may be served (S1.36)."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReady:
+class ReadReady(msgspec.Struct, frozen=True):
     """Leadership was confirmed after the read was asked for: serve it from state applied up to `offset`."""
 
     token: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFailed:
+class ReadFailed(msgspec.Struct, frozen=True):
     """The replica stopped leading before the read was confirmed."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(msgspec.Struct, frozen=True):
     """A log that was opened as damaged holds, durably, everything that is committed again: it may vote from now on.
 
     That can be known only in a term that began after the damage was found; an election brings it about.
@@ -133,8 +120,7 @@ class Repaired:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeLive:
+class ProposeLive(msgspec.Struct, frozen=True):
     """Ask the coordinator to record `live` as the live replica set, in the place of the record `version` (S3.28, S3.29).
 
     Until `live_recorded` tells of a later record, commits need both sets. A repeated request replaces the one before.
@@ -144,16 +130,14 @@ class ProposeLive:
     live: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
+class MembersChanged(msgspec.Struct, frozen=True):
     """Where replicas vote: `members` are in force from now on; `committed` once nothing can undo it."""
 
     members: Members
     committed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LostTail:
+class LostTail(msgspec.Struct, frozen=True):
     """Entries [from_offset, to_offset) that this replica had acknowledged as leader are cut: nobody else had them.
 
     Possible only where a rule acknowledges what is not settled (`local`, `at_least(k)` below a majority): the loss window

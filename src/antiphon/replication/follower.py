@@ -31,6 +31,7 @@ from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
 from antiphon.replication.repair import LogRepair
+from antiphon.replication.replica_state import LogCondition
 
 NOT_TOLD = -1
 
@@ -165,14 +166,16 @@ class FollowerSide:
         """Say what is verified and durable, as soon as the term's promise is durable too."""
         log = self._log
         end = min(self.verified, log.durable_end)
-        if end < log.terms.log_start or not log.is_term_durable or self.leader is None:
+        is_promised = log.persisted_id >= log.term_write_id
+        if end < log.terms.log_start or not is_promised or self.leader is None:
             self._ack_due, self._untold = True, self.config.ack_every  # as soon as it may
             return
         self._ack_due = end < self.verified
         if not self._ack_due:
             self._untold = 0
         mark = log.settled if self.live else NOT_TOLD
-        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, not self._repair.is_sound)
+        is_damaged = self._repair.condition is not LogCondition.SOUND
+        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, is_damaged)
         out.append(Send(self.leader, ack))
 
     def persisted(self, out: list[Action]) -> None:

@@ -5,7 +5,7 @@ from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, Repaired, RoleChanged
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.messages import Append, NodeId, SnapshotOffer
-from antiphon.replication.replica_state import Event, next_role
+from antiphon.replication.replica_state import Event, LogCondition, next_role
 from antiphon.replication.term_state import TermState
 
 
@@ -34,7 +34,7 @@ class Following:
             repair.has_bad_tail = False
             state.log.cut(state.log.terms.log_end, out)
         following.on_append(message, out)
-        if not repair.is_sound:
+        if repair.condition is not LogCondition.SOUND:
             self._check_repair(out)
 
     def persisted(self, out: list[Action]) -> None:
@@ -42,7 +42,7 @@ class Following:
         state = self._state
         if state.following is not None:
             state.following.persisted(out)
-            if not state.repair.is_sound:
+            if state.repair.condition is not LogCondition.SOUND:
                 self._check_repair(out)
 
     def _check_repair(self, out: list[Action]) -> None:

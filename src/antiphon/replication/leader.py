@@ -162,10 +162,11 @@ class Leader:
     def persisted(self, out: list[Action]) -> None:
         """More of the own log is durable."""
         durable_end = self._log.durable_end
-        self.tracker.record(self.tracker.own_slot, durable_end)
+        self.tracker.acks[self.tracker.own_slot] = durable_end
         if durable_end > self._log.settled:
             self._advance(out)
-        self._check_settled(out)
+        if self.commits.unsettled is not None:
+            self._check_settled(out)
 
     def _advance(self, out: list[Action]) -> None:
         if not self.commits.advance(out):
@@ -196,7 +197,8 @@ class Leader:
             if message.high_watermark > progress.known_watermark:
                 # of this log, not of one that it may have given up
                 progress.known_watermark = min(message.high_watermark, progress.ack_offset)
-            self.reads.confirm(out)
+            if self.reads.waiting.round:
+                self.reads.confirm(out)
 
     def on_truncate_reply(self, sender: NodeId, message: TruncateReply, out: list[Action]) -> None:
         """The follower has cut its log to a prefix of this one."""
@@ -212,10 +214,12 @@ class Leader:
         is_progress = replicator.holds(progress, end, round_)
         if is_progress and end.offset > self._log.settled:
             self._advance(out)
-        self._check_settled(out)
+        if self.commits.unsettled is not None:
+            self._check_settled(out)
         if self._live_members is not None:
             self._live_members.heard(progress, self._log.terms.log_end, out)
-        replicator.send_next(progress, out)
+        if progress.last_pushed < self._log.terms.log_end:
+            replicator.send_next(progress, out)
         return True
 
     def on_reject(self, sender: NodeId, message: Reject, out: list[Action]) -> None:
@@ -233,7 +237,7 @@ class Leader:
 
     def tick(self, out: list[Action]) -> None:
         """One tick passed."""
-        awaited_round = self.reads.awaited_round
+        awaited_round = self.reads.waiting.round
         self.replicator.tick(awaited_round, out)
         live = self._live_members
         if live is not None:
@@ -245,6 +249,6 @@ class Leader:
     @property
     def needs_tick(self) -> bool:
         """Is anything outstanding that only time can mend?"""
-        if self.reads.awaited_round or self.replicator.needs_tick:
+        if self.reads.waiting.round or self.replicator.needs_tick:
             return True
         return self._live_members is not None and self._live_members.needs_tick(self._log.terms.log_end)

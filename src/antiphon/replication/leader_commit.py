@@ -19,6 +19,7 @@ class CommitTracker:
         members: the members that count.
         live: the live set, where this term's commits go by it; otherwise None.
         rule: by which they count otherwise.
+        unsettled: end of what was committed when the members changed; None where that is settled.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class CommitTracker:
         self.rule = rule
         self._tracker = tracker
         self._log = log
-        self._unsettled: int | None = None  # end of what was committed when the members changed
+        self.unsettled: int | None = None
         self.count()
 
     def count(self) -> None:
@@ -84,12 +85,12 @@ class CommitTracker:
 
     def watch_settling(self) -> None:
         """`newly_settled` says once when all that was ever committed, before now, is held by the voters."""
-        if self._unsettled is None:
-            self._unsettled = self.ever_committed
+        if self.unsettled is None:
+            self.unsettled = self.ever_committed
 
     def newly_settled(self) -> bool:
         """Is what was watched held by the new voters? True once."""
-        mark = self._unsettled
+        mark = self.unsettled
         if mark is None:
             return False
         if self.live is not None:
@@ -99,5 +100,5 @@ class CommitTracker:
         else:
             is_settled = self._tracker.held_by_majority(self.members.voters, mark)
         if is_settled:
-            self._unsettled = None
+            self.unsettled = None
         return is_settled

@@ -4,12 +4,16 @@ from antiphon.replication.actions import Action, ReadReady
 from antiphon.replication.leadership import Leadership
 from antiphon.replication.messages import NodeId
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
-from antiphon.replication.read_index import ReadIndex
+from antiphon.replication.read_index import NO_ROUND, ReadIndex
 from antiphon.replication.replicator import Replicator
 
 
 class LeaderReads:
-    """The reads of one leadership, and who of the followers answers."""
+    """The reads of one leadership, and who of the followers answers.
+
+    Attributes:
+        waiting: the reads that wait; its `round` is 0 where none is underway.
+    """
 
     def __init__(
         self, leadership: Leadership, tracker: QuorumAckTracker, replicator: Replicator, waiting_max: int
@@ -17,22 +21,17 @@ class LeaderReads:
         self._log = leadership.log
         self._tracker = tracker
         self._replicator = replicator
-        self._reads = ReadIndex(waiting_max)
+        self.waiting = ReadIndex(waiting_max)
 
     def set_waiting_max(self, waiting_max: int) -> None:
         """So many reads may wait from now on."""
-        self._reads.waiting_max = waiting_max
-
-    @property
-    def awaited_round(self) -> int:
-        """The round whose answers are waited for; 0 where no read waits."""
-        return self._reads.round
+        self.waiting.waiting_max = waiting_max
 
     def request(self, token: int, out: list[Action]) -> None:
         """Serve a read once it is confirmed, after now, that this replica leads."""
         if self._confirms_alone():
             out.append(ReadReady(token, self._log.commit_mark))
-        elif self._reads.add(token, self._log.commit_mark):
+        elif self.waiting.add(token, self._log.commit_mark):
             self._start(out)
 
     def _confirms_alone(self) -> bool:
@@ -43,7 +42,7 @@ class LeaderReads:
     def _start(self, out: list[Action]) -> None:
         replicator = self._replicator
         replicator.round += 1
-        self._reads.start(replicator.round)
+        self.waiting.start(replicator.round)
         counted = self._tracker.counted
         for progress in replicator.progress.values():
             if progress.connected and progress.slot in counted:
@@ -51,19 +50,19 @@ class LeaderReads:
 
     def confirm(self, out: list[Action]) -> None:
         """Somebody has answered, or others count: are enough answers there?"""
-        if not self._reads.is_waiting:
+        if self.waiting.round == NO_ROUND:
             return
         replicator = self._replicator
         echoes = [0] * len(self._tracker.acks)
         for progress in replicator.progress.values():
             echoes[progress.slot] = progress.round_echoed
         echoes[self._tracker.own_slot] = replicator.round
-        if self._reads.confirm(self._tracker.confirmed(echoes), out):
+        if self.waiting.confirm(self._tracker.confirmed(echoes), out):
             self._start(out)
 
     def fail(self, out: list[Action]) -> None:
         """Leadership ends."""
-        self._reads.fail(out)
+        self.waiting.fail(out)
 
     # -- is anybody there --------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ class MultiWriterReplica:
         ] = {}  # peer -> (origin, LSN) of the split brain that was found
         self._config = config or MultiWriterConfig()
         self.log = OriginLog(index, end)
+        self.ends = self.log  # has `log_end`
         self._relays = RelaySide(shard, self.log, self._config)
         self._intake = IntakeSide(shard, self.log, self._config, life)
         self._regain = Regain(shard, self.log, life) if damaged else None

@@ -4,7 +4,7 @@ As in `actions`: storage actions carry a `write_id` that rises by one, are carri
 tells when they are durable. The log is only ever appended to; nothing is cut.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from antiphon.replication.actions import Commit, ReadReady, Repaired
 from antiphon.replication.messages import NodeId
@@ -12,32 +12,28 @@ from antiphon.replication.multi_messages import MultiMessage
 from antiphon.replication.origin_history import Mark, OriginEntry
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEntries:
+class AppendEntries(msgspec.Struct, frozen=True):
     """Append the entries, whose offsets are set, to the local log; the batches of others must be stamped with them."""
 
     write_id: int
     entries: tuple[OriginEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptBase:
+class AdoptBase(msgspec.Struct, frozen=True):
     """Note, durably, that for its relays this log begins with `mark`: it skipped what was trimmed everywhere else."""
 
     write_id: int
     mark: Mark
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Send to a node; lost messages are made good by later ticks."""
 
     to: NodeId
     message: MultiMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ReadForRelay:
+class ReadForRelay(msgspec.Struct, frozen=True):
     """Read whole entries from `from_offset` to `to_offset` at most, about `max_bytes`; `entries_read()` takes them."""
 
     to: NodeId
@@ -46,8 +42,7 @@ class ReadForRelay:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SplitBrain:
+class SplitBrain(msgspec.Struct, frozen=True):
     """`peer` has another history of `origin` than this replica, at `lsn` or before: the link to it is stopped."""
 
     peer: NodeId
@@ -55,8 +50,7 @@ class SplitBrain:
     lsn: int
 
 
-@dataclass(frozen=True, slots=True)
-class TrimmedAway:
+class TrimmedAway(msgspec.Struct, frozen=True):
     """`peer` has trimmed entries that this replica never had, and nobody gave them: it goes on behind them. Say so."""
 
     peer: NodeId

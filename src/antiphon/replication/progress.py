@@ -15,6 +15,8 @@ from collections import deque
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from antiphon.replication.live_set import MemberProgress
 from antiphon.replication.messages import NodeId
 
@@ -40,7 +42,7 @@ class FollowerStatus(NamedTuple):
     damaged: bool = False  # its promise would be no vote
 
 
-class Push(NamedTuple):
+class Push(msgspec.Struct, frozen=True):
     """One message with entries that is underway."""
 
     end: int

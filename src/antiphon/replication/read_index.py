@@ -24,11 +24,6 @@ class ReadIndex:
         self._underway: list[tuple[int, int]] = []  # (token, high watermark when it was asked for)
         self._next: list[tuple[int, int]] = []
 
-    @property
-    def is_waiting(self) -> bool:
-        """Is any read underway?"""
-        return self.round != NO_ROUND
-
     def add(self, token: int, high_watermark: int) -> bool:
         """Take up a read. True when no round is underway, so that one must be started."""
         if len(self._next) + len(self._underway) >= self.waiting_max:

@@ -44,6 +44,7 @@ class ReplicaBase:
         self.node_id = state.node_id
         self.shard = state.shard
         self.log = state.log
+        self.ends = state.log.terms  # has `log_end`
         self._state = state
         self.following = following
         self._handlers: dict[type, Handler] = {
@@ -167,12 +168,13 @@ class ReplicaBase:
         if state.failed:
             return out
         log = state.log
-        waits_for_term = not log.is_term_durable
+        waits_for_term = log.persisted_id < log.term_write_id
         moved = log.persisted(write_id)
         if log.settled < log.terms.log_start <= log.durable_end:
             log.settled = log.terms.log_start  # a snapshot has taken the place of the log
             out.append(Commit(log.settled))
-        state.release_held(write_id, out)
+        if state.held:
+            state.release_held(write_id, out)
         if moved or waits_for_term:
             if state.leading is not None:
                 state.leading.persisted(out)

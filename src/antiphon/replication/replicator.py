@@ -126,7 +126,7 @@ class Replicator:
         at = log.terms.log_end
         entry = Entry(self._leadership.term, at, at + count, data)
         self._unsent.append(entry)
-        self._unsent_bytes += _size_of(data)
+        self._unsent_bytes += len(data) if type(data) is bytearray else _size_of(data)
         return log.append_one(entry)
 
     def append(self, entry: Entry, out: list[Action]) -> None:

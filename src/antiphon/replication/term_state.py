@@ -83,7 +83,7 @@ class TermState:
         self.lost_peers: set[NodeId] = set()  # asked for membership only
         self.observers: list[TermObserver] = []
         self._entries = entries
-        self._held: deque[tuple[int, Send]] = deque()  # said when the write with this id is durable
+        self.held: deque[tuple[int, Send]] = deque()  # said when the write with this id is durable
 
     @property
     def leader(self) -> NodeId | None:
@@ -100,7 +100,7 @@ class TermState:
         role = next_role(self.role, Event.NEW_TERM)
         invariant(role is Role.FENCED, f"NewTerm must fence a {self.role}")
         self.term, self.voted_for = term, voted_for
-        self._held.clear()
+        self.held.clear()
         out.append(self.log.persist_term(term, voted_for))
         self._step_down(out)
 
@@ -184,10 +184,12 @@ class TermState:
             self.fence(term, None, out)
         if self.role is Role.LEADER:
             unreachable(f"nodes {self.node_id} and {sender} both lead term {term}")
+        following = self.following
+        if following is not None and following.leader == sender and self.role is Role.FOLLOWER:
+            return event is not Event.TRUNCATE  # it is followed already: a FOLLOWER stays one
         role = next_role(self.role, event)
         if role is None:
             return False
-        following = self.following
         if following is None:
             self.following = following = self.new_follower()
         if following.leader is None:
@@ -221,16 +223,16 @@ class TermState:
         if log.persisted_id >= log.write_id:
             out.append(Send(to, message))
         else:
-            self._held.append((log.write_id, Send(to, message)))
+            self.held.append((log.write_id, Send(to, message)))
 
     def release_held(self, write_id: int, out: list[Action]) -> None:
         """Everything up to `write_id` is durable: say what was held back for it."""
-        held = self._held
+        held = self.held
         while held and held[0][0] <= write_id:
             out.append(held.popleft()[1])
 
     def fail(self, out: list[Action]) -> None:
         """The disk failed: nothing is said any more, what was held back included."""
         self.failed = True
-        self._held.clear()
+        self.held.clear()
         self._step_down(out)

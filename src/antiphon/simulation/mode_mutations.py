@@ -131,7 +131,7 @@ def _trust_the_transfer(self: VoteElection, message: RequestVote) -> bool:
 
 def _settled_at_once(self: CommitTracker) -> bool:
     """Says that a change is settled as soon as it is heard of."""
-    was, self._unsettled = self._unsettled, None
+    was, self.unsettled = self.unsettled, None
     return was is not None
 
 

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
-from antiphon.invariants import invariant
+from antiphon.invariants import invariant, unreachable
 from antiphon.model.requests import (
     Check,
     Delete,
@@ -341,15 +341,14 @@ class TableEvaluator:
 
     def appended(self, evaluation: Evaluation, base_offset: int) -> None:
         """The evaluation's batch is in the log at `base_offset`. Sets `evaluation.wait_for` to its end."""
-        invariant(evaluation.records, "only an evaluation with effects is appended")
-        invariant(
-            evaluation.generation == self._generation,
-            "an evaluation is appended before the next one is, else it was judged against an older state",
-        )
-        invariant(
-            base_offset >= self._appended_end,
-            f"the log grows: {self._appended_end} is appended, then {base_offset}",
-        )
+        if not evaluation.records:
+            unreachable("only an evaluation with effects is appended")
+        if evaluation.generation != self._generation:
+            unreachable(
+                "an evaluation is appended before the next one is, else it was judged against an older state"
+            )
+        if base_offset < self._appended_end:
+            unreachable(f"the log grows: {self._appended_end} is appended, then {base_offset}")
         end = base_offset + len(evaluation.records)
         self._generation += 1
         self._next_version_id = evaluation.next_version_id

@@ -31,11 +31,11 @@ from typing import Any, Final, Self
 import msgspec
 
 from antiphon.errors import FrameTooLargeError, InvalidRequestError, NewerFormatError, StorageFailedError
-from antiphon.invariants import invariant
+from antiphon.invariants import unreachable
 from antiphon.model.metadata import key_hash
 from antiphon.model.requests import Row, Version
-from antiphon.records.batch import Buffer, iter_batches
-from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_of
+from antiphon.records.batch import CONTROL_BIT, Buffer, iter_batches
+from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
 from antiphon.table.store import Store, StoreEngine
@@ -98,19 +98,20 @@ class TableState:
         end = self.applied_offset
         for buffer in batches:
             for header, batch in iter_batches(buffer):
-                if header.next_offset <= end:
+                next_offset = header.base_offset + header.last_offset_delta + 1
+                if next_offset <= end:
                     continue
-                invariant(
-                    header.base_offset == end,
-                    f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{header.next_offset}",
-                )
-                if header.is_control:
+                if header.base_offset != end:
+                    unreachable(
+                        f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{next_offset}"
+                    )
+                if header.attributes & CONTROL_BIT:
                     entry = split_entry_of(batch)
                     if entry is not None:
                         entries.append((entry, header.base_offset))
                 else:
-                    effects += effects_of(batch)
-                end = header.next_offset
+                    effects += effects_in(header, batch)
+                end = next_offset
         if end > self.applied_offset:
             # Ids are never negative and big-endian: the largest version is that with the largest id.
             newest = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
@@ -128,9 +129,8 @@ class TableState:
         Effects are (user's key, new value or None, packed version) as in `records.changes.Effect`; `next_version_id` is
         above the id of every version among them and in the store. `entries` of a split come with their offsets.
         """
-        invariant(
-            end >= self.applied_offset, f"applied state never goes back: {self.applied_offset} -> {end}"
-        )
+        if end < self.applied_offset:
+            unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
         batch = self._store.batch()
         put, delete = batch.put, batch.delete
         for key, value, version in effects:

@@ -132,13 +132,15 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         self.received_bytes += len(data)
+        frames = self._frames
         try:
-            self._frames.extend(self._decoder.feed(data))
+            frames.extend(self._decoder.feed(data))
+            while frames and not self._holds and not self._closing:
+                self._owner.received(self, frames.popleft())
         except (ProtocolViolationError, FrameTooLargeError) as error:
             self.close(error)
             return
-        self._hand_over()
-        if self.account is not None and (self._frames or self._incoming or self._decoder.buffered_bytes):
+        if self.account is not None and (frames or self._incoming or self._decoder.buffered_bytes):
             self._count_incoming(self.account)
             if not self.account.has_room:
                 self.full()
@@ -152,22 +154,11 @@ class Connection(asyncio.Protocol):
         account.add(change)
         account.half = not self._frames and self._decoder.buffered_bytes > 0
 
-    def _hand_over(self) -> None:
-        """Give the owner the frames that arrived, as long as it takes them."""
-        frames = self._frames
-        try:
-            while frames and not self._holds and not self._closing:
-                self._owner.received(self, frames.popleft())
-        except (ProtocolViolationError, FrameTooLargeError) as error:
-            self.close(error)
-
     def _go_on(self) -> None:
         """Nothing holds the connection any more: first what has arrived, then what comes."""
         if self._holds or not self.open:
             return
-        self._hand_over()
-        if self.account is not None:
-            self._count_incoming(self.account)
+        self.data_received(b"")
         if not self._holds and self.open:
             self._transport.resume_reading()  # type: ignore[union-attr]  # `open` saw it
 

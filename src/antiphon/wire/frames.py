@@ -7,8 +7,8 @@ error at the first byte that shows it, before anything of the announced size is 
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,8 @@ from antiphon.errors import FrameTooLargeError, ProtocolViolationError
 from antiphon.model.requests import FRAME_BYTES_MAX, Reply, Request
 
 Buffer = bytes | bytearray | memoryview
+Decode = Callable[[Buffer], tuple[int, Any]]
+"""Header of a frame -> (request id, body)."""
 
 PREFIX = struct.Struct(">II")
 LENGTH_BYTES = 4  # of the first integer
@@ -23,7 +25,7 @@ TLS_STARTS = (0x1603, 0x1503)  # how a TLS handshake or alert begins
 SMALL_BYTES = 4096  # pieces of a frame below this are joined as they come
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """One received frame; both parts are views that keep the chunk they came in alive."""
 
     header: memoryview
@@ -54,35 +56,24 @@ class FrameDecoder:
         """
         if self._error is not None:
             raise self._error
+        if not data:
+            return []
         if self._parts:
-            if len(data) < SMALL_BYTES:
-                last = self._parts[-1]
-                if type(last) is not bytearray:
-                    last = bytearray()
-                    self._parts.append(last)
-                last += data
-            else:
-                self._parts.append(data)
-            self.buffered_bytes += len(data)
+            self._join(data)
             if self.buffered_bytes < self._need_bytes:
                 return []
             data = b"".join(self._parts)
             self._parts.clear()
             self.buffered_bytes = 0
-        try:
-            return self._cut(data)
-        except (FrameTooLargeError, ProtocolViolationError) as error:
-            self._error = error
-            raise
-
-    def _cut(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
         view = memoryview(data)
         at, size = 0, len(data)
-        need = PREFIX.size
+        need, limit_bytes = PREFIX.size, self._limit_bytes
         while size - at >= PREFIX.size:
             length, header_bytes = PREFIX.unpack_from(data, at)
-            check_prefix(length, header_bytes, self._limit_bytes)
+            if length > limit_bytes or header_bytes > length - LENGTH_BYTES:
+                self._error = _refused(length, header_bytes, limit_bytes)
+                raise self._error
             need = LENGTH_BYTES + length
             if size - at < need:
                 break
@@ -96,27 +87,43 @@ class FrameDecoder:
         self._need_bytes = need
         return frames
 
+    def _join(self, data: bytes) -> None:
+        """More of a frame that is not complete."""
+        if len(data) < SMALL_BYTES:
+            last = self._parts[-1]
+            if type(last) is not bytearray:
+                last = bytearray()
+                self._parts.append(last)
+            last += data
+        else:
+            self._parts.append(data)
+        self.buffered_bytes += len(data)
+
 
 def check_prefix(length: int, header_bytes: int, limit_bytes: int = FRAME_BYTES_MAX) -> None:
     """Refuse a frame by its first eight bytes: raises FrameTooLargeError, ProtocolViolationError."""
+    if length > limit_bytes or header_bytes > length - LENGTH_BYTES:
+        raise _refused(length, header_bytes, limit_bytes)
+
+
+def _refused(length: int, header_bytes: int, limit_bytes: int) -> FrameTooLargeError | ProtocolViolationError:
+    if length >> 16 in TLS_STARTS and length > limit_bytes:
+        return ProtocolViolationError(
+            "one side of the connection speaks TLS and the other does not: give both the same settings of TLS"
+        )
     if length > limit_bytes:
-        if length >> 16 in TLS_STARTS:
-            raise ProtocolViolationError(
-                "one side of the connection speaks TLS and the other does not: give both the same settings of TLS"
-            )
-        raise FrameTooLargeError(
+        return FrameTooLargeError(
             f"the peer announced a frame of {length} bytes; {limit_bytes} is the most that is accepted",
             size_bytes=length,
             limit_bytes=limit_bytes,
         )
-    if header_bytes > length - LENGTH_BYTES:
-        raise ProtocolViolationError(
-            f"a frame of {length} bytes cannot hold a header of {header_bytes} bytes: "
-            "is this Antiphon's native port, and the peer an Antiphon client?"
-        )
+    return ProtocolViolationError(
+        f"a frame of {length} bytes cannot hold a header of {header_bytes} bytes: "
+        "is this Antiphon's native port, and the peer an Antiphon client?"
+    )
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 _id_decoder = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
@@ -141,23 +148,40 @@ def encode_frame(header: bytes, payload: Sequence[Buffer] = ()) -> list[Buffer]:
 
 def encode_message(request_id: int, body: Any, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     """The frame of `[request_id, body]`, where `body` is any struct of the protocol."""
-    return encode_frame(_encoder.encode((request_id, body)), payload)
+    header = _encode((request_id, body))
+    length = LENGTH_BYTES + len(header)
+    if payload or length > FRAME_BYTES_MAX:
+        return encode_frame(header, payload)
+    return [PREFIX.pack(length, len(header)) + header]
+
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What `MessageDecoder.decode` raises."""
 
 
 class MessageDecoder:
-    """Decodes headers whose bodies are of one union of structs."""
+    """Decodes headers whose bodies are of one union of structs.
 
-    __slots__ = ("_decode",)
+    Attributes:
+        decode: the same as a call, for those who make many; it raises one of `UNREADABLE`, which `unreadable` explains.
+    """
+
+    __slots__ = ("decode",)
 
     def __init__(self, bodies: Any) -> None:
-        self._decode = msgspec.msgpack.Decoder(tuple[int, bodies]).decode
+        self.decode: Decode = msgspec.msgpack.Decoder(tuple[int, bodies]).decode
 
     def __call__(self, header: Buffer) -> tuple[int, Any]:
         """(request id, body); raises ProtocolViolationError when it is not of the union."""
         try:
-            return self._decode(header)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolViolationError(f"a message that this version cannot read: {error}") from error
+            return self.decode(header)
+        except UNREADABLE as error:
+            raise unreadable(error) from error
+
+
+def unreadable(error: Exception) -> ProtocolViolationError:
+    """What is said of a message that is not of the union."""
+    return ProtocolViolationError(f"a message that this version cannot read: {error}")
 
 
 def request_id_of(header: Buffer) -> int:
@@ -167,7 +191,7 @@ def request_id_of(header: Buffer) -> int:
     """
     try:
         return _id_decoder.decode(header)[0]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ProtocolViolationError(f"a header that is not [request id, body]: {error}") from error
 
 

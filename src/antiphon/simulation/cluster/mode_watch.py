@@ -221,15 +221,15 @@ class ModeWatch:
     def _listen_to_markers(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         stage = host.log.stage_append
 
-        def staged(batches: "Sequence[Buffer]", headers: Any = None) -> "LogOp":
+        def staged(batches: "Sequence[Buffer]", *others: Any) -> "LogOp":
             is_judged = host.replica.role is Role.LEADER and not host.mode.acknowledges_early
             for batch in batches if is_judged else ():
                 mark = committed_of(batch)
                 if mark is not None:
                     self._markers.append((machine.node_id, host.shard_id, mark))
-            return stage(batches, headers)
+            return stage(batches, *others)
 
-        host.log.stage_append = staged  # type: ignore[method-assign]
+        host.log.stage_append = staged  # type: ignore[assignment]
 
     def judge_markers(self) -> None:
         """All that this step has committed is known: hold what was written down in it against that."""

@@ -106,7 +106,7 @@ class Watch:
                 self._judge(self.multi.check_said, machine, node, message)
             speak(to, message)
 
-        node.send_message = listened  # type: ignore[method-assign]
+        node.send_message = listened
         listen_to_node(self._judge, machine, node)
 
     def node_gone(self, machine: "Machine") -> None:
