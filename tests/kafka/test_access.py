@@ -7,9 +7,11 @@ from typing import Any
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
+from antiphon.kafka.handlers.access import OPERATIONS
+from antiphon.kafka.handlers.operations import OF_CLUSTERS, OF_GROUPS, OF_TOPICS
 from antiphon.kafka.messages import admin, cluster, groups, quotas, security
 from antiphon.kafka.schema import Message
-from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
+from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import AlterAcls, AlterUser
 from antiphon.security.account import Account
@@ -329,3 +331,65 @@ async def test_an_identity_is_renewed_as_itself_only() -> None:
         assert (await log_in(client, "eve")).error_code == code.NONE
         assert (await log_in(client, "root")).error_code == code.SASL_AUTHENTICATION_FAILED
         assert await client.is_closed()
+
+
+def operations(number: int) -> set[Operation]:
+    """What the bits of a number stand for."""
+    return {operation for bit, operation in OPERATIONS.items() if number >> bit & 1}
+
+
+@in_virtual_time
+async def test_who_asks_for_it_hears_what_he_may_do() -> None:
+    async def told(client: RawClient, asked: bool = True) -> list[int]:
+        """Of topic t, the cluster by Metadata and by DescribeCluster, and group g."""
+        topics = [cluster.MetadataRequestTopic(name="t")]
+        meta = await client.ask(
+            cluster.MetadataRequest(
+                topics=topics,
+                include_cluster_authorized_operations=asked,
+                include_topic_authorized_operations=asked,
+            ),
+            3,
+            10,
+        )
+        described = await client.ask(
+            cluster.DescribeClusterRequest(include_cluster_authorized_operations=asked), 60, 0
+        )
+        group = await client.ask(
+            groups.DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked), 15, 5
+        )
+        return [
+            meta.topics[0].topic_authorized_operations,
+            meta.cluster_authorized_operations,
+            described.cluster_authorized_operations,
+            group.groups[0].authorized_operations,
+        ]
+
+    async with secured() as (served, connect):
+        await served.create("t")
+        eve, root = await as_user(connect, "eve"), await as_user(connect, "root")
+        assert await told(root, asked=False) == [cluster.OPERATIONS_NOT_ASKED] * 4
+        everything = [{*OF_TOPICS}, {*OF_CLUSTERS}, {*OF_CLUSTERS}, {*OF_GROUPS}]
+        assert [operations(number) for number in await told(root)] == everything
+        unsaid = cluster.OPERATIONS_NOT_ASKED
+        assert await told(eve) == [unsaid, 0, 0, unsaid]
+        await give(
+            served,
+            eves(R.TOPIC, "t", Op.WRITE),
+            eves(R.TOPIC, "t", Op.ALTER_CONFIGS),
+            eves(R.CLUSTER, CLUSTER_NAME, Op.DESCRIBE),
+            eves(R.GROUP, "*", Op.ALL),
+            eves(R.GROUP, "g", Op.DELETE, permission=Permission.DENY),
+        )
+        assert [operations(number) for number in await told(eve)] == [
+            {Op.WRITE, Op.DESCRIBE, Op.ALTER_CONFIGS, Op.DESCRIBE_CONFIGS},
+            {Op.DESCRIBE},
+            {Op.DESCRIBE},
+            {Op.READ, Op.DESCRIBE},
+        ]
+        denied = served.first.metrics.denied
+        await told(eve)
+        assert served.first.metrics.denied == denied, "it only asked"
+    async with listening() as (served, connect):
+        await served.create("t")
+        assert [operations(number) for number in await told(await connect())] == everything

@@ -10,6 +10,7 @@ from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
 from antiphon.kafka.groups.types import GroupState
+from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.messages import groups as m
 from antiphon.model.access import Operation, Resource
 
@@ -32,7 +33,10 @@ class GroupAdminHandler:
         groups = []
         for group_id in dict.fromkeys(request.groups):
             if context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-                groups.append(await self._describe(group_id, context.version))
+                found = await self._describe(group_id, context.version)
+                if request.include_authorized_operations and found.error_code == code.NONE:
+                    found.authorized_operations = with_group(context.rights, group_id)
+                groups.append(found)
             else:
                 groups.append(m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
             await asyncio.sleep(0)  # others first

@@ -15,6 +15,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
+from antiphon.kafka.handlers.operations import with_cluster, with_topic
 from antiphon.kafka.handlers.rights import may, may_create, sees
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
@@ -77,7 +78,7 @@ class MetadataHandler:
         self._cache = cache
         self._defaults = defaults
         self._cached_for: ClusterMeta | None = None
-        self._cached: dict[tuple[int, _Wanted, Principal | None, str], bytes] = {}
+        self._cached: dict[tuple[int, _Wanted, bool, bool, Principal | None, str], bytes] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
 
     # -- Metadata -------------------------------------------------------------------------------------------------
@@ -104,13 +105,26 @@ class MetadataHandler:
             self._cached_for = meta
             self._cached = {}
         rights = context.rights
-        key = (version, wanted, rights.principal if rights.limited else None, rights.host)
+        of_cluster = request.include_cluster_authorized_operations
+        of_topics = request.include_topic_authorized_operations
+        who = rights.principal if rights.limited else None
+        key = (version, wanted, of_cluster, of_topics, who, rights.host)
         body = self._cached.get(key)
         if body is None:
-            body = bytes(encode(self._response(meta, wanted, rights), version, flexible=context.flexible))
+            answer = self._response(meta, wanted, rights)
+            if of_cluster:
+                answer.cluster_authorized_operations = with_cluster(rights)
+            if of_topics:
+                self._add_operations(answer, rights)
+            body = bytes(encode(answer, version, flexible=context.flexible))
             if len(body) <= CACHED_BYTES_MAX:
                 self._cached[key] = body
         return body
+
+    def _add_operations(self, answer: m.MetadataResponse, rights: Rights) -> None:
+        for topic in answer.topics:
+            if topic.name is not None and topic.error_code != code.TOPIC_AUTHORIZATION_FAILED:
+                topic.topic_authorized_operations = with_topic(self._gateway, rights, topic.name)
 
     async def _elections_over(self, wanted: _Wanted) -> None:
         """Wait, for a moment, until the topics' shards have leaders that this node can reach."""
@@ -251,7 +265,7 @@ class MetadataHandler:
         return served_versions(self._apis)
 
     async def describe_cluster(
-        self, request: m.DescribeClusterRequest, _: RequestContext
+        self, request: m.DescribeClusterRequest, context: RequestContext
     ) -> m.DescribeClusterResponse:
         """Nodes and controller."""
         if request.endpoint_type != BROKERS:
@@ -260,7 +274,9 @@ class MetadataHandler:
                 error_message="only brokers can be described: every node is one",
                 endpoint_type=request.endpoint_type,
             )
+        asked = request.include_cluster_authorized_operations
         return m.DescribeClusterResponse(
+            cluster_authorized_operations=with_cluster(context.rights) if asked else m.OPERATIONS_NOT_ASKED,
             cluster_id=self._gateway.cluster_id,
             controller_id=self._cache.controller,
             brokers=[
