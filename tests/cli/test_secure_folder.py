@@ -299,3 +299,24 @@ def test_several_nodes_that_ask_clients_prove_themselves_too(tmp_path: Path) -> 
         text.replace(', {id = 1, native = "h:2"}', "") + "authentication = true"
     )
     assert load_config(tmp_path).security.authentication, "one node alone"
+
+
+def test_a_node_that_is_started_alone_refuses_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    (folder / "node.toml").write_text("""
+    cluster_id = "c"
+    node_id = 0
+    listen_host = "0.0.0.0"
+    nodes = [{id = 0, native = "h:1"}]
+    """)
+    before = sorted(folder.iterdir())
+    with pytest.raises(InvalidRequestError, match="asked to listen on"):
+        node_process.run_from_file(folder, bootstrap=True, insecure=False)
+    assert sorted(folder.iterdir()) == before, "nothing has begun"
+    started: list[bool] = []
+    monkeypatch.setattr(
+        "antiphon.server.process.run_node", lambda config: started.append(config.security.insecure)
+    )
+    node_process.run_from_file(folder, bootstrap=True, insecure=True)
+    assert started == [True]

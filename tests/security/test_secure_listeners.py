@@ -23,17 +23,26 @@ from tests.security.certificates import authority, server_files
 class Secure:
     """One node on a loop in a thread, with TLS on all three listeners; `encrypts` of False: without."""
 
-    def __init__(self, directory: Path, *, client_auth: str = "none", encrypts: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        client_auth: str = "none",
+        encrypts: bool = True,
+        security: Security | None = None,
+    ) -> None:
         self.directory = directory
         self.authority = directory / "node-0" / "authority.pem"
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        tls = server_files(directory / "node-0", client_auth)
-        self.call(self._start(tls if encrypts else Tls()))
+        if security is None:
+            tls = server_files(directory / "node-0", client_auth)
+            security = Security(tls=tls if encrypts else Tls())
+        self.call(self._start(security))
 
-    async def _start(self, tls: Any) -> None:
-        self.nodes = Nodes(self.directory, 1, {}, kafka=True, http=True, security=Security(tls=tls))
+    async def _start(self, security: Security) -> None:
+        self.nodes = Nodes(self.directory, 1, {}, kafka=True, http=True, security=security)
         await self.nodes.start_all()
         meta = self.nodes.nodes[0].meta()
         self.native, self.kafka, self.http = meta.native, meta.kafka, meta.http

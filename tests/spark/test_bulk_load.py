@@ -176,7 +176,7 @@ def test_more_requests_than_a_leader_remembers_of_one_producer(
 def test_the_book_lets_a_second_run_skip_what_is_through(cluster: LocalCluster, db: antiphon.Client) -> None:
     db.create_table("booked", shards=2)
     spec = _spec(db, cluster, "booked", keeps_book=True)
-    with Cluster(spec.addresses(), 20_000) as link:
+    with Cluster(spec.servers, 20_000) as link:
         JobBook(link, spec.name).begin({"job": "bulk_load"})
     rows = _rows(300)
     tasks = _tasks(spec, rows)

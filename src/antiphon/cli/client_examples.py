@@ -71,6 +71,13 @@ password = Path({str(directory / PASSWORD_FILE)!r}).read_text().strip()
 
 db = antiphon.connect("{servers}", tls=authority, user="{FIRST_USER}", password=password)
 
+spark_options = {{  # spark.read.format("antiphon").options(**spark_options, topic="...")
+    "servers": "{servers}",
+    "tls": authority,
+    "user": "{FIRST_USER}",
+    "password": password,
+}}
+
 confluent = {{  # confluent_kafka.Producer(confluent), Consumer({{**confluent, "group.id": "..."}})
     "bootstrap.servers": "{kafka}",
     "security.protocol": "SASL_SSL",

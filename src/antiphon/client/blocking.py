@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from antiphon.client.access import Access, access_with
 from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Answer, Buffer, Link
 from antiphon.client.closing import Closes
 from antiphon.client.routes import Next, Routes
@@ -76,8 +77,8 @@ class Cluster(Closes):
     """The cluster, seen from one process. Not thread-safe.
 
     `timeout_ms` bounds every call, retries included. `retries`: so often a call is tried again without any progress; None:
-    as often as the time allows. `account`: to log in with, `tls`: how to connect; None: as the
-    environment says.
+    as often as the time allows. `account`: to log in with, `tls`: how to connect; None: as the access says that comes with
+    the servers, else the environment.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class Cluster(Closes):
         account: Account | None = None,
         tls: "Dialing | None" = None,
     ) -> None:
-        self._account = account
-        self._tls = tls
+        access = access_with(servers) or Access()
+        self._account = account or access.account
+        self._tls = tls or access.dialing()
         self._servers = list(servers)
         self._timeout_s = timeout_ms / 1000
         self._retries = retries

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.client.tls import OFF, ON
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery
 from antiphon.lake.records import KEY_FORMATS
@@ -26,6 +27,7 @@ from antiphon.lake.values.formats import FORMATS
 from antiphon.lake.values.options import ValueOptions
 from antiphon.lake.values.spec import value_spec
 from antiphon.spark.option_values import parse_servers
+from antiphon.spark.servers import SETTINGS, Servers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,12 +36,16 @@ KINDS: Final = ("mirror", "compact", "expire")
 EVERY_DEFAULT: Final = {"mirror": "10 seconds", "compact": "1 hour", "expire": "1 day"}
 LOOK_S: Final = 0.5
 
+_ACCESS: Final[dict[str, tuple[type, ...]]] = dict.fromkeys((*SETTINGS, "password_file"), (str,))
+
 # Section -> key -> types that its value may have.
 _SECTIONS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
-    "": {"name": (str,), "kind": (str,), "servers": (str,), "target_mb": (int,), "older_than": (str,)},
+    "": {
+        "name": (str,), "kind": (str,), "servers": (str,), **_ACCESS, "target_mb": (int,), "older_than": (str,),
+    },
     "source": {
-        "servers": (str,), "topic": (str,), "table": (str,), "starting": (str,), "start": (str,), "timeout_ms": (int,),
-        "fail_on_data_loss": (bool,),
+        "servers": (str,), **_ACCESS, "topic": (str,), "table": (str,), "starting": (str,), "start": (str,),
+        "timeout_ms": (int,), "fail_on_data_loss": (bool,),
     },
     "value": {
         "format": (str,), "schema": (str,), "message": (str,), "framing": (str,), "writers": (dict,),
@@ -102,11 +108,13 @@ def read_pipeline(path: str | Path) -> list[PipelineJob]:
         return [_job(found, "", {}, base)]
     if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
         raise InvalidRequestError("jobs are written as [[job]], with two brackets each")
-    rest = [name for name in found if name != "servers"]
+    rest = [name for name in found if name != "servers" and name not in _ACCESS]
     if rest:
         raise InvalidRequestError(
-            f"{rest[0]} stands beside [[job]]: write it as [job.{rest[0]}] in one of them (only servers is for all)"
+            f"{rest[0]} stands beside [[job]]: write it as [job.{rest[0]}] in one of them "
+            "(only servers and how to get in are for all)"
         )
+    _check_keys({name: found[name] for name in found}, "")
     jobs = [_job(one, f"job {number}: ", found, base) for number, one in enumerate(listed, 1)]
     names = [job.name for job in jobs]
     for name in names:
@@ -221,6 +229,7 @@ def _mirror(
     servers = source.pop("servers", None) or found.get("servers") or defaults.get("servers")
     if not servers:
         raise InvalidRequestError("servers is missing: native addresses, such as 127.0.0.1:7400")
+    servers = _with_access(servers, [defaults, found, source], base)
     parse_servers(servers)
     is_table = table is not None
     for name, of_table in (("start", True), ("starting", False)):
@@ -244,6 +253,24 @@ def _mirror(
     }  # fmt: skip
     name = found.get("name") or table or topic
     return PipelineJob(name, "mirror", target, table or topic, is_table, servers, every, options)
+
+
+def _with_access(servers: str, places: list[Any], base: Path) -> Servers:
+    """The servers with `tls`, `user` and so on of these places, the last of which says it; taken out of the last."""
+    said = {name: place[name] for place in places for name in _ACCESS if place.get(name)}
+    for name in _ACCESS:
+        places[-1].pop(name, None)
+    file = said.pop("password_file", None)
+    if file is not None:
+        if "password" in said:
+            raise InvalidRequestError("give password or password_file, not both")
+        try:
+            said["password"] = (base / file).read_text().rstrip("\n")
+        except OSError as error:
+            raise InvalidRequestError(f"password_file: cannot read {base / file}: {error.strerror}") from None
+    if said.get("tls", "").lower() not in {"", *ON, *OFF}:
+        said["tls"] = str(base / said["tls"])
+    return Servers(servers, said)
 
 
 def _value(found: Mapping[str, Any], base: Path, *, is_table: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from antiphon.lake.records import OFFSET, PARTITION
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.staged import DataFile
 from antiphon.lake.targets.target import MarkStep, Target
+from antiphon.spark.servers import options_of
 
 BAD = "bad"
 
@@ -111,7 +112,7 @@ def send_dead_letters(spark: Any, servers: str, topic: str, folder: Folder, plan
         .drop(PARTITION, OFFSET)
         .write.format("antiphon")
         .mode("append")
-        .options(servers=servers, topic=topic, txnId=f"dead-letters/{plan.id}", protocol="direct")
+        .options(**options_of(servers), topic=topic, txnId=f"dead-letters/{plan.id}", protocol="direct")
         .save()
     )
 

@@ -16,6 +16,7 @@ from antiphon.lake.targets.target import Target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
 from antiphon.lake.values.spec import fixed_columns, value_spec
+from antiphon.spark.servers import options_of
 from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class MirrorQuery:
         frame = (
             spark.readStream.format("antiphon")
             .options(
-                servers=source.servers,
+                **options_of(source.servers),
                 startingOffsets=self._starting(source, pace),
                 maxOffsetsPerTrigger=str(pace.max_offsets),
                 minPartitions=str(pace.partitions or spark.sparkContext.defaultParallelism),

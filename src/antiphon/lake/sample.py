@@ -9,6 +9,7 @@ from antiphon.lake.values.decoding import ValueSpec
 from antiphon.lake.values.spec import learnt as spec_of_sample
 from antiphon.model.requests import ListOffset
 from antiphon.spark.option_values import parse_servers
+from antiphon.spark.servers import options_of
 
 SAMPLE_OFFSETS: Final = 5_000  # from each end of the log, over all shards
 LIST_LATEST: Final = -1
@@ -59,7 +60,7 @@ def _values(
     }
     frame = (
         spark.read.format("antiphon")
-        .options(servers=source.servers, columns="value", timeoutMs=str(timeout_ms), **kind, **bounds)
+        .options(**options_of(source.servers), columns="value", timeoutMs=str(timeout_ms), **kind, **bounds)
         .load()
     )
     return [None if row["value"] is None else bytes(row["value"]) for row in frame.collect()]

@@ -12,6 +12,7 @@ from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.target import Target, open_target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
+from antiphon.spark.servers import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +100,7 @@ def _begin(
     frame = (
         spark.read.format("antiphon")
         .options(
-            servers=source.servers,
+            **options_of(source.servers),
             table=source.name,
             timeoutMs=str(pace.timeout_ms),
             columns=shape.source_columns,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.spark.foreach_batch import upserts
 from antiphon.spark.java import Java, JavaNotFoundError, find_java
 from antiphon.spark.progress import job_progress
+from antiphon.spark.servers import servers
 from antiphon.spark.spark_session import environment, session
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "environment",
     "find_java",
     "job_progress",
+    "servers",
     "session",
     "upserts",
     "watch",

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError
+from antiphon.spark.servers import SETTINGS, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _QUERY_ID: Final = "sql.streaming.queryId"
+_OF_BOTH: Final = ("timeoutms", *SETTINGS)
 OUTPUT_MODES: Final = ("update", "complete", "append")
 
 
@@ -65,13 +67,13 @@ def upserts(
 
     def _save(frame: "DataFrame", name: dict[str, str]) -> None:
         writer = frame.write.format("antiphon").mode("append")
-        writer.options(servers=servers, table=table, **name, **options).save()
+        writer.options(**options_of(servers), table=table, **name, **options).save()
 
     def _whole(frame: "DataFrame") -> "DataFrame":
         """The result, and a delete for every key of the table that is not in it."""
         result = frame.selectExpr("cast(key as binary) as key", "cast(value as binary) as value")
         now = frame.sparkSession.read.format("antiphon").options(
-            servers=servers, table=table, **_reads(options)
+            **options_of(servers), table=table, **_reads(options)
         )
         gone = now.load().select("key").join(result.select("key"), "key", "left_anti")
         return result.unionByName(gone.selectExpr("key", "cast(null as binary) as value"))
@@ -81,4 +83,4 @@ def upserts(
 
 def _reads(options: dict[str, str]) -> dict[str, str]:
     """Those of a sink's options that a read takes as well."""
-    return {name: value for name, value in options.items() if name.lower() == "timeoutms"}
+    return {name: value for name, value in options.items() if name.lower() in _OF_BOTH}

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from antiphon.client.access import Access, Addresses, access_of
 from antiphon.errors import InvalidRequestError
+from antiphon.spark.servers import SETTINGS, access_options
 
-COMMON: Final = ("servers", "topic", "table", "timeoutMs")
+COMMON: Final = ("servers", "topic", "table", "timeoutMs", "tls", "user", "password", "token")
 READ: Final = (
     "topicPattern", "shards", "mode", "format", "encoding", "tombstones", "columns", "includeHeaders",
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
@@ -28,6 +30,11 @@ _SPARKS_OWN: Final = ("checkpointlocation", "queryname", "outputmode")
 
 # What people who come from other connectors try first.
 _HINTS: Final = {
+    "username": "user",
+    "passwordfile": "password, or ANTIPHON_PASSWORD_FILE in the environment",
+    "kafka.security.protocol": "tls, user and password",
+    "kafka.sasl.jaas.config": "user and password, or token",
+    "kafka.ssl.truststore.location": "tls, a PEM file of authorities",
     "kafka.bootstrap.servers": "servers (native addresses, not the Kafka port)",
     "bootstrap.servers": "servers (native addresses, not the Kafka port)",
     "bootstrapservers": "servers (native addresses, not the Kafka port)",
@@ -72,7 +79,7 @@ class Target:
     `pattern`: topics whose whole name matches it, instead of `names`. `shards`: of these topics only these shards are read.
     """
 
-    servers: tuple[tuple[str, int], ...]
+    servers: Addresses
     names: tuple[str, ...]
     is_table: bool
     timeout_ms: int
@@ -181,8 +188,12 @@ class Options:
                 f"option shards names {', '.join(shards)}, but what is read is {', '.join(names) or pattern}"
             )
         timeout_ms = self.number("timeoutMs", TIMEOUT_MS_DEFAULT) or TIMEOUT_MS_DEFAULT
-        servers = parse_servers(self.text("servers"))
+        servers = Addresses(parse_servers(self.text("servers")), self.access())
         return Target(servers, names, table is not None, timeout_ms, pattern, shards)
+
+    def access(self) -> Access | None:
+        """How to get into the cluster, where options say so. Raises InvalidRequestError without what they say."""
+        return access_of(*(self._raw.get(name, "") for name in SETTINGS))
 
     def _pattern(self) -> str | None:
         pattern = self.text("topicPattern")
@@ -219,8 +230,8 @@ class Options:
         return found
 
 
-def parse_servers(text: str | None) -> tuple[tuple[str, int], ...]:
-    """`host:port[,host:port...]` as pairs; raises InvalidRequestError."""
+def parse_servers(text: str | None) -> Addresses:
+    """`host:port[,host:port...]` as pairs, with the access that comes with it; raises InvalidRequestError."""
     if not text:
         raise InvalidRequestError(
             'give option("servers", "HOST:PORT[,HOST:PORT...]"), native addresses of the cluster'
@@ -231,7 +242,7 @@ def parse_servers(text: str | None) -> tuple[tuple[str, int], ...]:
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
             raise InvalidRequestError(f"option servers: {item.strip()!r} is not HOST:PORT")
         found.append((host.strip("[]"), int(port)))
-    return tuple(found)
+    return Addresses(found, access_of(**access_options(text)))
 
 
 def refuse(options: Options, use: str, names: tuple[str, ...]) -> None:

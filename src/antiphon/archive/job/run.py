@@ -23,6 +23,7 @@ from antiphon.archive.files import OpenFile
 from antiphon.archive.format import ArchivedFile, archived_until, holder, reaching
 from antiphon.archive.job.plan import Limits, Place, ShardPlan, plan
 from antiphon.archive.job.tasks import ArchiveTask, run_task
+from antiphon.client.access import Addresses, access_of
 from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
 from antiphon.client.cluster import parse_servers
@@ -30,6 +31,7 @@ from antiphon.client.connection import parse_address
 from antiphon.errors import AntiphonError, ArchiveError
 from antiphon.model.metadata import ShardMeta, TopicMeta
 from antiphon.model.requests import Trimmed, TrimShard
+from antiphon.spark.servers import access_options
 from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
@@ -86,9 +88,10 @@ class ArchiveReport(msgspec.Struct, kw_only=True):
         return found
 
 
-def addresses(servers: str | Iterable[str]) -> tuple[Address, ...]:
-    """Native addresses; raises InvalidRequestError."""
-    return tuple(parse_address(text) for text in parse_servers(servers))
+def addresses(servers: str | Iterable[str]) -> Addresses:
+    """Native addresses, with the access that comes with them; raises InvalidRequestError."""
+    access = access_of(**access_options(servers)) if isinstance(servers, str) else None
+    return Addresses((parse_address(text) for text in parse_servers(servers)), access)
 
 
 def archive(

@@ -12,12 +12,13 @@ Only one kind of job can say that all copies are the same: one that reads all of
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from antiphon.client.access import Access, access_of
 from antiphon.errors import AntiphonError
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_locate import locate
@@ -43,6 +44,7 @@ from antiphon.spark.jobs.audit_source import (
     judge_logs,
 )
 from antiphon.spark.option_values import parse_servers
+from antiphon.spark.servers import access_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,21 +91,27 @@ def audit(
         timeout_ms=max(1, int(replica_timeout_s * 1000)),
         block_offsets=block_offsets,
     )
-    return run_plan(spark, plan, tell)
+    return run_plan(spark, plan, tell, access_options(servers))
 
 
-def run_plan(spark: "SparkSession", plan: AuditPlan, tell: Callable[[str], None]) -> AuditReport:
-    """Carry out a plan."""
+def run_plan(
+    spark: "SparkSession",
+    plan: AuditPlan,
+    tell: Callable[[str], None],
+    access: Mapping[str, str] | None = None,
+) -> AuditReport:
+    """Carry out a plan. `access`: options that say how to get into the cluster."""
+    access = access or {}
     began_s = time.monotonic()
     spark.dataSource.register(AuditSource)
     tell("reading every replica's log")
-    results = _run(spark, plan, "logs", ["shard_id"], judge_logs) if plan.shards else []
+    results = _run(spark, plan, access, "logs", ["shard_id"], judge_logs) if plan.shards else []
     log_seconds = time.monotonic() - began_s
     tell("looking at differences again")
-    located = look_again(plan, results) + _never_judged(plan, results)
+    located = look_again(plan, results, access_of(**access)) + _never_judged(plan, results)
     if any(shard.is_table and shard.replicas for shard in plan.shards):
         tell("comparing tables with their logs")
-        results += _run(spark, plan, "tables", ["shard_id", "part"], judge_keys)
+        results += _run(spark, plan, access, "tables", ["shard_id", "part"], judge_keys)
     report = build_report(plan, results, [*located, *_uncompared(plan)])
     report.log_seconds = log_seconds
     report.seconds = time.monotonic() - began_s
@@ -113,12 +121,13 @@ def run_plan(spark: "SparkSession", plan: AuditPlan, tell: Callable[[str], None]
 def _run(
     spark: "SparkSession",
     plan: AuditPlan,
+    access: Mapping[str, str],
     what: str,
     keys: list[str],
     judge: "Callable[[AuditPlan, pa.Table], pa.Table]",
 ) -> list[ShardResult]:
     frame = spark.read.format(FORMAT).options(
-        plan=encode_plan(plan), what=what, parallelism=str(_parallelism(spark))
+        plan=encode_plan(plan), what=what, parallelism=str(_parallelism(spark)), **access
     )
 
     def judged(table: "pa.Table") -> "pa.Table":
@@ -135,7 +144,9 @@ def _parallelism(spark: Any) -> int:
         return PARALLELISM
 
 
-def look_again(plan: AuditPlan, results: Sequence[ShardResult]) -> list[Finding]:
+def look_again(
+    plan: AuditPlan, results: Sequence[ShardResult], access: Access | None = None
+) -> list[Finding]:
     """Where exactly replicas part, in the blocks of which they hold different bytes."""
     found: list[Finding] = []
     looked_at = 0
@@ -145,7 +156,9 @@ def look_again(plan: AuditPlan, results: Sequence[ShardResult]) -> list[Finding]
             for start, end, nodes in result.differing:
                 for node in nodes:
                     if node not in links:
-                        links[node] = stack.enter_context(NodeLink(node, plan.nodes[node], plan.timeout_ms))
+                        links[node] = stack.enter_context(
+                            NodeLink(node, plan.nodes[node], plan.timeout_ms, access)
+                        )
                 if looked_at < LOOKED_AT_AGAIN_MAX:
                     looked_at += 1
                     try:

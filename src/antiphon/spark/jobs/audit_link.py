@@ -4,6 +4,7 @@ import random
 import time
 from typing import Any, Final, NamedTuple
 
+from antiphon.client.access import Access
 from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Link
 from antiphon.client.closing import Closes
 from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError, from_wire
@@ -34,11 +35,14 @@ class NodeLink(Closes):
     What a node refuses for good is raised as it is; all else ends as UnreachableError.
     """
 
-    def __init__(self, node: int, address: str, timeout_ms: int, *, learns: bool = False) -> None:
+    def __init__(
+        self, node: int, address: str, timeout_ms: int, access: Access | None = None, *, learns: bool = False
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.node = node
         self._address = (host.strip("[]"), int(port))
         self._timeout_s = timeout_ms / 1000
+        self._access = access or Access()
         self._learns = learns
         self._link: Link | None = None
         self._sent: _Sent | None = None
@@ -97,7 +101,12 @@ class NodeLink(Closes):
 
     def _connected(self) -> Link:
         if self._link is None:
-            self._link = Link(self._address, min(CONNECT_TIMEOUT_S, self._timeout_s))
+            self._link = Link(
+                self._address,
+                min(CONNECT_TIMEOUT_S, self._timeout_s),
+                account=self._access.account,
+                tls=self._access.dialing(),
+            )
         return self._link
 
     # -- what is asked ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from antiphon.client.access import access_with
 from antiphon.client.blocking import Cluster
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError, WrongKindError
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
@@ -104,7 +105,8 @@ def plan_audit(
         chosen = scope.chosen(meta)
         nodes = {node.node_id: node.native for node in meta.nodes if node.native}
         links = {
-            node: stack.enter_context(NodeLink(node, address, timeout_ms)) for node, address in nodes.items()
+            node: stack.enter_context(NodeLink(node, address, timeout_ms, access_with(servers)))
+            for node, address in nodes.items()
         }
         asker = _Asker(links)
         statuses, findings = asker.ask(links)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from antiphon.client.access import Access, access_of
 from antiphon.errors import AntiphonError
 from antiphon.spark.jobs.audit_blocks import BlockScanner, scan_replica
 from antiphon.spark.jobs.audit_judge import judge_shard
@@ -34,6 +35,7 @@ from antiphon.spark.jobs.audit_tables import (
     scan_store,
     store_problem,
 )
+from antiphon.spark.servers import SETTINGS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,7 +188,7 @@ def _in_turns(plan: AuditPlan, by_node: Mapping[int, Sequence[Piece]], wanted: i
 # -- what tasks do -------------------------------------------------------------------------------------------------------
 
 
-def run_work(work: Work) -> Iterator[tuple[int, int, bytes]]:
+def run_work(work: Work, access: Access | None = None) -> Iterator[tuple[int, int, bytes]]:
     """Rows (shard_id, part, body) of one task."""
     with ExitStack() as stack:
         links: dict[int, NodeLink] = {}
@@ -194,7 +196,7 @@ def run_work(work: Work) -> Iterator[tuple[int, int, bytes]]:
         def link(node: int) -> NodeLink:
             if node not in links:
                 links[node] = stack.enter_context(
-                    NodeLink(node, work.nodes[node], work.timeout_ms, learns=True)
+                    NodeLink(node, work.nodes[node], work.timeout_ms, access, learns=True)
                 )
             return links[node]
 
@@ -235,6 +237,7 @@ class AuditReader(DataSourceReader):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
+        self._access = access_of(*(options.get(name, "") for name in SETTINGS))
 
     def partitions(self) -> list[InputPartition]:
         """One per task."""
@@ -253,7 +256,7 @@ class AuditReader(DataSourceReader):
         kinds = [pa.int32(), pa.int32(), pa.binary()]
         schema = pa.schema(list(zip(names, kinds, strict=True)))
         rows: list[tuple[int, int, bytes]] = []
-        for row in run_work(msgspec.msgpack.decode(partition.value, type=Work)):
+        for row in run_work(msgspec.msgpack.decode(partition.value, type=Work), self._access):
             rows.append(row)
             if len(rows) >= ROWS_PER_BATCH:
                 yield _batch(rows, schema)

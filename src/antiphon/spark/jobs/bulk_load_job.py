@@ -35,6 +35,7 @@ from antiphon.spark.jobs.bulk_load_writer import (
 from antiphon.spark.jobs.digests import Digest, frame_digest
 from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
 from antiphon.spark.option_values import parse_servers
+from antiphon.spark.servers import options_of
 from antiphon.spark.shard_writers import TableWriters
 from antiphon.spark.spark_errors import our_error
 
@@ -145,7 +146,7 @@ def bulk_load(
         meta = _loadable(cluster, table)
         slices = tasks_per_shard or slices_for(frame.sparkSession, meta)
         spec = LoadSpec(
-            servers=tuple(addresses),
+            servers=addresses,
             table=table,
             topic_id=meta.topic_id.hex(),
             name=f"{name}/{txn_version}",
@@ -255,7 +256,7 @@ def verify_table(
 
     rows = (
         spark.read.format("antiphon")
-        .options(servers=servers, table=table, mode="snapshot", timeoutMs=str(timeout_ms))
+        .options(**options_of(servers), table=table, mode="snapshot", timeoutMs=str(timeout_ms))
         .load()
     )
     found = frame_digest(rows)

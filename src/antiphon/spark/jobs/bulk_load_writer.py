@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from antiphon.client.blocking import Cluster
-from antiphon.client.blocking_link import Address, Answer
+from antiphon.client.blocking_link import Answer
 from antiphon.errors import InvalidRequestError, OverloadedError, ReplayConflictError, UnknownTopicError
 from antiphon.model.requests import Failure, TableOp
 from antiphon.spark.job import Job
@@ -55,10 +55,6 @@ class LoadSpec(msgspec.Struct, frozen=True):
     timeout_ms: int
     rate: int = 0
     keeps_book: bool = False
-
-    def addresses(self) -> list[Address]:
-        """Where the cluster is."""
-        return [(host, port) for host, port in self.servers]
 
 
 class TaskResult(msgspec.Struct):
@@ -138,7 +134,7 @@ class _Loader:
 
     def __init__(self, spec: LoadSpec) -> None:
         self._spec = spec
-        self._cluster = LoadCluster(spec.addresses(), spec.timeout_ms)
+        self._cluster = LoadCluster(spec.servers, spec.timeout_ms)
         self._result: TaskResult | None = None
         self._table: TopicMeta | None = None
         self._known: dict[str, Any] | None = None

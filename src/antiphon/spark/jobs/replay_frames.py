@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.spark.servers import options_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ def source_frame(
     kind = "table" if cut.is_table else "topic"
     return (
         spark.read.format("antiphon")
-        .options(servers=servers, timeoutMs=str(timeout_ms), **{kind: cut.name}, **options)
+        .options(**options_of(servers), timeoutMs=str(timeout_ms), **{kind: cut.name}, **options)
         .load()
     )
 

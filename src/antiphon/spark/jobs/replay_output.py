@@ -240,7 +240,7 @@ def _into_table(
         return base._replace(digest=found)
     limit = message_bytes_max(table)
     spec = LoadSpec(
-        servers=tuple(parse_servers(output.servers)),
+        servers=parse_servers(output.servers),
         table=table.name,
         topic_id=table.topic_id.hex(),
         name=f"replay/{base.name}",

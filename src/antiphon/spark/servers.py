@@ -1,0 +1,48 @@
+"""Addresses of a cluster that asks who is there, for jobs and mirrors: one value for TLS, user and password."""
+
+from typing import Final, Self
+
+SETTINGS: Final = ("tls", "user", "password", "token")
+
+
+class Servers(str):
+    """Native addresses as text, with what it takes to get in. It prints as the addresses alone."""
+
+    access_options: dict[str, str]
+
+    def __new__(cls, addresses: str = "", access_options: dict[str, str] | None = None) -> Self:
+        """See `servers`."""
+        made = super().__new__(cls, addresses)
+        made.access_options = dict(access_options or {})
+        return made
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, str]]]:
+        return type(self), (str(self), self.access_options)
+
+
+def servers(addresses: str, *, tls: str = "", user: str = "", password: str = "", token: str = "") -> Servers:
+    """What jobs, mirrors and `upserts` take for `servers`, for a cluster with TLS or authentication.
+
+        secure = antiphon.spark.servers("node-0:7400", tls="authority.pem", user="alice", password=password)
+        jobs.audit(spark, secure)
+
+    Args:
+        addresses: native addresses, `host:port[,host:port...]`.
+        tls: `on` to trust the system's authorities, a PEM file of authorities, or `off`; by default ANTIPHON_TLS says it.
+            The file is read in the driver; executors need none.
+        user: who logs in; by default ANTIPHON_USER, and so on.
+        password: of the user.
+        token: a bearer token, in place of those.
+    """
+    given = zip(SETTINGS, (tls, user, password, token), strict=True)
+    return Servers(addresses, {name: value for name, value in given if value})
+
+
+def options_of(addresses: str) -> dict[str, str]:
+    """The options of the data source that say where the cluster is, and how to get in."""
+    return {"servers": str(addresses), **access_options(addresses)}
+
+
+def access_options(addresses: str) -> dict[str, str]:
+    """Those of them that say how to get in."""
+    return addresses.access_options if isinstance(addresses, Servers) else {}

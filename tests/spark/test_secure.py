@@ -1,0 +1,229 @@
+"""Spark and a cluster that takes TLS and asks who is there: options and jobs get in, and nothing shows what with."""
+
+import json
+import os
+import pickle
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.client.access import Access, Addresses, access_of, access_with
+from antiphon.client.account import Account
+from antiphon.errors import InvalidRequestError
+from antiphon.lake.pipeline import read_pipeline
+from antiphon.model.requests import AlterUser
+from antiphon.security.passwords import credentials
+from antiphon.security.settings import Security
+from antiphon.spark import jobs, servers
+from antiphon.spark.jobs.replay_cut import Cut
+from antiphon.spark.jobs.replay_frames import source_frame
+from antiphon.spark.option_values import parse_servers
+from antiphon.spark.read.options import parse_read
+from antiphon.spark.servers import Servers, options_of
+from tests.security.certificates import server_files
+from tests.security.test_secure_listeners import Secure
+
+pytestmark = pytest.mark.spark
+
+PASSWORD = "a-word-that-nobody-may-see"
+SECURITY = {"authentication": True, "super_users": ["User:spark"]}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """One node with TLS and authentication, and the user `spark`."""
+    directory = tmp_path_factory.mktemp("secure")
+    tls = server_files(directory / "node-0")
+    made = Secure(directory, security=Security(tls=tls, **SECURITY))  # type: ignore[arg-type]
+    made.call(made.server.node.gateway.administer(AlterUser("spark", credentials(PASSWORD))))
+    with connect(made) as db:
+        db.create_topic("secured", shards=2)
+        db.create_table("rows", shards=2)
+        db.create_table("loaded")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def options(secure: Secure) -> dict[str, str]:
+    return {
+        "servers": secure.native, "tls": str(secure.authority), "user": "spark", "password": PASSWORD, "timeoutMs": "15000",
+    }  # fmt: skip
+
+
+def test_options_get_in_and_are_shown_nowhere(
+    spark: Any, options: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ANTIPHON_TLS", "ANTIPHON_USER", "ANTIPHON_PASSWORD", "ANTIPHON_TOKEN"):
+        assert name not in os.environ, "this is about options"
+    made = spark.range(0, 200, 1, 2).selectExpr(
+        "cast(id as string) as key", "cast(id * 2 as string) as value"
+    )
+    made.write.format("antiphon").mode("append").options(**options, topic="secured").save()
+    frame = spark.read.format("antiphon").options(**options, topic="secured").load()
+    assert frame.count() == 200
+    plans = [
+        frame._jdf.queryExecution().toString(),
+        frame._jdf.queryExecution().explainString(explain_mode(spark, "extended")),
+    ]
+    frame.explain(True)
+    frame.explain("formatted")
+    frame.explain("cost")
+
+    query = (
+        spark.readStream.format("antiphon").options(**options, topic="secured", startingOffsets="earliest").load()
+        .select("key", "value").writeStream.format("antiphon").options(**options, table="rows")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(60)
+    query.explain(True)
+    plans += [json.dumps(progress, default=str) for progress in query.recentProgress]
+    rows = spark.read.format("antiphon").options(**options, table="rows").load()
+    assert rows.count() == 200
+
+    store = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plans += [store.apply(number).physicalPlanDescription() for number in range(store.size())]
+    plans += [store.apply(number).details() for number in range(store.size())]
+    shown = capfd.readouterr()
+    plans += [shown.out, shown.err]
+    files = [file for file in (tmp_path / "checkpoint").rglob("*") if file.is_file()]
+    plans += [file.read_text(errors="replace") for file in files]
+    assert len(files) > 3
+    config = getattr(spark._jvm.org.apache.spark.internal.config, "package$")
+    redacted = re.compile(getattr(config, "MODULE$").SECRET_REDACTION_PATTERN().defaultValueString())
+    assert all(redacted.search(name) for name in ("password", "token")), "where Spark does show options"
+    assert "Physical Plan" in shown.out
+    assert [text for text in plans if PASSWORD in text] == []
+
+
+def explain_mode(spark: Any, name: str) -> Any:
+    return spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString(name)
+
+
+def test_a_wrong_password_fails_at_once_and_is_not_shown(spark: Any, options: dict[str, str]) -> None:
+    began = time.monotonic()
+    with pytest.raises(Exception, match="authentication failed") as caught:
+        spark.read.format("antiphon").options(
+            **{**options, "password": "not-it-at-all"}, topic="secured"
+        ).load().count()
+    assert "not-it-at-all" not in str(caught.value)
+    assert time.monotonic() - began < 14, "it does not try until its time is over"
+
+
+def test_jobs_take_servers_with_an_access(spark: Any, secure: Secure, options: dict[str, str]) -> None:
+    place = servers(secure.native, tls=str(secure.authority), user="spark", password=PASSWORD)
+    made = spark.range(0, 20, 1, 1).selectExpr("cast(id as string) as key", "cast(id as string) as value")
+    loaded = jobs.bulk_load(
+        made, place, "loaded", key="key", value="value", tasks_per_shard=1, timeout_ms=30_000
+    )
+    assert loaded.rows == 20
+    report = jobs.audit(spark, place, topics=["secured"], replica_timeout_s=30)
+    assert report.verdict == "agree", report
+    assert PASSWORD not in f"{place!r} {loaded} {report}"
+
+
+def connect(secure: Secure) -> antiphon.Client:
+    return antiphon.connect(secure.native, tls=secure.authority, user="spark", password=PASSWORD)
+
+
+# -- without Spark --------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_parsed_once_and_travel(secure: Secure, options: dict[str, str]) -> None:
+    found = parse_read({**options, "topic": "t"}, streaming=True)
+    assert PASSWORD not in repr(found)
+    assert "BEGIN CERTIFICATE" not in repr(found)
+    there = pickle.loads(pickle.dumps(found)).target.servers
+    assert there == found.target.servers
+    access = access_with(there)
+    assert access is not None
+    assert access.account == Account("spark", PASSWORD)
+    assert access.authorities == secure.authority.read_text(), "an executor needs no file"
+    assert access_with(parse_servers("a:1")) is None, "then the environment counts"
+    place = pickle.loads(pickle.dumps(Servers("a:1", {"user": "u", "password": "p"})))
+    assert options_of(place) == {"servers": "a:1", "user": "u", "password": "p"}
+    assert access_with(parse_servers(place)) == Access(Account("u", "p"))
+    assert repr(place) == "'a:1'"
+
+
+class Recorder:
+    """A session that only notes the options of what it is to read."""
+
+    def __init__(self) -> None:
+        self.read = self
+        self.found: dict[str, str] = {}
+
+    def format(self, _name: str) -> "Recorder":
+        return self
+
+    def options(self, **options: str) -> "Recorder":
+        self.found = options
+        return self
+
+    def load(self) -> None:
+        return None
+
+
+def test_what_jobs_read_they_read_with_the_access() -> None:
+    session: Any = Recorder()
+    place = servers("a:1", tls="off", user="u", password=PASSWORD)
+    cut = Cut("t", "00", is_table=True, starts={}, ends={})
+    source_frame(session, place, cut, 1000)
+    wanted = {"servers": "a:1", "tls": "off", "user": "u", "password": PASSWORD}
+    assert session.found == {**wanted, "table": "t", "timeoutMs": "1000"}
+    assert type(session.found["servers"]) is str, "what Spark is told is text"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"user": "alice"}, "user and password belong together"),
+        ({"user": "alice", "password": "p", "token": "t"}, "not both"),
+        ({"tls": "/nowhere.pem"}, "cannot read /nowhere.pem"),
+        ({"tls": __file__}, "holds no certificates"),
+    ],
+)
+def test_what_does_not_fit_is_refused(words: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        access_of(**words)
+
+
+def test_words_for_tls() -> None:
+    assert access_of(tls="ON") == Access(None, True)
+    assert access_of(tls="off") == Access(None, False)
+    assert access_of() is None
+    assert repr(Addresses([("a", 1)], Access(Account("u", PASSWORD)))) == "(('a', 1),)"
+
+
+def test_a_pipeline_file_says_how_to_get_in(tmp_path: Path, secure: Secure) -> None:
+    (tmp_path / "authority.pem").write_text(secure.authority.read_text())
+    (tmp_path / "word").write_text(PASSWORD + "\n")
+    text = """
+    servers = "a:1"
+    tls = "authority.pem"
+    user = "spark"
+    password_file = "word"
+    [[job]]
+    source.topic = "t"
+    target = {kind = "parquet", path = "p"}
+    [[job]]
+    source = {table = "u", user = "other", password = "its own"}
+    target = {kind = "delta", path = "q"}
+    """
+    (tmp_path / "p.toml").write_text(text)
+    with pytest.raises(InvalidRequestError, match="password or password_file"):
+        read_pipeline(tmp_path / "p.toml")
+    (tmp_path / "p.toml").write_text(text.replace(', password = "its own"', ""))
+    first, second = read_pipeline(tmp_path / "p.toml")
+    assert PASSWORD not in f"{first} {second}"
+    assert isinstance(first.servers, Servers)
+    assert first.servers.access_options == {
+        "tls": str(tmp_path / "authority.pem"), "user": "spark", "password": PASSWORD,
+    }  # fmt: skip
+    assert access_with(parse_servers(second.servers)).account == Account("other", PASSWORD)  # type: ignore[union-attr]
+    assert "user" not in second.options
