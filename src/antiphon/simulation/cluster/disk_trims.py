@@ -52,4 +52,4 @@ async def _trim_one(node: "Node", shard_id: int, before: int) -> None:
     try:
         await trimming.trim_replica(node.replicas, shard_id, before)
     except AntiphonError:
-        return  # it does not lead any more, has stopped, or is busy: as it would be told at the door
+        return  # it does not lead any more, has stopped, or is busy: as the node would answer a client
