@@ -52,7 +52,6 @@ class NodeMetrics:
         self.nodes_refused = 0
         self.tls_handshakes = 0
         self.tls_handshakes_failed = 0
-        self.refusal_told_s = -1e9  # when the log was last told
         self.denied = 0
         self.logins_failed = 0
         self.duplicates = 0

@@ -20,8 +20,6 @@ class Marks:
     started_ns: int = 0
     killed_ns: int = 0
     restarted_ns: int = 0
-    loaded_ns: int = 0
-    in_lake_ns: int = 0
     killed_node: int = -1
     killed_shard: int = -1
     led_shards: tuple[int, ...] = ()  # shards of the topic that the killed node led

@@ -107,7 +107,6 @@ class Run:
             self._show("waiting for the last rows to reach the lake", lake=lake.rows("flights"))
             count = len(flights)
             lake.drain({"flights": count, "aircraft": count, "delays": count}, DRAIN_TIMEOUT_S)
-            self._marks.in_lake_ns = time.time_ns()
             lake.stop()
             self._show("proving: reading everything back", lake=count)
             proofs = lake.prove(count)
@@ -157,7 +156,6 @@ class Run:
             events.stopping.set()
             states.stopping.set()
         (self._restarting or self._pool.submit(self._restart, cluster)).result()
-        self._marks.loaded_ns = time.time_ns()
         return events, states
 
     def _kill(self, cluster: LocalCluster, db: Any, events: EventLoad) -> None:
