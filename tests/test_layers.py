@@ -64,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
     },
     "simulation": {
+        "gateway",
         "security",
         "server",
         "native",

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.handlers.access import OPERATIONS
@@ -255,6 +257,18 @@ async def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None
 
 
 # -- logins -----------------------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_node_that_knows_no_users_yet_hangs_up_without_a_verdict() -> None:
+    async with secured() as (served, connect):
+        book = served.first.view.access
+        users, book.users, book.is_known = book.users, {}, False
+        client = await connect()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await log_in(client, "eve")
+        book.users, book.is_known = users, True
+        await as_user(connect, "eve")
 
 
 @in_virtual_time

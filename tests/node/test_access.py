@@ -12,7 +12,7 @@ import pytest
 from antiphon import aio
 from antiphon.client.account import use_account
 from antiphon.client.connection import Connection, open_connection
-from antiphon.errors import AccessDeniedError, UnauthenticatedError, UnavailableError
+from antiphon.errors import AccessDeniedError, NotReadyError, UnauthenticatedError, UnavailableError
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.quotas import Quota
@@ -331,6 +331,21 @@ async def test_pages_want_to_know_who_asks(monkeypatch: pytest.MonkeyPatch) -> N
         assert '"seen"' in answer
         assert '"default"' not in answer
         assert '"default"' in (await get("/topics", basic(ROOT)))[1]
+
+
+@in_virtual_time
+async def test_a_node_that_knows_no_users_yet_asks_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that hears that its login failed gives up."""
+    monkeypatch.setattr("antiphon.security.session.is_loopback", lambda _: True)
+    async with secured(ports=Ports(7400, -1, -1, 8080)) as nodes:
+        book = nodes.nodes[0].view.access
+        users, book.users, book.is_known = book.users, {}, False
+        with pytest.raises(NotReadyError, match="just started"):
+            await open_connection(ADDRESS, "test", None, ROOT)
+        assert (await get("/status", basic(ROOT)))[0] == 503
+        book.users, book.is_known = users, True
+        assert (await get("/status", basic(ROOT)))[0] == 200
+        await (await open_connection(ADDRESS, "test", None, ROOT)).close()
 
 
 # -- the first user, and the commands ---------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from jwt.algorithms import ECAlgorithm
 from scramp import ScramClient
 from structlog.testing import capture_logs
 
-from antiphon.errors import UnauthenticatedError
+from antiphon.errors import NotReadyError, UnauthenticatedError
 from antiphon.model.access import AccessBook, AccessDelta, Credential, User
+from antiphon.model.cluster import MetadataView
 from antiphon.security import passwords
 from antiphon.security.account import Account
 from antiphon.security.authenticator import Authenticator, Login
@@ -70,6 +71,18 @@ def log_in(owner: Authenticator, mechanism: str, user: str, password: str) -> Lo
     client.set_server_first(login.step(client.get_client_first().encode()).decode())
     client.set_server_final(login.step(client.get_client_final().encode()).decode())
     return login
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_node_that_knows_no_users_yet_refuses_nobody_for_good(mechanism: str) -> None:
+    """A client that is told that its password is wrong gives up; this one tries again."""
+    book = MetadataView("c").access
+    owner = Authenticator(Security(authentication=True), book, Counters(), b"secret" * 6)
+    with pytest.raises(NotReadyError, match="just started"):
+        log_in(owner, mechanism, "alice", "wonder")
+    book.apply(AccessDelta(), whole=True)
+    with pytest.raises(UnauthenticatedError):
+        log_in(owner, mechanism, "alice", "wonder")
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -8,7 +8,7 @@ import base64
 import binascii
 from typing import Final
 
-from antiphon.errors import UnauthenticatedError
+from antiphon.errors import NotReadyError, UnauthenticatedError
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
@@ -17,6 +17,7 @@ from antiphon.security.authorizer import Rights
 from antiphon.security.session import Session
 
 UNAUTHORIZED: Final = 401
+UNAVAILABLE: Final = 503
 FORBIDDEN: Final = 403
 OPEN_PAGES: Final = ("/healthz",)
 TOPICS_PAGE: Final = "/topics"
@@ -43,6 +44,8 @@ def refused(session: Session, path: str, authorization: bytes) -> Reply | None:
             _log_in(session, authorization)
     except UnauthenticatedError as error:
         return UNAUTHORIZED, _TEXT, f"{error.message}\n".encode()
+    except NotReadyError as error:
+        return UNAVAILABLE, _TEXT, f"{error.message}\n".encode()
     if not session.is_open:
         return UNAUTHORIZED, _TEXT, b"say who you are\n"
     if path != TOPICS_PAGE and not session.rights.may(Operation.DESCRIBE, Resource.CLUSTER):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from antiphon import system
-from antiphon.errors import PortInUseError, ProtocolViolationError, UnauthenticatedError
+from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError, UnauthenticatedError
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
@@ -340,6 +340,9 @@ async def _bare(frame: memoryview, answer: Answer) -> None:
     except UnauthenticatedError:
         await asyncio.sleep(FAILED_DELAY_S)
         answer.connection.abort()
+        return
+    except NotReadyError as error:
+        answer.connection.fail(error.message)
         return
     answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)
 

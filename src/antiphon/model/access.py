@@ -115,10 +115,14 @@ NO_CHANGE: Final = AccessDelta()
 
 
 class AccessBook:
-    """A copy of all users, lists and quotas, kept up to date. `version` rises with each change."""
+    """A copy of all users, lists and quotas, kept up to date. `version` rises with each change.
+
+    `is_known` is False at a node that was just started, until it hears of any metadata: there may be more than is in it.
+    """
 
     def __init__(self) -> None:
         self.version = 0
+        self.is_known = True
         self.users: dict[str, User] = {}
         self.acls: dict[str, Acl] = {}
         self.quotas: dict[str, Quota] = {}
@@ -127,6 +131,7 @@ class AccessBook:
         """Take over a delta; a `whole` one replaces everything."""
         if not whole and delta == NO_CHANGE:
             return
+        self.is_known |= whole
         if whole:
             self.users.clear()
             self.acls.clear()

@@ -179,6 +179,7 @@ class MetadataView:
         self._places: dict[int, tuple[bytes, int]] = {}  # shard id -> (topic id, index in the topic)
         self.joining: dict[int, ShardChange] = {}  # by shard id
         self.access = AccessBook()  # never part of `cluster()`, which clients are told
+        self.access.is_known = False
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:

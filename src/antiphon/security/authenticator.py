@@ -8,7 +8,7 @@ import hmac
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from antiphon import system
-from antiphon.errors import UnauthenticatedError
+from antiphon.errors import AntiphonError, NotReadyError, UnauthenticatedError
 from antiphon.model.access import AccessBook, Credential
 from antiphon.security import passwords
 from antiphon.security.account import NOBODY, Account
@@ -109,8 +109,13 @@ class Authenticator:
         user = self._book.users.get(identity.principal.name)
         return user is not None and user.credential(proof.mechanism) == proof
 
-    def failed(self) -> UnauthenticatedError:
-        """Count a failed login; returns what the client is told."""
+    def failed(self) -> AntiphonError:
+        """Count a failed login; returns what the client is told: an UnauthenticatedError.
+
+        A node that was just started, and knows no users yet, refuses nobody for good: a NotReadyError, whoever it is.
+        """
+        if not self._book.is_known:
+            return NotReadyError("this node was just started and knows no users yet; ask another, or again")
         self._counters.logins_failed += 1
         return UnauthenticatedError(FAILED)
 

@@ -9,6 +9,7 @@ import secrets
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from antiphon import system
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import AccessBook, Credential
 
@@ -46,7 +47,7 @@ def credential(
         raise InvalidRequestError(f"a password has 1 to {PASSWORD_BYTES_MAX:,} bytes")
     from scramp import ScramException
 
-    salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+    salt = system.secret_bytes(SALT_BYTES) if salt is None else salt
     try:
         _, stored, server, _ = mechanism_of(mechanism).make_auth_info(password, iterations, salt)
     except ScramException:
@@ -95,6 +96,6 @@ def of_nobody(book: AccessBook, mechanism: str, name: str, secret: bytes) -> Cre
         mechanism,
         digest[:SALT_BYTES],
         common[digest[-1] % len(common)],
-        secrets.token_bytes(size),
+        system.secret_bytes(size),
         bytes(size),
     )

@@ -40,17 +40,24 @@ async def make_first_user(gateway: "Gateway", file: Path) -> None:
     except (OSError, *UNDECODABLE) as error:
         log.error("first_user_not_read", file=str(file), error=type(error).__name__)
         return
+    if await make_user(gateway, user):
+        _remove(file)
+
+
+async def make_user(gateway: "Gateway", user: User) -> bool:
+    """Have the cluster make this user, if it has none. Tries until somebody says yes or, with False, no."""
+    log = structlog.get_logger()
     while True:
         try:
             await gateway.administer(AlterUser(user.name, user.credentials, if_none=True))
-            break
         except AntiphonError as error:
             if not error.retriable:
                 log.error("first_user_not_made", user=user.name, error=error.message)
-                return
+                return False
             await asyncio.sleep(RETRY_S)
-    log.info("first_user_made", user=user.name)
-    _remove(file)
+        else:
+            log.info("first_user_made", user=user.name)
+            return True
 
 
 def _read(file: Path) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from antiphon import system
 from antiphon.errors import InvalidRequestError
 from antiphon.log.disk import read_whole
 
@@ -48,4 +49,4 @@ def shared_secret(config: "NodeConfig", disk: "Disk") -> bytes:
         else:
             if key is not None:  # a node that lacks its key does not start (`PeerSecurity`)
                 return hashlib.blake2b(key, person=b"unknown users").digest()
-    return os.urandom(32)
+    return system.secret_bytes(32)

@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from antiphon import system
-from antiphon.errors import UnauthenticatedError
+from antiphon.errors import NotReadyError, ProtocolViolationError, UnauthenticatedError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.messages import security as m
@@ -44,6 +44,8 @@ class LoginHandler:
         except UnauthenticatedError as error:
             await asyncio.sleep(FAILED_DELAY_S)
             return _failed(code.SASL_AUTHENTICATION_FAILED, error.message)
+        except NotReadyError as error:  # there is no code that clients would not take as final
+            raise ProtocolViolationError(error.message) from None
         lifetime_ms = 0
         expires_s = session.expires_s
         if expires_s is not None:

@@ -9,7 +9,9 @@ from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.node.config import Limits, Member, NodeConfig, Ports, Scrub
 from antiphon.security.settings import Security
+from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
+from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
@@ -109,7 +111,7 @@ class Machine:
     def config(self) -> NodeConfig:
         """What the node is told."""
         options = self._world.options
-        keyed = options.peer_key
+        keyed = options.has_key
         members = [
             Member(i, f"node-{i}:{NATIVE_PORT}", f"node-{i}:{PEER_PORT}" if keyed else "")
             for i in range(options.nodes)
@@ -125,7 +127,11 @@ class Machine:
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
             limits=Limits(),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
-            security=Security(peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else ""),
+            security=Security(
+                authentication=bool(options.principals),
+                super_users=[f"User:{ROOT}"],
+                peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else "",
+            ),
         )
 
     def start(self) -> None:
@@ -144,7 +150,7 @@ class Machine:
         process.on_disk_crash = self.power_off
         world.network.medium.down.discard(self.host)
         world.tell("start", self.node_id)
-        if world.options.peer_key:
+        if world.options.has_key:
             self._give_key()
         process.run(self._serve(process))
 
@@ -164,6 +170,8 @@ class Machine:
             )
             self._watcher.node_made(self, server.node)
             await server.start()
+            if self._world.options.principals:
+                server.node.spawn(make_user(server.node.gateway, root_user()))
         except Exception as error:  # noqa: BLE001 - whether it may fail is judged
             self._start_failed(error)
             return

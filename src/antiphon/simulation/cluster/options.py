@@ -85,6 +85,12 @@ class ClusterOptions:
     scrub: bool = False  # nodes read what is on their disks again and again
     rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
+    principals: int = 0  # users with rights that come and go; then nobody is let in without a login
+
+    @property
+    def has_key(self) -> bool:
+        """Do nodes prove that they are nodes? They have to where clients log in."""
+        return self.peer_key or bool(self.principals)
 
     def words(self) -> str:
         """All options on one line, for a reader."""
@@ -135,22 +141,19 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         operator_weight=draw.choice((0, 2, 4)),
         trim_weight=draw.choice((0, 0, 1)),
     )
-    return replace(
-        options,
-        **{
-            **_loads(profile, seed),
-            **_more_loads(profile, seed),
-            **_listeners(profile, seed),
-            **_more_disk(profile, seed),
-            **_intruders(profile, seed),
-            **_networks(profile, seed),
-            **_delays(profile, seed),
-            **_deletes(profile, seed),
-            **_proofs(profile, seed),
-            **_rot(profile, seed),
-            **overrides,
-        },
-    )
+    drawn = {
+        **_loads(profile, seed),
+        **_more_loads(profile, seed),
+        **_listeners(profile, seed),
+        **_more_disk(profile, seed),
+        **_intruders(profile, seed),
+        **_networks(profile, seed),
+        **_delays(profile, seed),
+        **_deletes(profile, seed),
+        **_proofs(profile, seed),
+        **_rot(profile, seed),
+    }
+    return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
 
 def _loads(profile: str, seed: int) -> dict[str, Any]:
@@ -229,6 +232,24 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
     scrub = draw.random() < 0.2
     small = {"topic_config": "segment.bytes=16384", "record_bytes": 500}  # so that segments are closed
     return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
+
+
+NEEDS_NO_LOGIN: Final = (
+    "kafka_producers",
+    "kafka_consumers",
+    "kafka_members",
+    "kafka_admins",
+    "http_clients",
+    "intruders",
+    "record_deleters",
+)
+"""Workloads whose clients do not know how to log in."""
+
+
+def _principals(profile: str, seed: int, drawn: dict[str, Any]) -> dict[str, int]:
+    draw = Random(f"antiphon cluster principals {profile} {seed}")
+    wanted = draw.random() < 0.25 and not any(drawn[name] for name in NEEDS_NO_LOGIN)
+    return {"principals": 2 if wanted else 0}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:

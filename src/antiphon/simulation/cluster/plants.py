@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from antiphon.invariants import invariant
+from antiphon.simulation.cluster.access_plants import ACCESS_PLANTS
 from antiphon.simulation.cluster.client_plants import CLIENT_PLANTS
 from antiphon.simulation.cluster.core_plants import CORE_PLANTS
 from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
@@ -44,6 +45,7 @@ _ALL: Final = (
     *READ_PLANTS,
     *MODE_PLANTS,
     *SCRUB_PLANTS,
+    *ACCESS_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

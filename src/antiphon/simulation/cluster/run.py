@@ -200,7 +200,11 @@ class _Run:
 
     def _all_joined(self) -> bool:
         nodes = [machine.node for machine in self.cluster.machines]
-        return all(node is not None and node.agent.registered.is_set() for node in nodes)
+        if not all(node is not None and node.agent.registered.is_set() for node in nodes):
+            return False
+        return not self.options.principals or all(
+            node.view.access.users for node in nodes if node is not None
+        )
 
     def _let_run(self, seconds: float) -> None:
         self._due = False

@@ -9,6 +9,8 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.client.account import use_account
+from antiphon.simulation.cluster.accounts import root_account
 from antiphon.simulation.rocks_on_disk import RealFiles
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
@@ -56,7 +58,10 @@ class World:
         """A new process on a machine of its own."""
         self._clients += 1
         host = f"client-{self._clients}"
-        return Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
+        made = Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
+        if self.options.principals:
+            made.call(use_account, root_account())
+        return made
 
     # -- what happens -------------------------------------------------------------------------------------------------
 

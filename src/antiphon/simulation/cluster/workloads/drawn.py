@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from antiphon.simulation.cluster.workloads.access import AccessWorkload
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
@@ -50,6 +51,7 @@ DRAWN: Final[dict[str, Make]] = {
     "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
     "impostors": lambda cluster, *_: ImpostorWorkload(cluster),
     "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
+    "principals": lambda cluster, *_: AccessWorkload(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""
 

@@ -39,7 +39,7 @@ class HttpWorkload(Workload):
         while not self.stopped:
             machine, page = draw.choice(self.cluster.machines), draw.choice(PAGES)
             try:
-                reply = await asyncio.wait_for(_get(machine.host, page), PATIENCE_S)
+                reply = await asyncio.wait_for(get_page(machine.host, page), PATIENCE_S)
             except (OSError, TimeoutError):
                 self.outcomes["no_page"] += 1
             else:
@@ -100,7 +100,7 @@ class _Page(asyncio.Protocol):
             self.over.set_result(None)
 
 
-async def _get(host: str, page: str) -> bytes:
+async def get_page(host: str, page: str) -> bytes:
     """The whole answer; empty where the node went away. Raises OSError where it does not listen."""
     transport, protocol = await asyncio.get_running_loop().create_connection(_Page, host, HTTP_PORT)
     transport.write(f"GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

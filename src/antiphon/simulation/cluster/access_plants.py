@@ -1,0 +1,92 @@
+"""Bugs to plant in what says who may do what, and how much: users, access control lists, quotas."""
+
+from typing import Any, Final
+
+from antiphon.gateway.quotas import Quotas, _Bucket
+from antiphon.http import listener as http_listener
+from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.model.access import AccessBook
+from antiphon.native.session import NativeSession
+from antiphon.security.authenticator import Authenticator
+from antiphon.security.authorizer import Authorizer
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
+
+_ACCESS: Final[dict[str, Any]] = {
+    **CALM,
+    "appenders": 1,
+    "putters": 1,
+    "operations_per_s": 200,
+    "principals": 2,
+    "fault_ms": 3_000,
+}
+
+ACCESS_PLANTS: Final = (
+    ClusterPlant(
+        "access-ignores-deny",
+        "an entry that denies something does not count where another one allows it",
+        (Edit(Authorizer, "_decide", "if any(acl.permission is Permission.DENY and", "if False and any("),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "access-keeps-decisions",
+        "a node goes on with what it has decided, whatever entries have come and gone since",
+        (Edit(Authorizer, "_follow", "self._kept.clear()", "pass"),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "access-keeps-entries",
+        "an entry that is removed stays in effect at all nodes but the coordinator's own",
+        (Edit(AccessBook, "apply", "self.acls.pop(key, None)", "pass"),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "access-keeps-users",
+        "a user who is removed can still log in at nodes that had known of him",
+        (Edit(AccessBook, "apply", "self.users.pop(name, None)", "pass"),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "access-refuses-early",
+        "a node that was just started, and knows no users yet, says that a login is wrong",
+        (Edit(Authenticator, "failed", "if not self._book.is_known:", "if False:"),),
+        options={**CRASHES, **_ACCESS, "fault_every_ms": 250, "kill_weight": 2, "power_weight": 4},
+    ),
+    ClusterPlant(
+        "access-native-asks-nobody",
+        "the native listener lets everybody who has logged in do everything",
+        (
+            Edit(
+                NativeSession,
+                "connected",
+                "self.exchange.is_guarded = self.exchange.session is not OPEN",
+                "self.exchange.is_guarded = False",
+            ),
+        ),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "access-produce-asks-nobody",
+        "Kafka's Produce takes records from whoever has logged in",
+        (Edit(ProduceHandler, "_denied", "if may(", "if True or may("),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "access-http-asks-nobody",
+        "pages are shown to everybody over HTTP",
+        ((http_listener, "refused", lambda *_: None),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "quota-never-throttles",
+        "what a client takes beyond its quota is counted, and it does not have to wait",
+        (Edit(Quotas, "charge", "if wait_s > 0.0 and charged is not None:", "if False:"),),
+        options=_ACCESS,
+    ),
+    ClusterPlant(
+        "quota-counts-nothing",
+        "what a client uses is not taken out of what its quota holds",
+        (Edit(_Bucket, "take", "self.left - amount", "self.left"),),
+        options=_ACCESS,
+    ),
+)

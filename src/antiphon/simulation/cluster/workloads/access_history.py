@@ -1,0 +1,96 @@
+"""What the cluster's own log says of users, access control lists and quotas, version by version: what nodes are held to.
+
+A node that knows the metadata up to one version when a request begins knows no version after the log's end when the answer
+comes. Whatever it decided must be right by one of the versions in between.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from antiphon.coordination.state import ClusterState
+from antiphon.model.access import Acl, Operation, Pattern, Permission
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.records.batch import read_header
+from antiphon.records.decode import decode_records
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+
+
+class Known(NamedTuple):
+    """As of one version of the metadata."""
+
+    version: int
+    users: frozenset[str]
+    acls: frozenset[Acl]
+    quotas: frozenset[str]  # users with one
+
+
+class Moment(NamedTuple):
+    """When a request was begun at a node: which version that knew."""
+
+    version: int
+
+
+class AccessHistory:
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster") -> None:
+        self._cluster = cluster
+        self._state = ClusterState()
+        self._taken = 0
+        self._known = [Known(-1, frozenset(), frozenset(), frozenset())]
+
+    def moment(self, node: int) -> Moment | None:
+        """What a node knows now; None for one that does not run, or knows no metadata yet."""
+        running = self._cluster.machines[node].node
+        version = -1 if running is None else running.view.version
+        return None if version < 0 else Moment(version)
+
+    def now(self) -> Known:
+        """What is committed."""
+        self._follow()
+        return self._known[-1]
+
+    def could(self, since: Moment, holds: Callable[[Known], bool]) -> bool:
+        """Was it so in any version that a node may have gone by since then?"""
+        self._follow()
+        for known in reversed(self._known):
+            if holds(known):
+                return True
+            if known.version <= since.version:
+                return False
+        return False
+
+    def _follow(self) -> None:
+        batches = self._cluster.evidence.truth(CLUSTER_SHARD_ID).batches
+        while self._taken < len(batches):
+            batch = batches[self._taken]
+            self._taken += 1
+            header = read_header(batch.data)
+            if header.is_control or header.codec:
+                continue
+            pairs = [(record.key or b"", record.value) for record in decode_records(batch.data)]
+            before = self._state.access.version
+            self._state.apply_readable(pairs, batch.next_offset)
+            if self._state.access.version != before:
+                self._known.append(self._snapshot(batch.next_offset))
+
+    def _snapshot(self, version: int) -> Known:
+        book = self._state.access
+        limited = frozenset(quota.user or "" for quota in book.quotas.values())
+        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited)
+
+
+def allowed(known: Known, user: str, operation: Operation, topic: str) -> bool:
+    """Kafka's rule, for READ and WRITE of topics: DENY wins, and what no entry allows is denied."""
+    found = {acl.permission for acl in known.acls if _is_about(acl, user, operation, topic)}
+    return Permission.DENY not in found and Permission.ALLOW in found
+
+
+def _is_about(acl: Acl, user: str, operation: Operation, topic: str) -> bool:
+    if acl.principal not in {f"User:{user}", "User:*"} or acl.operation not in {operation, Operation.ALL}:
+        return False
+    if acl.pattern is Pattern.PREFIXED:
+        return topic.startswith(acl.name)
+    return acl.name in {topic, "*"}

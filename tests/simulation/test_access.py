@@ -1,0 +1,85 @@
+"""Users, access control lists and quotas in the world of whole nodes: clean seeds, and judges that see planted mistakes."""
+
+import pytest
+
+from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
+from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
+from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
+from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.cluster.workloads.access_history import Known, allowed
+from antiphon.simulation.runtime.escapes import no_escapes
+
+WORLD = {
+    **dict.fromkeys(NEEDS_NO_LOGIN, 0),
+    "principals": 2,
+    "fault_ms": 4_000,
+    "fault_every_ms": 1_000,
+    "operations_per_s": 200,
+    "appenders": 1,
+    "putters": 1,
+    "bulk_writers": 0,
+}
+QUICK_SEEDS = 3
+QUICK = [name for name in CLUSTER_PLANTS if name.startswith(("access-", "quota-"))]
+
+
+def _words(result: ClusterResult) -> str:
+    failure = result.failure
+    if failure is None:
+        return ""
+    return "\n".join([failure.message, result.options.words(), *failure.trace])
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
+def test_rights_are_kept_while_they_change(profile: str) -> None:
+    result = run_cluster(draw_options(5, profile, **WORLD))
+    assert result.failure is None, _words(result)
+    for outcome in ("access-passed", "access-denied", "access-changes", "logins", "floods"):
+        assert result.operations[outcome] > 3, (outcome, result.operations)
+
+
+def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
+    digests = []
+    for _ in range(2):
+        with no_escapes() as escaped:
+            result = run_cluster(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
+        assert not escaped
+        assert result.failure is None, _words(result)
+        digests.append(result.digest)
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_mistake_is_seen(name: str) -> None:
+    plant = CLUSTER_PLANTS[name]
+    caught = seeds_to_catch(plant, range(1, QUICK_SEEDS + 1))
+    assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
+    assert caught[1].failure is not None
+    assert caught[1].failure.invariant in {"access", "login", "page-denied", "quota"}
+
+
+def test_the_judges_own_rule() -> None:
+    def decide(*acls: Acl) -> bool:
+        return allowed(Known(1, frozenset(), frozenset(acls), frozenset()), "a", Operation.READ, "topic-1")
+
+    def acl(who: str, name: str, operation: Operation, *more: Pattern | Permission) -> Acl:
+        pattern = Pattern.PREFIXED if Pattern.PREFIXED in more else Pattern.LITERAL
+        permission = Permission.DENY if Permission.DENY in more else Permission.ALLOW
+        return Acl(f"User:{who}", Resource.TOPIC, name, operation, pattern, permission)
+
+    read = acl("a", "topic-1", Operation.READ)
+    assert decide(read)
+    assert decide(acl("*", "topic-", Operation.ALL, Pattern.PREFIXED))
+    assert decide(acl("a", "*", Operation.READ))
+    assert not decide()
+    assert not decide(acl("b", "*", Operation.ALL), acl("a", "topic-1", Operation.WRITE))
+    assert not decide(acl("a", "topic-2", Operation.READ), acl("a", "topic-", Operation.READ))
+    assert not decide(read, acl("*", "to", Operation.ALL, Pattern.PREFIXED, Permission.DENY))
+    assert decide(read, acl("a", "*", Operation.WRITE, Permission.DENY))
+
+
+def test_drawn_worlds_ask_for_logins_only_of_who_can_log_in() -> None:
+    drawn = [draw_options(seed) for seed in range(300)]
+    with_users = [one for one in drawn if one.principals]
+    assert 10 < len(with_users) < 60
+    assert not any(getattr(one, name) for one in with_users for name in NEEDS_NO_LOGIN)
