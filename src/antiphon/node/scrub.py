@@ -18,6 +18,7 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import (
+    UNDECODABLE,
     DamagedStoreError,
     ResourceExhaustedError,
     StorageFailedError,
@@ -233,7 +234,7 @@ def _load_book(disk: "Disk", path: str) -> dict[int, int]:
     """When each shard was read last; nothing where that is not known."""
     try:
         return msgspec.json.decode(read_whole(disk, path) or b"{}", type=dict[int, int])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNDECODABLE):
         return {}
 
 

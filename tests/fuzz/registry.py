@@ -1,0 +1,36 @@
+"""All targets by name, with the module and class of each: modules are imported when a target is made."""
+
+from importlib import import_module
+from typing import Final
+
+from tests.fuzz.target import Target
+
+TARGETS: Final = {
+    "kafka-requests": "messages:KafkaRequests",
+    "native-messages": "messages:NativeMessages",
+    "batches": "batches:Batches",
+    "compressed": "batches:Compressed",
+    "log-entries": "batches:LogEntries",
+    "shard-files": "disks:ShardFiles",
+    "node-files": "disks:NodeFiles",
+    "producers": "disks:Producers",
+    "metadata": "disks:Metadata",
+    "archive": "archived:Archive",
+    "logins": "secrets:Logins",
+    "key-sets": "secrets:KeySets",
+    "own-files": "secrets:OwnFiles",
+    "kafka": "nodes:Kafka",
+    "kafka-login": "nodes:KafkaLogin",
+    "native": "nodes:Native",
+    "native-login": "nodes:NativeLogin",
+    "peer": "nodes:Peer",
+    "http": "nodes:Http",
+    "http-login": "nodes:HttpLogin",
+}
+
+
+def make(name: str) -> Target:
+    """The target of this name."""
+    module, _, cls = TARGETS[name].partition(":")
+    made: Target = getattr(import_module(f"tests.fuzz.targets.{module}"), cls)()
+    return made
