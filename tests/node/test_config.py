@@ -26,9 +26,10 @@ def config(count: int = 3) -> NodeConfig:
 
 def test_a_config_survives_the_file(tmp_path: Path) -> None:
     written = config()
-    written.ports = Ports(0, 9, -1, 0)
+    written.ports = Ports(0, 9, -1, 0, peer=7500)
     written.security.tls = Tls("n.crt", "n.key", 'a"b.crt', "required")
     written.security.super_users = ["User:a", 'User:"b"']
+    written.security.peer_key = "peer.key"  # who asks clients who they are asks nodes too
     save_config(written, tmp_path)
     written.dir = tmp_path.resolve()
     assert load_config(tmp_path) == written
