@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from antiphon import system
+from tests.clock import Clock
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -97,3 +100,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def clock() -> "Iterator[Clock]":
+    """Time stands still for `system.monotonic_s()`, until the test moves it."""
+    made = Clock()
+    token = system.use(made)
+    yield made
+    token.var.reset(token)

@@ -1,13 +1,11 @@
 """Kafka's rules of idempotence, and those of tables and jobs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon import system
 from antiphon.errors import (
     CorruptBatchError,
     OutOfOrderSequenceError,
@@ -25,6 +23,7 @@ from antiphon.log.producer_state import (
     is_newer_job_epoch,
 )
 from antiphon.records.batch import BatchHeader
+from tests.clock import Clock
 
 LAST = 2**31 - 1
 
@@ -299,25 +298,6 @@ def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     shard.send(4, 0)
     assert shard.state.last_batch(2) is None  # the one not heard of for longest
     assert all(shard.state.last_batch(pid) is not None for pid in (1, 3, 4))
-
-
-class Clock(system.RealSystem):
-    """Time passes where the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    clock = Clock()
-    token = system.use(clock)
-    yield clock
-    token.var.reset(token)
 
 
 def test_other_producers_never_displace_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

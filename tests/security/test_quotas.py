@@ -2,37 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from antiphon import system
 from antiphon.errors import InvalidRequestError
 from antiphon.gateway import quotas as module
 from antiphon.gateway.quotas import Payer, Quotas, Steps, Use, payer_of
 from antiphon.model.access import AccessBook
 from antiphon.model.quotas import DEFAULT, Quota, check_quota
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
-
-
-class Clock(system.RealSystem):
-    """A clock that stands until somebody moves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    made = Clock()
-    token = system.use(made)
-    yield made
-    token.var.reset(token)
+from tests.clock import Clock
 
 
 class Waiter:
