@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from antiphon.cli import doctor, node_process, secure_folder, up_command
+from antiphon.cli import client_examples, doctor, node_process, secure_folder, up_command
 from antiphon.cli.cluster_commands import server_addresses
 from antiphon.cli.output import reports_errors
 from antiphon.errors import InvalidRequestError
@@ -150,6 +150,20 @@ def test_nodes_trust_no_certificate_of_a_client_and_clients_none_of_a_peer(tmp_p
     assert authority.is_from(found["node-0/peer.pem"], found["peers-authority.pem"])
     assert not authority.is_from(found["node-0/node.pem"], found["peers-authority.pem"])
     assert not authority.is_from(found["node-0/peer.pem"], found["authority.pem"])
+
+
+def test_where_nodes_listen_everywhere_clients_are_told_a_name(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    cluster = made(directory, 1, "logs.example", "other.example", host="0.0.0.0")
+    config = load_config(directory / "node-0")
+    assert (config.listen_host, config.host_told) == ("0.0.0.0", "logs.example")
+    assert secure_folder.client_settings(directory, cluster)["ANTIPHON_SERVERS"] == "logs.example:7400"
+    assert "https://logs.example:7402/status" in client_examples.curl(directory, cluster)
+    named = (directory / "node-0" / "node.pem").read_bytes()
+    assert authority.is_good_for(named, ["logs.example", "other.example", "localhost"])
+    config.advertised_host = "by.hand"
+    node_process.write_config(config, directory / "node-0")
+    assert node_process.node_config(cluster, cluster.nodes[0]).host_told == "by.hand"
 
 
 def test_a_cluster_without_is_not_made_secure(tmp_path: Path) -> None:

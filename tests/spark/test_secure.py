@@ -42,8 +42,9 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     made = Secure(directory, security=Security(tls=tls, **SECURITY))  # type: ignore[arg-type]
     made.call(made.server.node.gateway.administer(AlterUser("spark", credentials(PASSWORD))))
     with connect(made) as db:
-        db.create_topic("secured", shards=2)
-        db.create_table("rows", shards=2)
+        for topic in ("secured", "streamed"):
+            db.create_topic(topic)
+        db.create_table("rows")
         db.create_table("loaded")
     yield made
     made.stop()
@@ -56,49 +57,52 @@ def options(secure: Secure) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_options_get_in_and_are_shown_nowhere(
-    spark: Any, options: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_write_and_a_read_get_in_and_no_plan_shows_how(
+    spark: Any, options: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("ANTIPHON_TLS", "ANTIPHON_USER", "ANTIPHON_PASSWORD", "ANTIPHON_TOKEN"):
         assert name not in os.environ, "this is about options"
-    made = spark.range(0, 200, 1, 2).selectExpr(
-        "cast(id as string) as key", "cast(id * 2 as string) as value"
-    )
+    made = spark.range(0, 50, 1, 1).selectExpr("cast(id as string) as key", "cast(id * 2 as string) as value")
     made.write.format("antiphon").mode("append").options(**options, topic="secured").save()
     frame = spark.read.format("antiphon").options(**options, topic="secured").load()
-    assert frame.count() == 200
-    plans = [
-        frame._jdf.queryExecution().toString(),
-        frame._jdf.queryExecution().explainString(explain_mode(spark, "extended")),
-    ]
+    assert frame.count() == 50
+    execution = frame._jdf.queryExecution()
+    shown = [execution.toString(), execution.explainString(explain_mode(spark, "extended"))]
     frame.explain(True)
     frame.explain("formatted")
-    frame.explain("cost")
-
-    query = (
-        spark.readStream.format("antiphon").options(**options, topic="secured", startingOffsets="earliest").load()
-        .select("key", "value").writeStream.format("antiphon").options(**options, table="rows")
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
-    assert query.awaitTermination(60)
-    query.explain(True)
-    plans += [json.dumps(progress, default=str) for progress in query.recentProgress]
-    rows = spark.read.format("antiphon").options(**options, table="rows").load()
-    assert rows.count() == 200
-
     store = spark._jsparkSession.sharedState().statusStore().executionsList()
-    plans += [store.apply(number).physicalPlanDescription() for number in range(store.size())]
-    plans += [store.apply(number).details() for number in range(store.size())]
-    shown = capfd.readouterr()
-    plans += [shown.out, shown.err]
-    files = [file for file in (tmp_path / "checkpoint").rglob("*") if file.is_file()]
-    plans += [file.read_text(errors="replace") for file in files]
-    assert len(files) > 3
+    for each in (store.apply(number) for number in range(store.size())):
+        shown += [each.physicalPlanDescription(), each.details()]
+    said = capfd.readouterr()
+    assert "Physical Plan" in said.out
+    assert [text for text in (*shown, said.out, said.err) if PASSWORD in text] == []
     config = getattr(spark._jvm.org.apache.spark.internal.config, "package$")
     redacted = re.compile(getattr(config, "MODULE$").SECRET_REDACTION_PATTERN().defaultValueString())
     assert all(redacted.search(name) for name in ("password", "token")), "where Spark does show options"
-    assert "Physical Plan" in shown.out
-    assert [text for text in plans if PASSWORD in text] == []
+
+
+def test_a_stream_gets_in_and_leaves_nothing_of_it_behind(
+    spark: Any, secure: Secure, options: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with connect(secure) as db:
+        db.topic("streamed").append(b"a value", key=b"a key")
+    query = (
+        spark.readStream.format("antiphon").options(**options, topic="streamed", startingOffsets="earliest").load()
+        .select("key", "value").writeStream.format("antiphon").options(**options, table="rows")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(100)
+    query.explain(True)
+    with connect(secure) as db:
+        row = db.table("rows").get("a key")
+    assert row is not None
+    assert row.value == b"a value"
+    files = [file for file in (tmp_path / "checkpoint").rglob("*") if file.is_file()]
+    assert len(files) > 3
+    said = capfd.readouterr()
+    shown = [json.dumps(progress, default=str) for progress in query.recentProgress]
+    shown += [file.read_text(errors="replace") for file in files]
+    assert [text for text in (*shown, said.out, said.err) if PASSWORD in text] == []
 
 
 def explain_mode(spark: Any, name: str) -> Any:

@@ -141,7 +141,8 @@ def server_addresses(servers: str | None, directory: Path) -> str:
         return _all(cluster, "native")
     with contextlib.suppress(AntiphonError, OSError):
         cluster = find_cluster(directory)
-        if {text.strip() for text in servers.split(",")} <= {node.native for node in cluster.nodes}:
+        own = {each for node in cluster.nodes for each in (node.native, cluster.told(node.native))}
+        if {text.strip() for text in servers.split(",")} <= own:
             use_settings(directory, cluster)
     return servers
 

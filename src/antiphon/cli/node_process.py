@@ -19,6 +19,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         for member in cluster.nodes
         if not member.added
     ]
+    told = "" if cluster.host_told == cluster.host else cluster.host_told
     ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
     if cluster.peer_key:
         ports.peer = _port(node.peer)
@@ -29,6 +30,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         if cluster.peer_key:
             config.security.peer_key = cluster.peer_key
         config.security.insecure |= cluster.insecure
+        config.advertised_host = config.advertised_host or told
         return config
     return NodeConfig(
         cluster_id=cluster.cluster_id,
@@ -36,6 +38,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         nodes=members,
         dir=directory,
         listen_host=cluster.host,
+        advertised_host=told,
         bootstrap=not cluster.founded,
         profile=cluster.profile,
         ports=ports,

@@ -139,7 +139,7 @@ def _password(directory: Path) -> str:
 def client_settings(directory: Path, cluster: LocalClusterFile) -> dict[str, str]:
     """The environment of a client of a secure cluster: where it is, whom to trust, who to log in as."""
     return {
-        "ANTIPHON_SERVERS": ",".join(node.native for node in cluster.nodes),
+        "ANTIPHON_SERVERS": ",".join(cluster.told(node.native) for node in cluster.nodes),
         "ANTIPHON_TLS": str(directory / AUTHORITY_FILE),
         "ANTIPHON_USER": FIRST_USER,
         "ANTIPHON_PASSWORD_FILE": str(directory / PASSWORD_FILE),

@@ -18,6 +18,7 @@ from antiphon.node.config import CONFIG_FILE, load_config
 from antiphon.security.exposure import refuse_exposure
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import (
+    EVERYWHERE,
     LocalClusterFile,
     load_cluster,
     make_key,
@@ -61,7 +62,8 @@ def up(
     name: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --secure: one more host name or address of the nodes, for their certificates; may be repeated."
+            help="With --secure: one more host name or address of the nodes, for their certificates; may be repeated. With "
+            "--host 0.0.0.0 the first is what clients are told."
         ),
     ] = None,
     insecure: InsecureOption = False,
@@ -241,6 +243,12 @@ def _announce(
     print_table(("NODE", "PID", "KAFKA", "NATIVE", "HTTP"), rows, as_json=False)
     if cluster.secure:
         typer.echo(as_text(directory, cluster))
+        if cluster.host_told in EVERYWHERE:
+            typer.echo(
+                f"antiphon: other machines cannot connect to {cluster.host_told}, which clients are told: give the name or "
+                "address of this machine with --name",
+                err=True,
+            )
     else:
         typer.echo(f"\nTry:  export ANTIPHON_SERVERS={first.native}")
         typer.echo("      echo hello | antiphon produce greetings && antiphon consume greetings")

@@ -24,6 +24,7 @@ LISTENERS: Final = ("native", "kafka", "http")
 PEER_LISTENER: Final = "peer"  # for other nodes, where they share a key
 KEY_FILE: Final = "peer.key"
 KEY_BYTES: Final = 32
+EVERYWHERE: Final = ("0.0.0.0", "")  # noqa: S104 - compared
 # Of a cluster that is made with --secure: whom its clients trust, who they may log in as, and that as settings.
 AUTHORITY_FILE: Final = "authority.pem"
 FIRST_USER: Final = "admin"
@@ -65,6 +66,18 @@ class LocalClusterFile(msgspec.Struct):
     secure: bool = False
     names: list[str] = []
     insecure: bool = False
+
+    @property
+    def host_told(self) -> str:
+        """What clients are told to connect to: the first of `names` where the nodes listen on every address."""
+        return self.names[0] if self.host in EVERYWHERE and self.names else self.host
+
+    def told(self, address: str) -> str:
+        """A listener's address as clients are told it."""
+        if self.host not in EVERYWHERE:
+            return address
+        host, port = self.host_told, address.rpartition(":")[2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def listeners(self) -> tuple[str, ...]:
