@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
-from antiphon.client.connection import Connection, open_connection
+import pytest
+
+from antiphon.client.connection import Connection, ConnectionLostError, open_connection
 from antiphon.gateway.quotas import Use
+from antiphon.kafka.messages.cluster import ApiVersionsRequest, MetadataRequest
 from antiphon.model.metadata import Kind
 from antiphon.model.quotas import DEFAULT, Quota
 from antiphon.model.requests import (
@@ -19,9 +23,11 @@ from antiphon.model.requests import (
     TableGet,
     TableWrite,
 )
-from antiphon.node.config import Ports
+from antiphon.node.config import Ports, split_address
 from antiphon.records.builder import build_batch
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from tests.kafka.raw import RawClient
+from tests.node import real_nodes
+from tests.node.in_process import KAFKA_PORT, Nodes, cluster_of, eventually, in_virtual_time
 
 HTTP_PORT = 7480
 
@@ -151,3 +157,64 @@ async def test_pages_are_refused_for_a_while() -> None:
         await asyncio.sleep(wait_s)
         assert (await page("/topics"))[0] == 200
         assert nodes.servers[0].quotas.waits[Use.FETCH] == 1
+
+
+@in_virtual_time
+async def test_an_address_that_makes_too_many_connections_is_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At every listener; other nodes come and go as they like."""
+    monkeypatch.setattr("antiphon.gateway.quotas.address", lambda _: "192.0.2.1")
+    async with cluster_of(3, ports=Ports(7400, KAFKA_PORT, -1, HTTP_PORT)) as nodes:
+        await limit(nodes, Quota(ip="192.0.2.1", connection_creation_rate=1.0))
+        quotas = nodes.servers[0].quotas
+        for _ in range(10):
+            async with connected() as one:
+                await one.request(GetStatus())
+        assert quotas.waits[Use.CONNECTION] == 0
+        with pytest.raises(ConnectionLostError):
+            async with connected() as one:
+                await one.request(GetStatus())
+        reader, _ = await asyncio.open_connection("node-0", KAFKA_PORT)
+        assert await reader.read() == b""
+        assert (await page("/topics"))[0] == 429
+        assert quotas.waits[Use.CONNECTION] == 3
+        nodes.kill(1)
+        await nodes.start(1)
+        await eventually(nodes.nodes[1].agent.registered.is_set)
+        assert quotas.waits[Use.CONNECTION] == 3
+        await asyncio.sleep(2.0)
+        assert (await page("/topics"))[0] == 200
+
+
+def test_time_of_the_event_loop_is_charged_at_every_listener(tmp_path: Path) -> None:
+    """On the real clock: in virtual time requests take none."""
+
+    async def scenario() -> None:
+        nodes = real_nodes.Nodes(tmp_path, 1, {}, kafka=True, http=True)
+        await nodes.start_all()
+        try:
+            node = nodes.nodes[0]
+            await node.gateway.administer(AlterQuota(Quota(DEFAULT, request_percentage=0.0001)))
+            await eventually(lambda: bool(node.gateway.access.quotas))
+            host, port = split_address(node.meta().kafka)
+            kafka = RawClient(*await asyncio.open_connection(host, port))
+            told = await kafka.ask(MetadataRequest(topics=[]), 3, 9)
+            assert told.throttle_time_ms == 1000, "one wait is a second at most"
+            began_s = now_s()
+            told = await kafka.ask(ApiVersionsRequest(), 18, 1)
+            assert now_s() - began_s > 0.9
+            assert told.throttle_time_ms == 1000
+            kafka.writer.close()
+            native = await open_connection(node.meta().native, "test", None)
+            await native.request(GetStatus())
+            assert await took_s(native) > 0.9
+            await native.close()
+            reader, writer = await asyncio.open_connection(*split_address(node.meta().http))
+            writer.write(b"GET /topics HTTP/1.1\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 429 ")
+            writer.close()
+        finally:
+            await nodes.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -12,15 +12,18 @@ from antiphon.gateway.quotas import Charged, Payer, Quotas, Use
 from antiphon.model.requests import (
     AlterTopic,
     AppendBatch,
+    Authenticate,
     CreateTopic,
     DeleteTopic,
     Fetched,
+    GetMetadata,
     SplitShard,
     TableRows,
     TableWrite,
 )
 
 WRITES: Final = (AppendBatch, TableWrite)
+NEVER_WAIT: Final = (GetMetadata, Authenticate)  # whatever a client's quotas
 READ: Final = (Fetched, TableRows)
 
 
@@ -42,10 +45,14 @@ def client_id_of(who: str) -> str:
 
 
 def charge_request(client: Client, body: Any, size_bytes: int, took_s: float) -> None:
-    """Charge a request that was begun: its bytes where it writes, partitions that it makes, time of the event loop."""
+    """Charge a request that was begun: its bytes where it writes, time of the event loop.
+
+    What never waits makes nobody wait either: a client that waits asks for signs of life, and would wait for ever.
+    """
     if isinstance(body, WRITES):
         client.quotas.charge(Use.PRODUCE, client.payer, size_bytes, client)
-    client.quotas.charge(Use.REQUEST, client.payer, took_s, client)
+    waits = None if isinstance(body, NEVER_WAIT) else client
+    client.quotas.charge(Use.REQUEST, client.payer, took_s, waits)
 
 
 def charge_mutation(client: Client, body: Any) -> None:

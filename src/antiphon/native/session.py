@@ -27,11 +27,10 @@ from antiphon.model.requests import (
     PROTOCOL_VERSION,
     Authenticate,
     AuthenticateReply,
-    GetMetadata,
     Hello,
     HelloReply,
 )
-from antiphon.native.charges import charge_mutation, charge_request, client_id_of
+from antiphon.native.charges import NEVER_WAIT, charge_mutation, charge_request, client_id_of
 from antiphon.native.cluster_requests import CLUSTER_HANDLERS
 from antiphon.native.log_requests import LOG_HANDLERS
 from antiphon.native.table_requests import TABLE_HANDLERS
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 Handler = Callable[["Exchange", int, Any, memoryview], None]
 """Carries out one request: id, body, bulk bytes. It answers, now or later, or raises an AntiphonError that is the answer."""
 
-NEVER_WAIT: Final = (GetMetadata, Authenticate)  # whatever a client's quotas
 HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TABLE_HANDLERS}
 
 
