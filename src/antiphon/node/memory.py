@@ -5,9 +5,15 @@ collection walks over all of them: with 100,000 shards a coordinator spent two t
 for two seconds at a time (docs/benchmarks.md). So full collections are not made when the collector feels like it but every
 `COLLECT_EVERY_S`, and whenever the number of shards has doubled, what is there is set aside: later collections skip it.
 Garbage in cycles that is around at such a moment is never freed, but there are only as many moments as doublings.
+
+What is freed the C library keeps for later, in between what is still in use. Large answers that clients did not read leave
+holes of that kind, so with each full collection the holes are given back to the system.
 """
 
+import ctypes
 import gc
+from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 YOUNG_OBJECTS: Final = 50_000
@@ -23,8 +29,19 @@ def settle() -> None:
 
 
 def collect() -> None:
-    """A full collection of everything that was not set aside."""
+    """A full collection of everything that was not set aside; what is free goes back to the system."""
     gc.collect()
+    _trim()(0)
+
+
+@cache
+def _trim() -> Callable[[int], object]:
+    """What gives it back in glibc, `malloc_trim`; other C libraries have none."""
+    try:
+        found: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return bool
+    return found
 
 
 class LongLived:
