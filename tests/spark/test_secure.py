@@ -147,6 +147,7 @@ def test_options_are_parsed_once_and_travel(secure: Secure, options: dict[str, s
     access = access_with(there)
     assert access is not None
     assert access.account == Account("spark", PASSWORD)
+    assert PASSWORD not in repr(access)
     assert access.authorities == secure.authority.read_text(), "an executor needs no file"
     assert access_with(parse_servers("a:1")) is None, "then the environment counts"
     place = pickle.loads(pickle.dumps(Servers("a:1", {"user": "u", "password": "p"})))
