@@ -69,6 +69,7 @@ class Nodes:
         self.loop = loop
         self.network = loop.network
         self.dial = dial
+        self.told_limits = config.pop("limits", Limits(disk_reserve=0))
         self.told = {"ports": Ports(NATIVE_PORT, -1, -1, -1), **config}
         self.servers: dict[int, Server] = {}
         self.nodes: dict[int, Node] = {}  # of the servers
@@ -104,7 +105,7 @@ class Nodes:
             dial=self.dial,
             listen_host=f"node-{node_id}",
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
-            limits=Limits(),
+            limits=self.told_limits,
             **self.told,
         )
 
@@ -199,6 +200,7 @@ async def append_to(nodes: SomeNodes, shard_id: int, value: bytes) -> int:
             again = error.retriable or isinstance(error, NotLeaderError)
             if not again or loop.time() > deadline:
                 raise
+            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

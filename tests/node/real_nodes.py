@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from antiphon.log.disk import Disk
-from antiphon.node.config import Member, NodeConfig, Ports, Timings
+from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.security.settings import Security
@@ -69,6 +69,7 @@ class Nodes:
                 self._peer_ports[node_id],
             ),
             security=self.security,
+            limits=Limits(disk_reserve=0),
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
         )
 

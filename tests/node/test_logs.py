@@ -7,6 +7,7 @@ import pytest
 import structlog
 
 from antiphon.node import logs
+from antiphon.node.config import LogFiles
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +16,7 @@ def _restore() -> None:
 
 
 def test_lines_are_json_with_time_level_event_and_facts(tmp_path: Path) -> None:
-    file = logs.open_log(tmp_path, "info", 3)
+    file = logs.open_log(tmp_path, "info", 3, LogFiles())
     log = structlog.get_logger().bind(shard=7)
     log.info("something_happened", at=(1, 2), path=Path("x"))
     log.debug("not_at_this_level")
@@ -33,11 +34,61 @@ def test_lines_are_json_with_time_level_event_and_facts(tmp_path: Path) -> None:
     structlog.reset_defaults()
 
 
-def test_a_log_that_has_grown_is_put_aside_at_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "LOG_BYTES_MAX", 10)
-    (tmp_path / logs.LOG_FILE).write_text("x" * 11)
-    logs.open_log(tmp_path, "warning", 0).close()
-    assert (tmp_path / "node.log.1").read_text() == "x" * 11
+SMALL = LogFiles(bytes=4096, files=3)
+
+
+def lines_of(directory: Path) -> list[str]:
+    """What is in all files, the oldest first."""
+    names = sorted((path.name for path in directory.iterdir()), reverse=True)
+    return [line for name in names for line in (directory / name).read_text().splitlines()]
+
+
+def test_the_log_is_rotated_while_the_node_runs_and_old_files_go(tmp_path: Path) -> None:
+    file = logs.LogFile(tmp_path / logs.LOG_FILE, SMALL)
+    for number in range(200):
+        file.write(f"{number:0100d}\n")
+    file.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["node.log", "node.log.1", "node.log.2"]
+    assert all((tmp_path / name).stat().st_size <= SMALL.bytes for name in names)
+    kept = [int(line) for line in lines_of(tmp_path)]
+    assert kept == list(range(kept[0], 200)), "the newest lines, each once and in order"
+    assert len(kept) > 2 * SMALL.bytes // 101 - 2
+
+
+def test_one_file_is_begun_anew(tmp_path: Path) -> None:
+    file = logs.LogFile(tmp_path / logs.LOG_FILE, LogFiles(bytes=4096, files=1))
+    for number in range(100):
+        file.write(f"{number:0100d}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["node.log"]
+    assert int(lines_of(tmp_path)[-1]) == 99
+    file.close()
+
+
+@pytest.mark.parametrize("how", ["renamed", "removed", "cut"])
+def test_somebody_else_may_rotate_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(logs, "LOOK_S", 0.0)
+    path = tmp_path / logs.LOG_FILE
+    file = logs.LogFile(path, SMALL)
+    file.write("before\n")
+    if how == "renamed":
+        path.rename(tmp_path / "node.log-20260101")
+    elif how == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    file.write("after\n")
+    assert path.read_text() == "after\n"
+    file.close()
+
+
+def test_what_cannot_be_written_is_counted_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LOOK_S", 0.0)
+    file = logs.open_log(tmp_path / "not there", "info", 0, SMALL)
+    assert logs.lost_lines() == file.lost == 1
+    (tmp_path / "not there").mkdir()
+    structlog.get_logger().info("there")
+    assert logs.lost_lines() == 1
+    assert "there" in (tmp_path / "not there" / logs.LOG_FILE).read_text()
+    file.close()
     structlog.reset_defaults()

@@ -39,6 +39,8 @@ class Wal(ABC):
         self.backlog_bytes_max = backlog_bytes_max
         self.backlog_bytes = 0  # submitted and not finished; event loop only
         self.disk_full = False  # event loop only; follows the worker's view by one turn
+        self.is_low = False  # event loop only: there is too little room for what clients write
+        self.room_bytes = 0  # and then, for entries of other nodes, until somebody looks again
         self.committer = GroupCommitter(disk)
         self._retry_full_s = retry_full_ms / 1000
         self._next_retry_s = 0.0  # worker only, as the two below
@@ -46,6 +48,24 @@ class Wal(ABC):
         self._posted_full = False
 
     # -- on the event loop --------------------------------------------------------------------------------------------
+
+    @property
+    def refuses_clients(self) -> bool:
+        """Is there no room for what clients write?"""
+        return self.disk_full or self.is_low
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Is there room for entries of another node? They count as taken then."""
+        if self.disk_full:
+            return not size_bytes
+        if self.is_low:
+            self.room_bytes -= size_bytes
+        return not self.is_low or self.room_bytes >= 0
+
+    @property
+    def lacks(self) -> str:
+        """What there is none of, where clients are refused."""
+        return "room on the disk" if self.is_low or self.committer.waits_for_room else "file descriptors"
 
     @property
     def overloaded(self) -> bool:

@@ -85,6 +85,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     native_memory: PositiveBytes = 96 * 1024 * 1024
     http_memory: PositiveBytes = 16 * 1024 * 1024
     connection_memory: PositiveBytes = 32 * 1024 * 1024  # and for one connection, or one larger request
+    disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
+        8 * 1024 * 1024
+    )  # kept free for votes and elections
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
 
@@ -94,6 +97,13 @@ class Scrub(msgspec.Struct, forbid_unknown_fields=True):
 
     bytes_per_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 8 * 1024 * 1024  # 0: only on request
     interval_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] = 7 * 86_400  # each shard at least once
+
+
+class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
+    """How large node.log becomes before it is put aside, and how many files there are, that one included."""
+
+    bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 64 * 1024 * 1024
+    files: Annotated[int, Meta(ge=1, le=1000)] = 5
 
 
 class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -124,6 +134,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     timings: Timings = msgspec.field(default_factory=Timings)
     limits: Limits = msgspec.field(default_factory=Limits)
     scrub: Scrub = msgspec.field(default_factory=Scrub)
+    log: LogFiles = msgspec.field(default_factory=LogFiles)
     security: Security = msgspec.field(default_factory=Security)
 
     @property

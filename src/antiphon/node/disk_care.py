@@ -7,7 +7,9 @@ from antiphon.model.findings import OF_NODE, UNHEALTHY
 from antiphon.model.requests import StatusReply
 from antiphon.node.findings import Findings, Noted
 from antiphon.node.gauges import add_scrub_gauges
+from antiphon.node.logs import lost_lines
 from antiphon.node.mending import Mending
+from antiphon.node.reserve import Reserve
 from antiphon.node.scrub import Scrub
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 JOINS_IN_S: Final = 5.0  # a start takes less
 ALONE: Final = "not_joined"
+NO_LOG: Final = "log_not_written"
 
 
 class DiskCare:
@@ -38,6 +41,8 @@ class DiskCare:
         self._node = node
         self._joined = joined
         self._began_s = node.now_s()
+        self._lost_lines = lost_lines()
+        self._reserve = Reserve(node, wal)
         self.findings = Findings(node.hosts, shards, wal)
         self._mending = Mending(node, shards, self.findings)
         self.scrub = Scrub(node, self.findings, self._mending)
@@ -49,7 +54,8 @@ class DiskCare:
         self._node.spawn(self._mending.run(self.scrub.read_again))
 
     def look(self) -> None:
-        """Now and then: what is wrong with this node?"""
+        """Now and then: what is wrong with this node, and what room is left?"""
+        self._reserve.look()
         node = self._node
         if self._joined():
             self.findings.take_back(OF_NODE, ALONE)
@@ -58,6 +64,15 @@ class DiskCare:
             what = f"the cluster does not count on this node; nodes that it does not reach: {lost}"
             do = "start the other nodes; where they run, node.log says why they and this one do not come together"
             self.findings.note(Noted(ALONE, OF_NODE, what, do, UNHEALTHY))
+        gone = lost_lines()
+        if gone > self._lost_lines:
+            what = f"{gone} lines of node.log could not be written"
+            self.findings.note(
+                Noted(NO_LOG, OF_NODE, what, "make room, and let the node's user write its directory")
+            )
+        else:
+            self.findings.take_back(OF_NODE, NO_LOG)
+        self._lost_lines = gone
         self.findings.look()
 
     def add_to(self, status: StatusReply) -> StatusReply:

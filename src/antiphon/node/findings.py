@@ -117,9 +117,9 @@ class Findings:
     def _all_noted(self) -> Iterator[Noted]:
         """Of one replica the last one counts: its own state, where that is not as it should be."""
         yield from self._noted.values()
-        if self._wal.disk_full:
-            lacks = "room on the disk" if self._wal.committer.waits_for_room else "file descriptors"
-            yield Noted("disk_full", OF_NODE, f"there is no {lacks}: writes are refused, reads go on", FULL)
+        if self._wal.refuses_clients:
+            what = f"there is no {self._wal.lacks}: writes are refused, reads go on"
+            yield Noted("disk_full", OF_NODE, what, FULL)
         for shard_id, error in self._shards().broken.items():
             yield Noted("replica_closed", shard_id, error.message, _what_to_do(error), UNHEALTHY)
         for shard_id, host in self._hosts.items():

@@ -40,7 +40,7 @@ def add_gauges(
         lambda: wal.backlog_bytes,
     )
     gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
-    gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.disk_full))
+    gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.refuses_clients))
     gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
 
 

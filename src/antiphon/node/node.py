@@ -14,7 +14,6 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
-from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
@@ -39,6 +38,7 @@ from antiphon.node.node_gateway import NodeGateway
 from antiphon.node.peer_network import PeerNetwork
 from antiphon.node.peers import PeerLink
 from antiphon.node.raft_shards import hand_over
+from antiphon.node.reserve import has_room_for, open_directory
 from antiphon.node.shards import Shards
 from antiphon.node.snapshots import Snapshots
 from antiphon.node.splits import Splits
@@ -94,9 +94,7 @@ class Node:
         self.stopping = False
         self._log = structlog.get_logger()
         self.disk: Disk = RealDisk() if disk is None else disk  # of every file of this node
-        self._directory = NodeDirectory.open(
-            str(config.dir), config.cluster_id, config.node_id, disk=self.disk, bootstrap=config.bootstrap
-        )
+        self._directory = open_directory(self.disk, config)
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
@@ -308,7 +306,8 @@ class Node:
         if host is None:
             self.shards.early(sender, message)
             return
-        if kind is Append and self.wal.disk_full and message.entries:  # type: ignore[union-attr]  # an Append
+        lacks_room = self.wal.disk_full or self.wal.is_low
+        if lacks_room and kind is Append and not has_room_for(self.wal, message):  # type: ignore[arg-type]
             return  # the leader asks again; there is no room to keep it until then
         host.receive(sender, message)
         if self.wal.backlog_bytes >= self.wal.backlog_bytes_max:

@@ -118,7 +118,11 @@ class Shards:
         """Open the replicas that need no coordinator, before anybody says that they are still placed here."""
         for shard_id in self._found:
             if shard_id != CLUSTER_SHARD_ID:
-                known = known_placement(self._disk, self._directory.shard_path(shard_id))
+                try:
+                    known = known_placement(self._disk, self._directory.shard_path(shard_id))
+                except OSError as error:  # the replica opens once the metadata says that it is placed here
+                    self._log.warning("placement_not_read", shard=shard_id, error=str(error))
+                    continue
                 if known is not None:
                     self._remembered[shard_id] = self._placements[shard_id] = known
         self._found = [shard_id for shard_id in self._found if shard_id not in self._remembered]

@@ -105,7 +105,9 @@ class MultiWriterPartition:
         if isinstance(message, ChangeMembers):
             self._say_if_held_by_others(sender, message)
             return
-        if isinstance(message, Relay) and message.entries and self.services.wal.disk_full:
+        if isinstance(message, Relay) and not self.services.wal.has_room_for(
+            sum(one.size_bytes for one in message.entries)
+        ):
             return
         self.driver.call(self.replica.receive, sender, message)
         duplicates = self.replica.duplicates - self._duplicates

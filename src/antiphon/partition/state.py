@@ -138,10 +138,9 @@ class PartitionState:
         wal = self.services.wal
         if self.failed is not None or self.closed or not self.replica.ready:
             self.check_serving()  # says which of them it is
-        if wal.disk_full:
-            lacks = "the disk is full" if wal.committer.waits_for_room else "no file descriptors are left"
+        if wal.disk_full or wal.is_low:
             raise DiskFullError(
-                f"node {self.services.node_id} cannot write, {lacks}: writes are refused until that passes, reads go on"
+                f"node {self.services.node_id} has no {wal.lacks}: writes are refused until that passes, reads go on"
             )
         if wal.backlog_bytes >= wal.backlog_bytes_max:
             raise OverloadedError(

@@ -32,4 +32,4 @@ def _condition(state: PartitionState) -> str:
     damaged = state.log.damaged
     if damaged is not None:
         return "joining" if damaged.joins else "damaged"
-    return "disk_full" if state.services.wal.disk_full else "ok"
+    return "disk_full" if state.services.wal.refuses_clients else "ok"

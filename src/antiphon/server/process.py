@@ -100,7 +100,7 @@ def run_node(
     private_folder(Path(config.dir))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     memory.settle()
-    file = open_log(Path(config.dir), config.log_level, config.node_id)
+    file = open_log(Path(config.dir), config.log_level, config.node_id, config.log)
     raise_file_limit()
     config.limits.connections = min(config.limits.connections, connection_shares().native)
     began = time.monotonic()

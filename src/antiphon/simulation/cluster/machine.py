@@ -125,7 +125,7 @@ class Machine:
             listen_host=self.host,
             profile=options.profile if options.profile != "multi" else "oxia",
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
-            limits=Limits(),
+            limits=Limits(disk_reserve=options.disk_reserve),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
                 authentication=bool(options.principals),

@@ -84,6 +84,7 @@ class ClusterOptions:
     impostors: int = 0  # those who say that they are nodes, and do not know it; needs `peer_key`
     scrub: bool = False  # nodes read what is on their disks again and again
     rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
+    disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
@@ -230,7 +231,11 @@ def _proofs(profile: str, seed: int) -> dict[str, Any]:
 def _rot(profile: str, seed: int) -> dict[str, Any]:
     draw = Random(f"antiphon cluster rot {profile} {seed}")
     scrub = draw.random() < 0.2
-    small = {"topic_config": "segment.bytes=16384", "record_bytes": 500}  # so that segments are closed
+    small: dict[str, Any] = {
+        "topic_config": "segment.bytes=16384",
+        "record_bytes": 500,
+    }  # so that segments are closed
+    small["disk_reserve"] = draw.choice((0, 16_384, 65_536))
     return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
 
 
