@@ -32,6 +32,14 @@ def batch_at(
     )
 
 
+def finish(op: LogOp, error: AntiphonError | None) -> None:
+    """Tell the log, then the submitter, as the event loop does."""
+    if op.settle is not None:
+        op.settle(error)
+    if op.callback is not None:
+        op.callback(error)
+
+
 class Runner:
     """Commits staged operations at once, as the WAL thread would, and keeps the outcomes."""
 
@@ -47,7 +55,7 @@ class Runner:
     def commit(self) -> list[AntiphonError | None]:
         done = self.committer.commit()
         for op, error in done:
-            op.finish(error)
+            finish(op, error)
         self.outcomes += done
         return [error for _, error in done]
 

@@ -17,7 +17,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.builder import build_members, members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
-from tests.log.helpers import batch_at
+from tests.log.helpers import batch_at, finish
 
 DIRECTORY = "/shard"
 CONFIG = LogConfig(segment_bytes=1500, snapshot_bytes=1000, tail_bytes_max=3000)
@@ -159,7 +159,7 @@ class Crasher:
                 self.committer.add(self.stage())
             for op, error in self.committer.commit():
                 assert error is None
-                op.finish(None)
+                finish(op, None)
                 self.done += 1
 
     def check(self) -> None:

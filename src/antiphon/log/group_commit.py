@@ -158,24 +158,26 @@ class GroupCommitter:
         return None
 
     def _sync(self, runs: list[tuple[OpQueue, _Run]], done: list[Completion]) -> None:
-        due: list[tuple[OpQueue, File]] = []
+        due: list[OpQueue] = []
+        syncs: list[Callable[[], None]] = []
         for queue, run in runs:
             file = run.file
             if file is not None and queue.flush == "always":
-                due.append((queue, file))
+                due.append(queue)
+                syncs.append(file.fdatasync)
             elif file is not None and queue.flush == "interval":
                 known = self.dirty.get(run.first.data_path)
                 due_s = self._now_s + queue.flush_interval_s
                 self.dirty[run.first.data_path] = _Dirty(
                     file, queue, due_s if known is None else min(due_s, known.due_s)
                 )
-        self._fdatasync(due, done)
+        self._fdatasync(due, syncs, done)
 
-    def _fdatasync(self, due: list[tuple[OpQueue, File]], done: list[Completion]) -> None:
+    def _fdatasync(
+        self, due: list[OpQueue], syncs: "list[Callable[[], None]]", done: list[Completion]
+    ) -> None:
         self.syncs += len(due)
-        for (queue, _), error in zip(
-            due, self.disk.run_all([file.fdatasync for _, file in due]), strict=True
-        ):
+        for queue, error in zip(due, self.disk.run_all(syncs), strict=True):
             if error is not None:  # whatever its errno: never again
                 self._fail(queue, _storage_failed(queue, "fdatasync", error), done)
 
@@ -205,7 +207,8 @@ class GroupCommitter:
         due = {path: one for path, one in self.dirty.items() if one.due_s <= now_s}
         for path in due:
             del self.dirty[path]
-        self._fdatasync([(one.queue, one.file) for one in due.values() if one.queue.failed is None], done)
+        alive = [one for one in due.values() if one.queue.failed is None]
+        self._fdatasync([one.queue for one in alive], [one.file.fdatasync for one in alive], done)
         return done
 
     def fail_all(self, error: StorageFailedError) -> list[Completion]:

@@ -90,10 +90,3 @@ class LogOp:
         self.callback: Callback | None = None
         self.kind = kind
         self.size_bytes = size_bytes
-
-    def finish(self, error: AntiphonError | None) -> None:
-        """Tell the log, then the submitter."""
-        if self.settle is not None:
-            self.settle(error)
-        if self.callback is not None:
-            self.callback(error)

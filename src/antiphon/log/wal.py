@@ -100,7 +100,10 @@ class Wal(ABC):
         for op, error in done:
             self.backlog_bytes -= op.size_bytes
             try:
-                op.finish(error)
+                if op.settle is not None:
+                    op.settle(error)
+                if op.callback is not None:
+                    op.callback(error)
             except Exception as problem:  # noqa: BLE001 - one shard's bug must not swallow the others' completions
                 self._report(problem, f"completion of a write to {op.queue.name} failed")
 

@@ -12,8 +12,8 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
-from antiphon.node.peers import is_lost
-from antiphon.replication.messages import AnyMessage, Message
+from antiphon.node.peers import takes_feeds
+from antiphon.replication.messages import AnyMessage, Append, Message
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Answered, PeerConnection
@@ -99,7 +99,7 @@ class AcceptedPeer:
     def send_replica_message(self, message: AnyMessage, frame: "list[Buffer]") -> None:
         """Send a message to the node, as its `frame`; lost when the connection is gone."""
         connection = self._connection
-        if not (connection.congested and is_lost(connection, message, self._peers.write_limit_bytes)):
+        if type(message) is not Append or takes_feeds(connection, self._peers.write_limit_bytes):
             connection.send(frame)
 
     def cut(self, on: bool) -> None:

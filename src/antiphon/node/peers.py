@@ -58,9 +58,9 @@ ON_ACCEPTED: Final[dict[str, frozenset[type]]] = {
 NO_BULK = memoryview(b"")
 
 
-def is_lost(connection: PeerConnection, message: AnyMessage, limit_bytes: int) -> bool:
-    """Is a message on a congested connection not sent? Feeds are where far too much waits already: the leader asks again."""
-    return type(message) is Append and connection.waiting_bytes > DROP_ABOVE * limit_bytes
+def takes_feeds(connection: PeerConnection, limit_bytes: int) -> bool:
+    """Is an Append sent there? It is lost where far too much waits already: the leader asks again, and finds out."""
+    return not connection.congested or connection.waiting_bytes <= DROP_ABOVE * limit_bytes
 
 
 class PeerEvents(Protocol):
@@ -177,7 +177,7 @@ class PeerLink:
         connection = self._connection
         if not self.up or connection is None:
             return
-        if not (connection.congested and is_lost(connection, message, self._limit)):
+        if type(message) is not Append or takes_feeds(connection, self._limit):
             connection.send(frame)
 
     def hold_disk(self) -> None:

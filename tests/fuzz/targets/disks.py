@@ -32,6 +32,7 @@ from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
 from tests.fuzz.target import Target, check, quiet
+from tests.log.helpers import finish
 from tests.node import in_process
 
 SHARD: Final = "/shard"
@@ -50,7 +51,7 @@ def committed(disk: SimulatedDisk, *operations: Any) -> None:
             committer.add(operation)
     for operation, error in committer.commit():
         check(error is None, f"{error}")
-        operation.finish(error)
+        finish(operation, error)
 
 
 def files_under(disk: SimulatedDisk, folder: str) -> Files:
