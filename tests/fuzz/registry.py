@@ -24,6 +24,7 @@ TARGETS: Final = {
     "native": "nodes:Native",
     "native-login": "nodes:NativeLogin",
     "peer": "nodes:Peer",
+    "peer-messages": "nodes:PeerMessages",
     "http": "nodes:Http",
     "http-login": "nodes:HttpLogin",
 }

@@ -20,7 +20,15 @@ from antiphon.kafka.schema import codec, encode
 from antiphon.model.peer_handshake import PeerHello, PeerProof
 from antiphon.model.requests import PROTOCOL_VERSION, AlterUser, Failure, Hello
 from antiphon.node.config import Ports
-from antiphon.node.peer_wire import decode_challenge, decode_peer_reply
+from antiphon.node.peer_wire import (
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotFile,
+    decode_challenge,
+    decode_peer_reply,
+)
+from antiphon.records.entry_id import EntryId
+from antiphon.replication.messages import Append
 from antiphon.security.passwords import credential
 from antiphon.security.settings import Security
 from antiphon.simulation.runtime.loop import VirtualLoop
@@ -152,6 +160,10 @@ class Listener(Target):
     def answers(self, sent: list[bytes], received: bytes) -> None:
         """Check what came back."""
 
+    def is_borne(self, line: dict[str, Any]) -> bool:
+        """Is this line of the log what may become of such an input?"""
+        return False
+
     async def witness(self, world: World) -> None:
         """Another client asks something, and must be answered as always."""
         raise NotImplementedError
@@ -169,6 +181,9 @@ class Listener(Target):
             with world.heard():
                 received = world.call(self._exchange(sent))
                 world.call(self.witness(world))
+            if any(self.is_borne(line) for line in world.told):
+                self.close()  # the replica of these nodes serves nobody any more
+                return
             failures = world.failures()
             check(not failures, "; ".join(failures)[:4000])
             self.answers(sent, received)
@@ -327,10 +342,10 @@ def _framed(message: bytes) -> bytes:
     return struct.pack(">II", 4 + len(rest), min(header_bytes, len(rest))) + rest
 
 
-def _message(body: Any) -> bytes:
+def _message(body: Any, payload: bytes = b"") -> bytes:
     """A message as `_framed` takes it."""
-    (frame,) = encode_message(1, body)
-    return len(frame[8:]).to_bytes(2, "big") + bytes(frame[8:])
+    frame = b"".join(bytes(part) for part in encode_message(1, body, (payload,) if payload else ()))
+    return frame[6:8] + frame[8:]
 
 
 async def _greeted(port: int, hello: Any) -> None:
@@ -371,6 +386,32 @@ class Peer(Native):
 
     async def witness(self, world: World) -> None:
         await _greeted(self.port, PeerHello(PROTOCOL_VERSION, "test", 1, 0, "i", bytes(32)))
+
+
+class PeerMessages(Native):
+    """The messages of a node that has said who it is. What replication does not allow stops the replica, on purpose."""
+
+    def seeds(self) -> list[bytes]:
+        batch = _batch()
+        snapshot = SnapshotBegin(2, 1, EntryId(1, 5), "s", (SnapshotFile("a", 3, 7),))
+        bodies: tuple[tuple[Any, bytes], ...] = (
+            (Append(1, 1, 2, EntryId(0, 0), 0, 1), batch),
+            (Append(2, 5, 2, EntryId(1, 1), 9, 1), b""),
+            (snapshot, b""),
+            (SnapshotChunk(2, "s", 0, 0, 7), b"abc"),
+        )
+        return [input_of(FRAMED, _message(body, payload)) for body, payload in bodies]
+
+    def stream(self, how: int, messages: list[bytes]) -> list[bytes]:
+        hello = encode_message(1, Hello(PROTOCOL_VERSION, "node", "test", 2, "i"))
+        return [bytes(part) for part in hello] + [_framed(one) for one in messages]
+
+    def is_borne(self, line: dict[str, Any]) -> bool:
+        """A second leader of one term, say, or entries that do not follow each other."""
+        return line["event"] == "replica_stopped" and line.get("kind") in {
+            "InvariantError",
+            "ProtocolViolationError",
+        }
 
 
 class Http(Listener):
