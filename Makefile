@@ -7,7 +7,7 @@ TYPES := $(VENV)/types.txt
 # How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 3
 
-.PHONY: help setup demo test check lint fix bench simulate campaign attacks fuzz soak simulate-plants prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench simulate campaign attacks fuzz soak damage simulate-plants prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ fuzz: setup ## half an hour of hostile inputs to every listener and file format:
 
 soak: setup ## an hour of mixed load on three nodes: does anything grow, is anything lost? make soak ARGS="600 --out DIR"
 	$(BIN)/python -m tests.soak.run $(ARGS)
+
+damage: setup ## damage each kind of file in each way, start the node, record what becomes of it in docs/damage.md (10 minutes or more)
+	$(BIN)/python -m tests.node.damage_trials $(ARGS)
 
 simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)

@@ -1,0 +1,22 @@
+"""Some of the trials of damage, of each kind of file; `make damage` runs all of them."""
+
+import pytest
+
+from tests.node.damage_trials import HARMS, KINDS, Trial, run_trials
+
+
+def some(trials: list[Trial]) -> list[Trial]:
+    """One file of each kind, damaged in one way, after a stop: other ways for other kinds."""
+    chosen = []
+    for number, (kind, _) in enumerate(KINDS):
+        harm = HARMS[number % len(HARMS)]
+        chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, "stopped")][:1]
+    return chosen
+
+
+@pytest.mark.timeout(180)
+def test_a_damaged_file_keeps_nobody_from_serving_and_loses_nothing() -> None:
+    outcomes = run_trials(some)
+    assert len(outcomes) > 20
+    assert not [one for one in outcomes if not one.is_good]
+    assert {"refused", "mended", "as before"} <= {one.word for one in outcomes}
