@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.soak.figures import Latencies, ProcessSeries, slope, trend, trends
+from tests.soak.kafka_load import KafkaLoad
 from tests.soak.ledger import Follower, Ledger, ShardJudge, Told, judge_rows, parse, value_of
+from tests.soak.load import KAFKA
 from tests.soak.run import JUDGED_KINDS, soak
 
 HOUR_S = 3600.0
@@ -67,6 +69,18 @@ def test_rows_and_changes_are_judged_by_their_numbers() -> None:
     assert "got 3 of b'k1' behind 3" in ledger.problems[0]
     follower.take(b"k1", 6)  # 4 was acknowledged and never came
     assert len(ledger.problems) == 2
+
+
+def test_what_a_group_must_get_are_acknowledged_records_not_the_entries_of_elections() -> None:
+    ledger = Ledger()
+    load = KafkaLoad("", ledger, Latencies())
+    for number, offset in ((0, 0), (1, 2), (2, 3)):  # at 1 an election
+        ledger.acknowledged(KAFKA, 0, "kafka-0", number, offset)
+    for offset in (0, 3):
+        ledger.consumed_at(0, offset, b"value")
+    assert load.missing() == ["partition 0: 1 records never came, the first at 2"]
+    ledger.consumed_at(0, 2, b"value")
+    assert load.missing() == []
 
 
 def test_values_say_who_wrote_them() -> None:
