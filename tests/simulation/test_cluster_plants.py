@@ -10,7 +10,7 @@ from antiphon.partition.common_actions import CommonActions
 from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, ClusterPlant, Edit, planted, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 
-QUICK_SEEDS = 3
+QUICK_SEEDS = 8
 QUICK = [
     "scrub-skips-checksums",
     "scrub-finds-and-does-not-tell",

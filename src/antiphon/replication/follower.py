@@ -166,8 +166,7 @@ class FollowerSide:
         """Say what is verified and durable, as soon as the term's promise is durable too."""
         log = self._log
         end = min(self.verified, log.durable_end)
-        is_promised = log.persisted_id >= log.term_write_id
-        if end < log.terms.log_start or not is_promised or self.leader is None:
+        if end < log.terms.log_start or not log.is_term_durable or self.leader is None:
             self._ack_due, self._untold = True, self.config.ack_every  # as soon as it may
             return
         self._ack_due = end < self.verified

@@ -73,7 +73,7 @@ _WRITES: Final = (
                 "    for _, run in runs:\n        self._write_index(run)\n    self._sync(runs, done)\n",
             ),
         ),
-        options=CRASHES,
+        options={**CRASHES, "fault_every_ms": 60, "power_weight": 10, "slow_weight": 8},
     ),
     ClusterPlant(
         "node-cut-keeps-producers",
