@@ -23,7 +23,7 @@ _ACTIONS: Final = (
     ClusterPlant(
         "node-acknowledges-unpromised-term",
         "a follower acknowledges entries of a term that its disk has not got yet",
-        (Edit(FollowerSide, "acknowledge", "not is_promised or ", ""),),
+        (Edit(FollowerSide, "acknowledge", "not log.is_term_durable or ", ""),),
         profile="raft",
         options=LONG_CUTS,
     ),
