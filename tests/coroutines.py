@@ -23,7 +23,6 @@ def run_by(
             run(lambda *first: test(*first, **by_pytest))
 
         shown: Any = ran
-        del shown.__wrapped__  # or pytest would look for fixtures that are called like the first arguments
         signature = inspect.signature(test)
         shown.__signature__ = signature.replace(parameters=list(signature.parameters.values())[given:])
         return ran

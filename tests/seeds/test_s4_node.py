@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -100,10 +100,15 @@ def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_s
             host = await nodes.leader(shard_id)
             disk.may_sync.clear()
             disk.calls.clear()
-            waiting = [
-                asyncio.ensure_future(node.gateway.append(shard_id, batch(b"%d" % i))) for i in range(100)
-            ]
+            waiting: list[asyncio.Future[Any]] = []
             try:
+                for _turn in range(
+                    10
+                ):  # of the event loop: what comes in one turn is one operation of the log
+                    waiting += [
+                        asyncio.ensure_future(node.gateway.append(shard_id, batch(b"x"))) for _ in range(10)
+                    ]
+                    await asyncio.sleep(0.001)
                 await eventually(lambda: host.log.log_end == 101)
                 await asyncio.sleep(0.02)
                 # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
