@@ -18,8 +18,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from antiphon.errors import CorruptBatchError
-from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, check_batch, iter_batches
-from antiphon.records.decode import decode_records, records_in
+from antiphon.records.batch import BatchHeader, Buffer
+from antiphon.records.decode import data_batches, decode_records, records_in
 
 VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
 INDEX = struct.Struct(">i")
@@ -73,11 +73,8 @@ Effect = tuple[bytes, bytes | None, bytes]
 def effects_of(batch: Buffer) -> list[Effect]:
     """The effects in one or more batches, in order; control batches and records that are no effects are passed over."""
     effects: list[Effect] = []
-    for header, one in iter_batches(batch):
-        if header.attributes & CONTROL_BIT:
-            check_batch(header, one)
-        else:
-            effects += effects_in(header, one)
+    for header, one in data_batches(batch):
+        effects += effects_in(header, one)
     return effects
 
 

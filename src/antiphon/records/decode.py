@@ -4,6 +4,7 @@ Clients do this; nodes do not read inside a topic's batches. The record loop is 
 use.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from antiphon.errors import CorruptBatchError
@@ -145,12 +146,18 @@ def raw_records(buf: Buffer) -> list[Any]:
     Raises CorruptBatchError.
     """
     found: list[Any] = []
+    for header, batch in data_batches(buf):
+        found += records_in(header, batch)
+    return found
+
+
+def data_batches(buf: Buffer) -> Iterator[tuple[BatchHeader, Buffer]]:
+    """The batches in `buf` that hold records; control batches are checked and passed over. Raises CorruptBatchError."""
     for header, batch in iter_batches(buf):
         if header.attributes & CONTROL_BIT:
             check_batch(header, batch)
         else:
-            found += records_in(header, batch)
-    return found
+            yield header, batch
 
 
 def records_in(header: BatchHeader, batch: Buffer) -> list[Any]:
