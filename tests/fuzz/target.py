@@ -74,16 +74,26 @@ def place_of(error: BaseException) -> str:
     return f"{type(error).__name__} {where}"
 
 
-def watched(target: Target, data: bytes, *, memory: bool = False) -> Finding | None:
-    """Run one input; what it raised, or that it took too long or (with `memory`, which takes time) too much."""
+def _cpu_s(target: Target, data: bytes) -> float:
     began_s = time.process_time()
+    with quiet(), _stopped_after(HANG_S):
+        target.run(data)
+    return time.process_time() - began_s
+
+
+def watched(target: Target, data: bytes, *, memory: bool = False) -> Finding | None:
+    """Run one input; what it raised, or that it took too long or (with `memory`, which takes time) too much.
+
+    What took too long is run once more: loading a library, or another thread's work, is not the input's.
+    """
+    slow_s = target.slow_s * (4 if memory else 1)
     if memory:
         tracemalloc.start()
     try:
-        with quiet(), _stopped_after(HANG_S):
-            target.run(data)
-        took_s = time.process_time() - began_s
-        check(took_s <= target.slow_s * (4 if memory else 1), f"it took {took_s:.2f} s of CPU time")
+        took_s = _cpu_s(target, data)
+        if took_s > slow_s:
+            took_s = min(took_s, _cpu_s(target, data))
+        check(took_s <= slow_s, f"it took {took_s:.2f} s of CPU time")
         if memory:
             peak = tracemalloc.get_traced_memory()[1]
             check(peak <= target.memory_bytes, f"it allocated {peak / MIB:.0f} MiB")
