@@ -148,7 +148,7 @@ class Quotas:
 
     @property
     def muted(self) -> int:
-        """Connections that are not read now."""
+        """Connections whose requests wait now."""
         return len(self._mutes)
 
     def follow(self) -> None:
@@ -280,28 +280,28 @@ class Quotas:
 
     # -- who waits ------------------------------------------------------------------------------------------------
 
-    def mute(self, stop: Callable[[], None], go_on: Callable[[], None]) -> "Mute":
-        """For a connection that is to be read no more for a while: what stops it, and what lets it go on."""
-        return Mute(self._mutes, stop, go_on)
+    def mute(self, go_on: Callable[[], None]) -> "Mute":
+        """For a connection whose requests are not begun for a while: what lets it go on."""
+        return Mute(self._mutes, go_on)
 
 
 class Mute:
-    """One connection that is read no more until its client has waited. `end()` when the connection is gone."""
+    """One connection whose requests are not begun until its client has waited, which whoever begins them asks (`is_on`).
 
-    __slots__ = ("_all", "_go_on", "_stop", "_timer", "_until_s")
+    `end()` when the connection is gone.
+    """
 
-    def __init__(
-        self, mutes: "dict[Mute, None]", stop: Callable[[], None], go_on: Callable[[], None]
-    ) -> None:
+    __slots__ = ("_all", "_go_on", "_timer", "_until_s")
+
+    def __init__(self, mutes: "dict[Mute, None]", go_on: Callable[[], None]) -> None:
         self._all = mutes
-        self._stop = stop
         self._go_on = go_on
         self._timer: asyncio.TimerHandle | None = None
         self._until_s = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Is it read no more?"""
+        """Does its client have to wait?"""
         return self._timer is not None
 
     def begin(self, wait_s: float) -> None:
@@ -310,7 +310,6 @@ class Mute:
         until_s = loop.time() + wait_s
         if self._timer is None:
             self._all[self] = None
-            self._stop()
         elif until_s <= self._until_s:
             return
         else:

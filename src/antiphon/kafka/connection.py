@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         if self._mute is None:
-            self._mute = self.quotas.mute(_nothing, self._work)
+            self._mute = self.quotas.mute(self._work)
         self._mute.begin(wait_s)
 
     def session_with(self, authenticator: Authenticator | None) -> Session:
@@ -414,7 +414,3 @@ class Connection(asyncio.BufferedProtocol):
         self.account.add(-done_bytes)
         if not self._reading:
             asyncio.get_running_loop().call_soon(self._work)
-
-
-def _nothing() -> None:
-    """Reading stops by itself, when there is something to be read."""

@@ -119,7 +119,7 @@ class Exchange:
         if self.connection is None:
             return
         if self.mute is None:
-            self.mute = self.quotas.mute(_nothing, lambda: self.resume())  # noqa: PLW0108 - it is set later
+            self.mute = self.quotas.mute(lambda: self.resume())  # noqa: PLW0108 - it is set later
         self.mute.begin(wait_s)
 
     # -- memory -------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from antiphon.model.findings import OF_NODE, UNHEALTHY
-from antiphon.model.requests import StatusReply
 from antiphon.node.findings import Findings, Noted
 from antiphon.node.gauges import add_scrub_gauges
 from antiphon.node.logs import lost_lines
@@ -14,6 +15,7 @@ from antiphon.node.scrub import Scrub
 
 if TYPE_CHECKING:
     from antiphon.log.wal import Wal
+    from antiphon.model.requests import StatusReply
     from antiphon.node.context import NodeContext
     from antiphon.node.mending import ClosedReplicas
 
@@ -75,15 +77,6 @@ class DiskCare:
         self._lost_lines = gone
         self.findings.look()
 
-    def add_to(self, status: StatusReply) -> StatusReply:
+    def add_to(self, status: "StatusReply") -> "StatusReply":
         """The node's status with what is known of its disk."""
-        return StatusReply(
-            status.node,
-            status.version,
-            status.uptime_ms,
-            status.rss_bytes,
-            status.replicas,
-            status.metadata_unreadable,
-            self.findings.all,
-            self.scrub.status,
-        )
+        return msgspec.structs.replace(status, findings=self.findings.all, scrub=self.scrub.status)

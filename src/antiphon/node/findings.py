@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import msgspec
 import structlog
 
 from antiphon import system
@@ -100,7 +101,7 @@ class Findings:
         for key, finding in list(self._known.items()):
             if key not in found and not shards.is_being_opened(key[0]):
                 del self._known[key]
-                self._mended.append(Finding(*_facts(finding)[:6], mended_ms=now_ms))
+                self._mended.append(msgspec.structs.replace(finding, mended_ms=now_ms))
                 self._log.info("finding_mended", kind=finding.kind, shard=finding.shard_id)
         for key, one in found.items():
             before = self._known.get(key)
@@ -126,10 +127,6 @@ class Findings:
             noted = _state_of(shard_id, host)
             if noted is not None:
                 yield noted
-
-
-def _facts(finding: Finding) -> tuple[str, int, str, int, str, str]:
-    return finding.kind, finding.shard_id, finding.level, finding.since_ms, finding.what, finding.do
 
 
 def _what_to_do(error: AntiphonError) -> str:
