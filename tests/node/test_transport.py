@@ -1,7 +1,8 @@
 """Connections and links between nodes: order, back-pressure, loss, strangers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -88,6 +89,19 @@ async def serve(turn: Turn, owner: Answers) -> tuple[Listening, str]:
     return server, bound_address(server, "127.0.0.1")
 
 
+@asynccontextmanager
+async def linked(turn: Turn) -> AsyncIterator[tuple[Answers, PeerLink]]:
+    """A peer that answers, and a link to it that is up."""
+    owner, events = Answers(polite), Events()
+    server, address = await serve(turn, owner)
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    link.start()
+    await events.up.wait()
+    yield owner, link
+    await link.close()
+    server.close()
+
+
 @with_a_turn
 async def test_requests_are_answered_and_a_broken_connection_fails_them(turn: Turn) -> None:
     silent = False
@@ -134,17 +148,10 @@ async def test_a_node_that_comes_back_is_found_again(turn: Turn) -> None:
 
 @with_a_turn
 async def test_metadata_of_before_a_restart_does_not_break_a_connection_that_stands(turn: Turn) -> None:
-    owner = Answers(polite)
-    server, address = await serve(turn, owner)
-    events = Events()
-    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-    link.start()
-    await events.up.wait()
-    link.move("127.0.0.1:1")
-    assert link.up
-    assert await link.ask(NewProducerId(), 5) == Done()
-    await link.close()
-    server.close()
+    async with linked(turn) as (_owner, link):
+        link.move("127.0.0.1:1")
+        assert link.up
+        assert await link.ask(NewProducerId(), 5) == Done()
 
 
 @with_a_turn
@@ -196,23 +203,16 @@ async def test_whoever_is_not_the_peer_is_not_used(turn: Turn, reply: Any) -> No
 
 @with_a_turn
 async def test_holding_stops_reading_until_every_reason_is_gone(turn: Turn) -> None:
-    owner = Answers(polite)
-    server, address = await serve(turn, owner)
-    events = Events()
-    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
-    link.start()
-    await events.up.wait()
-    owner.open[0].hold("a")
-    owner.open[0].hold("b")
-    waiting = asyncio.ensure_future(link.ask(NewProducerId(), 5))
-    owner.open[0].release("a")
-    done, _ = await asyncio.wait({waiting}, timeout=0.05)
-    assert not done
-    owner.open[0].release("b")
-    owner.open[0].release("never given")
-    assert await waiting == Done()
-    await link.close()
-    server.close()
+    async with linked(turn) as (owner, link):
+        owner.open[0].hold("a")
+        owner.open[0].hold("b")
+        waiting = asyncio.ensure_future(link.ask(NewProducerId(), 5))
+        owner.open[0].release("a")
+        done, _ = await asyncio.wait({waiting}, timeout=0.05)
+        assert not done
+        owner.open[0].release("b")
+        owner.open[0].release("never given")
+        assert await waiting == Done()
 
 
 @with_a_turn
