@@ -15,6 +15,7 @@ from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.model.requests import AppendBatch
 from antiphon.node.config import split_address
 from antiphon.tools.local_cluster import LocalCluster
+from tests.cli.shell import antiphon
 from tests.records.test_intake import INSIDE
 
 README = Path(__file__).parent.parent.parent / "README.md"
@@ -35,16 +36,7 @@ class Shell:
         self.environment = os.environ | {"ANTIPHON_SERVERS": cluster.native}
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "antiphon.cli.main", *words]
-        return subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            timeout=60,
-            check=False,
-        )
+        return antiphon(*words, environment=self.environment, stdin=stdin)
 
     def ok(self, *words: str, stdin: str = "") -> str:
         done = self.run(*words, stdin=stdin)
@@ -351,27 +343,23 @@ def test_a_node_that_starts_alone_says_that_it_reaches_nobody(tmp_path: Path) ->
 
 
 def test_a_cluster_goes_on_without_a_node_whose_folder_cannot_be_written(tmp_path: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "antiphon.cli.main", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
     directory = str(tmp_path / "c")
     ports = ("--kafka-port", "0", "--native-port", "0", "--http-port", "0")
-    assert run("up", "--detach", "--dir", directory, *ports).returncode == 0
+    assert antiphon("up", "--detach", "--dir", directory, *ports).returncode == 0
     try:
-        assert run("down", "--dir", directory).returncode == 0
+        assert antiphon("down", "--dir", directory).returncode == 0
         broken = tmp_path / "c" / "node-2"
         (broken / "node.toml").unlink()
         (broken / "node.toml.new").mkdir()  # stands for a disk that takes nothing
-        up = run("up", "--detach", "--dir", directory)
+        up = antiphon("up", "--detach", "--dir", directory)
         assert up.returncode == 0, up.stderr
         assert "node 2 did not start: cannot write" in up.stderr
         assert "Traceback" not in up.stderr
-        status = json.loads(run("status", "--dir", directory, "--json").stdout)
+        status = json.loads(antiphon("status", "--dir", directory, "--json").stdout)
         assert status
-        alone = run("node", "start", "--dir", str(broken))
+        alone = antiphon("node", "start", "--dir", str(broken))
         assert alone.returncode == 1
         (broken / "node.toml.new").rmdir()
-        assert run("node", "start", "--dir", str(broken)).returncode == 0
+        assert antiphon("node", "start", "--dir", str(broken)).returncode == 0
     finally:
-        run("down", "--dir", directory)
+        antiphon("down", "--dir", directory)
