@@ -40,7 +40,7 @@ def test_lists_plants_a_name_a_line() -> None:
 def test_plants_are_known_by_their_names_of_before_too(tmp_path: Path) -> None:
     """Those of the listeners were `door-...`: scripts that name them so, and runs that were saved, go on."""
     saved = str(tmp_path / "run.json")
-    found = call("--plant", "door-wrong-offset", "--seed", "1", "--save", saved)
+    found = call("--plant", "door-wrong-offset", "--seed", "1", "--seconds", "0.5", "--save", saved)
     assert found.exit_code == 1, found.output
     assert "--plant listener-wrong-offset" in found.stdout
     Path(saved).write_text(Path(saved).read_text().replace("listener-wrong-offset", "door-wrong-offset"))

@@ -63,7 +63,7 @@ class ClusterPlant:
         patches: what is replaced.
         profile: of the worlds.
         options: `ClusterOptions` that make the bug's conditions arise, in the place of those that are drawn.
-        rare: it takes many seeds, so the quick tests leave it out.
+        rare: it takes many seeds, or long ones, so the quick tests leave it out.
     """
 
     name: str

@@ -118,6 +118,7 @@ _GROUPS: Final = (
             "putters": 0,
             "kafka_producers": 3,
         },
+        rare=True,
     ),
 )
 
