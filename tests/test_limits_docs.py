@@ -5,16 +5,19 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.coordination.capacity import Capacity
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.model.cluster import MetadataView
+from antiphon.model.metadata import SHARDS_MAX
 from antiphon.native.exchange import NativeLimits
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
-from antiphon.server.client_memory import add_memory_gauges, memory_for_clients
+from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
 from antiphon.table.state import GET_BYTES_MAX
 
 PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text()
@@ -31,6 +34,12 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"waited for {PATIENCE_S:.0f} s. Each {SLOWEST_BYTES_S >> 10} KiB" in PAGE
     assert f"of a Kafka request | {ELEMENTS_MAX:,} |" in PAGE
     assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE
+    assert f"| `topics` | {limits.topics:,} |" in PAGE
+    assert f"| `partitions` | {limits.partitions:,} |" in PAGE
+    assert f"| `node_replicas` | {limits.node_replicas:,} |" in PAGE
+    assert f"| `request_partitions` | {limits.request_partitions:,} |" in PAGE
+    assert f"One topic has {SHARDS_MAX:,} partitions at most" in PAGE
+    assert limits.capacity == Capacity()
     groups = GroupConfig()
     assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE
@@ -43,9 +52,10 @@ def test_the_figures_are_those_in_the_code() -> None:
 def test_the_metrics_are_there() -> None:
     metrics = NodeMetrics()
     add_memory_gauges(metrics.gauges, memory_for_clients(Limits()))
+    add_capacity_gauges(metrics.gauges, Limits(), MetadataView("c"))
     shown = metrics.render().decode()
-    named = re.findall(r"`(antiphon_\w*memory\w*)`", PAGE)
-    assert len(named) >= 5
+    named = re.findall(r"`(antiphon_\w*(?:memory|topics|partitions|limit|refusals)\w*)`", PAGE)
+    assert len(named) >= 11
     for name in named:
         assert f"\n{name} " in shown
 

@@ -66,6 +66,12 @@ class TopicExistsError(AntiphonError):
     code = "topic_exists"
 
 
+class LimitReachedError(AntiphonError):
+    """There would be more topics, partitions or replicas than the operator allows. `details`: limit (the setting)."""
+
+    code = "limit_reached"
+
+
 class WrongKindError(AntiphonError):
     """A table was asked for and the name is a plain topic's, or the other way round."""
 

@@ -72,9 +72,10 @@ class KafkaNodes:
         ports = Ports(NATIVE_PORT, KAFKA_PORT, -1, -1)
         auto_create = config.pop("auto_create_topics", True)
         security = config.pop("security", Security())
+        limits = {"limits": config.pop("limits")} if "limits" in config else {}
         with configured(**config):
             async with cluster_of(
-                count, ports=ports, auto_create_topics=auto_create, security=security
+                count, ports=ports, auto_create_topics=auto_create, security=security, **limits
             ) as nodes:
                 yield cls(nodes)
 

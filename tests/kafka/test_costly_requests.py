@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from antiphon.errors import LimitReachedError
 from antiphon.gateway.turns import Turns
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.handlers import metadata
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.schema import encode
+from antiphon.node.config import Limits
 from tests.coroutines import on_a_loop
 from tests.kafka.raw import listening, run
 from tests.node.in_process import eventually, in_virtual_time
@@ -73,6 +75,75 @@ async def test_many_names_are_looked_at_once() -> None:
         answer = await client.ask(request, 19, 5)
         assert time.process_time() - began_s < 4.0
         assert len(answer.topics) == 10_000
+
+
+def topics(*partitions: int, names: str = "t") -> admin.CreateTopicsRequest:
+    made = [
+        admin.CreatableTopic(
+            name=f"{names}-{n}", num_partitions=count, replication_factor=-1, assignments=[], configs=[]
+        )
+        for n, count in enumerate(partitions)
+    ]
+    return admin.CreateTopicsRequest(topics=made, timeout_ms=1000)
+
+
+def growth(**counts: int) -> admin.CreatePartitionsRequest:
+    wanted = [
+        admin.GrowingTopic(name=name.replace("_", "-"), count=count, assignments=None)
+        for name, count in counts.items()
+    ]
+    return admin.CreatePartitionsRequest(topics=wanted, timeout_ms=1000, validate_only=False)
+
+
+@in_virtual_time
+async def test_what_clients_may_make_is_bounded_on_each_listener() -> None:
+    """A request, the cluster and a node take so many topics and partitions; the default table has four of them."""
+    limits = Limits(disk_reserve=0, topics=5, partitions=12, node_replicas=11, request_partitions=5)
+    async with listening(limits=limits) as (served, connect):
+        client = await connect()
+
+        async def outcomes(request: Any, key: int, version: int) -> list[tuple[int, str]]:
+            answer = await client.ask(request, key, version)
+            told = answer.topics if key == 19 else answer.results
+            return [(one.error_code, one.error_message or "") for one in told]
+
+        # Together they are too many for one request, so none of them is made.
+        refused = await outcomes(topics(2, 2, 2), 19, 5)
+        assert [failed for failed, _ in refused] == [code.POLICY_VIOLATION] * 3
+        assert "6 partitions in one request, 5 are the most" in refused[0][1]
+        assert await outcomes(topics(2, 2), 19, 5) == [(0, "")] * 2
+        refused = await outcomes(growth(t_0=5, t_1=5), 37, 2)
+        assert [failed for failed, _ in refused] == [code.POLICY_VIOLATION] * 2
+        assert await outcomes(growth(t_0=3), 37, 2) == [(0, "")]
+        [(failed, reason)] = await outcomes(topics(3, names="u"), 19, 5)
+        assert (failed, "node 0 is to hold 9 replicas" in reason) == (code.POLICY_VIOLATION, True)
+        [(failed, reason)] = await outcomes(topics(4, names="u"), 19, 5)
+        assert (failed, "the cluster has 9 partitions" in reason) == (code.POLICY_VIOLATION, True)
+        with pytest.raises(LimitReachedError, match="asked for 4 more"):
+            await served.create("native", 4)
+        await served.create("a")
+        await served.create("b")
+        [(failed, reason)] = await outcomes(topics(1, names="u"), 19, 5)
+        assert (failed, "5 topics and tables, 5 are the most" in reason) == (code.POLICY_VIOLATION, True)
+        known = await client.ask(cluster.MetadataRequest(topics=None), 3, 9)
+        assert {topic.name for topic in known.topics} == {"default", "t-0", "t-1", "a", "b"}
+        shown = served.first.metrics.render().decode()
+        for line in ("topics 5.0", "topics_limit 5.0", "partitions 11.0", "partitions_limit 12.0"):
+            assert f"\nantiphon_{line}\n" in shown
+        assert "\nantiphon_node_replicas_limit 11.0\n" in shown
+        assert "\nantiphon_limit_refusals_total 6.0\n" in shown
+
+
+@in_virtual_time
+async def test_a_topic_of_more_partitions_than_any_may_have_is_refused_as_such() -> None:
+    limits = Limits(disk_reserve=0, request_partitions=1_000_000)
+    async with listening(limits=limits) as (_, connect):
+        client = await connect()
+        [told] = (await client.ask(topics(10_001), 19, 5)).topics
+        assert told.error_code == code.INVALID_PARTITIONS
+        assert "a topic has 10,000 at most" in told.error_message
+        [grown] = (await client.ask(growth(default=10_001), 37, 2)).results
+        assert grown.error_code == code.INVALID_PARTITIONS
 
 
 @on_a_loop

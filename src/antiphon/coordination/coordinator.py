@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from antiphon.coordination import access, topics
 from antiphon.coordination.actions import Action, MetadataChanged
+from antiphon.coordination.capacity import DEFAULT, Capacity
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
@@ -87,6 +88,7 @@ class CoordinatorConfig:
         voters: the nodes that hold `__cluster`.
         moves_per_node: shards of a node whose members change at a time; the others wait for their turn.
         default_profile: of a fresh cluster's first table.
+        capacity: how many topics, partitions and replicas there may be.
     """
 
     cluster_id: str
@@ -96,6 +98,7 @@ class CoordinatorConfig:
     voters: tuple[NodeId, ...] = ()
     moves_per_node: int = MOVES_PER_NODE
     default_profile: str = "oxia"
+    capacity: Capacity = DEFAULT
 
 
 class Coordinator:
@@ -111,6 +114,7 @@ class Coordinator:
             self._ledger,
             lambda shard_id, node: self._elections.begin(shard_id, wanted=node),
             self._elections.deleted,
+            config.capacity,
         )
         self._changes = Reconfigurations(
             self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
@@ -281,7 +285,7 @@ class Coordinator:
             replicas=min(REPLICAS_DEFAULT, alive),
             profile=self._config.default_profile,
         )
-        _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request)
+        _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request, DEFAULT)
         for shard_id in shard_ids:
             self._elections.begin(shard_id)
 
@@ -320,7 +324,8 @@ class Coordinator:
         match request:
             case CreateTopic():
                 self._check_assembled()
-                topic, shard_ids = topics.create(self._ledger, self._config.cluster_id, request)
+                capacity = self._config.capacity
+                topic, shard_ids = topics.create(self._ledger, self._config.cluster_id, request, capacity)
                 self._begin_new(token, topic.topic_id, shard_ids)
             case AlterTopic():
                 before = self._model.topics.get(request.name)
@@ -347,12 +352,13 @@ class Coordinator:
 
     def _alter(self, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
         if request.replicas is None:
-            return topics.alter(self._ledger, request)
+            return topics.alter(self._ledger, request, self._config.capacity)
         topic = topics.find(self._model, request.name)
         if request.shards is not None:
             raise InvalidRequestError("change the shards and the replicas of a topic one after the other")
         goals = self._member_commands.plan_replicas(topic, request.replicas)
-        altered, _ = topics.alter(self._ledger, request)
+        self._config.capacity.check_goals(self._model, goals)
+        altered, _ = topics.alter(self._ledger, request, self._config.capacity)
         return self._member_commands.set_replicas(altered, request.replicas, goals), []
 
     def _check_assembled(self) -> None:

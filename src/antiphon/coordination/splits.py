@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from antiphon.coordination import topic_rules
+from antiphon.coordination.capacity import DEFAULT, Capacity
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import replication_of
 from antiphon.coordination.state import SHARD_COUNTER, ShardRecord, has_leader
@@ -50,13 +51,18 @@ class Splits:
     """The splits that are under way; decides on `ledger.model`."""
 
     def __init__(
-        self, ledger: Ledger, elect: Callable[[int, NodeId], None], forget: Callable[[int], None]
+        self,
+        ledger: Ledger,
+        elect: Callable[[int, NodeId], None],
+        forget: Callable[[int], None],
+        capacity: Capacity = DEFAULT,
     ) -> None:
         """`elect(shard, node)` finds a new shard a leader, `node` if that can be; `forget(shard)` drops its election."""
         self._ledger = ledger
         self._model = ledger.model
         self._elect = elect
         self._forget = forget
+        self._capacity = capacity
         self._waiting: dict[int, list[int]] = {}  # child -> tokens of who asked
         self._frozen_since_ms: dict[
             int, int
@@ -80,7 +86,7 @@ class Splits:
     def split(self, token: int, request: SplitShard) -> None:
         """Begin; answered when the child is part of its table, or when it is given up.
 
-        Raises UnknownShardError, InvalidRequestError, UnavailableError.
+        Raises UnknownShardError, InvalidRequestError, UnavailableError, LimitReachedError.
         """
         record = self._model.shards.get(request.shard_id)
         if record is None:
@@ -154,6 +160,8 @@ class Splits:
         if not has_leader(meta):
             raise UnavailableError(f"shard {meta.shard_id} has no leader right now")
         topic_rules.check_shards(len(self._model.shards_of[topic.topic_id]) + 1)
+        self._capacity.check_shards(self._model, 1)
+        self._capacity.check_nodes(self._model, [meta.ensemble])
 
     # -- reports --------------------------------------------------------------------------------------------------
 

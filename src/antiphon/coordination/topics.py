@@ -8,6 +8,7 @@ import hashlib
 import msgspec
 
 from antiphon.coordination import topic_rules
+from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
 from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
@@ -23,7 +24,9 @@ from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import AlterTopic, CreateTopic
 
 
-def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[TopicMeta, list[int]]:
+def create(
+    ledger: Ledger, cluster_id: str, request: CreateTopic, capacity: Capacity
+) -> tuple[TopicMeta, list[int]]:
     """Write a new topic or table with placed shards; returns it and its shards' ids, which have no leaders yet."""
     topic_rules.check_name(request.name)
     topic_rules.check_owner(request.kind, request.internal, request.name)
@@ -36,6 +39,12 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
         raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
     loads, replicas = _choose_nodes(ledger.model, request.replicas)
     topic_rules.check_settings(request.profile, config, replicas, request.kind)
+    if not request.internal:
+        capacity.check_topic(ledger.model)
+        capacity.check_shards(ledger.model, request.shards)
+    ensembles = place(loads, request.shards, replicas)
+    if not request.internal:
+        capacity.check_nodes(ledger.model, ensembles)
     topic = TopicMeta(
         name=request.name,
         topic_id=_topic_id(cluster_id, ledger.take(TOPIC_COUNTER)),
@@ -47,10 +56,10 @@ def create(ledger: Ledger, cluster_id: str, request: CreateTopic) -> tuple[Topic
         internal=request.internal,
     )
     ledger.put_topic(topic)
-    return topic, _add_shards(ledger, topic, loads, 0, request.shards)
+    return topic, _add_shards(ledger, topic, ensembles, 0)
 
 
-def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
+def alter(ledger: Ledger, request: AlterTopic, capacity: Capacity) -> tuple[TopicMeta, list[int]]:
     """Write changed settings and added shards; returns the topic and the ids of the added shards."""
     topic = find(ledger.model, request.name)
     if topic.internal and (request.config or request.shards is not None):
@@ -68,16 +77,17 @@ def alter(ledger: Ledger, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
     for voters in _voters_now(ledger.model, topic) - {topic.replicas}:
         check_replication(topic.profile, config, voters, topic.kind)
     count = len(ledger.model.shards_of[topic.topic_id])
-    loads: list[NodeLoad] = []
+    ensembles: list[tuple[int, ...]] = []
     if request.shards is not None:
         _check_more_shards(topic, count, request.shards)
+        capacity.check_shards(ledger.model, request.shards - count)
         loads, _ = _choose_nodes(ledger.model, topic.replicas, may_be_away=True)
+        ensembles = place(loads, request.shards - count, topic.replicas)
+        capacity.check_nodes(ledger.model, ensembles)
     if config != topic.config:
         topic = msgspec.structs.replace(topic, config=dict(sorted(config.items())))
         ledger.put_topic(topic)
-    if request.shards is None:
-        return topic, []
-    return topic, _add_shards(ledger, topic, loads, count, request.shards)
+    return topic, _add_shards(ledger, topic, ensembles, count) if ensembles else []
 
 
 def check_delete(state: ClusterState, name: str) -> TopicMeta:
@@ -163,13 +173,12 @@ def _load(state: ClusterState, node: int) -> NodeLoad:
     return NodeLoad(node, state.aimed_at.get(node, 0), state.preferred_on.get(node, 0))
 
 
-def _add_shards(ledger: Ledger, topic: TopicMeta, loads: list[NodeLoad], have: int, want: int) -> list[int]:
-    first = ledger.take(SHARD_COUNTER, want - have)
-    ensembles = place(loads, want - have, topic.replicas)
+def _add_shards(ledger: Ledger, topic: TopicMeta, ensembles: list[tuple[int, ...]], have: int) -> list[int]:
+    first = ledger.take(SHARD_COUNTER, len(ensembles))
     for at, ensemble in enumerate(ensembles):
         meta = ShardMeta(shard_id=first + at, index=have + at, ensemble=ensemble)
         ledger.put_shard(ShardRecord(topic.topic_id, meta))
-    return list(range(first, first + want - have))
+    return list(range(first, first + len(ensembles)))
 
 
 def _topic_id(cluster_id: str, number: int) -> bytes:

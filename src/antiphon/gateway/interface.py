@@ -49,10 +49,15 @@ ShardRequest = AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableS
 
 
 class Gateway(Protocol):
-    """The node, as its listeners see it. All methods run on the node's event loop."""
+    """The node, as its listeners see it. All methods run on the node's event loop.
+
+    Attributes:
+        check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
+    """
 
     node_id: int
     cluster_id: str
+    check_request: Callable[[int], None]
 
     @property
     def metadata(self) -> ClusterMeta:

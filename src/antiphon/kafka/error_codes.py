@@ -74,6 +74,7 @@ CODE_OF: Final[dict[type[errors.AntiphonError], int]] = {
     errors.UnknownShardError: UNKNOWN_TOPIC_OR_PARTITION,
     errors.TopicExistsError: TOPIC_ALREADY_EXISTS,
     errors.WrongKindError: POLICY_VIOLATION,
+    errors.LimitReachedError: POLICY_VIOLATION,
     errors.NotLeaderError: NOT_LEADER_OR_FOLLOWER,
     errors.NotReadyError: LEADER_NOT_AVAILABLE,
     errors.StaleTermError: NOT_LEADER_OR_FOLLOWER,

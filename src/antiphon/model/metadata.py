@@ -7,12 +7,14 @@ fields at the end.
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 ABSENT_NODE = -1
 CLUSTER_SHARD_ID = 0  # the shard of `__cluster`; shards of topics and tables count from 1
+SHARDS_MAX: Final = 10_000  # of one topic or table
 HASH_MAX = 0xFFFF_FFFF  # key hashes are 32 bits
 
 

@@ -13,6 +13,7 @@ import structlog
 
 from antiphon.errors import (
     AntiphonError,
+    LimitReachedError,
     NotLeaderError,
     NotReadyError,
     TimedOutError,
@@ -227,6 +228,14 @@ class ClusterAgent:
 
     # -- commands -----------------------------------------------------------------------------------------------
 
+    def check_request(self, partitions: int) -> None:
+        """See Gateway."""
+        try:
+            self._node.config.limits.capacity.check_request(partitions)
+        except LimitReachedError:
+            self._node.metrics.limit_refusals += 1
+            raise
+
     async def command(self, request: AdminRequest, timeout_s: float) -> None:
         """Have the coordinator carry out a command; returns when this node's metadata shows it.
 
@@ -251,6 +260,9 @@ class ClusterAgent:
                 if not unknown:
                     raise
                 return
+            except LimitReachedError:
+                self._node.metrics.limit_refusals += 1
+                raise
             if isinstance(reply, CommandDone):
                 await self.wait_version(reply.version - 1, max(0.0, deadline - self._node.now_s()))
             return

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
@@ -29,6 +30,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 Port = Annotated[int, Meta(ge=-1, le=65_535)]
 PositiveMs = Annotated[int, Meta(ge=1, le=3_600_000)]
 PositiveBytes = Annotated[int, Meta(ge=4096)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class Member(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,7 +74,9 @@ class Timings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True):
-    """Bounds of the node's queues, in bytes. Over a bound the node stops reading from whoever fills it."""
+    """Bounds of the node's queues, in bytes: over one the node stops reading from whoever fills it. And of how many topics
+    and partitions clients may make (`coordination.capacity`).
+    """
 
     wal_backlog: PositiveBytes = 64 * 1024 * 1024
     append_in_flight: PositiveBytes = 64 * 1024 * 1024  # appended, not committed, whole node
@@ -90,6 +94,17 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     )  # kept free for votes and elections
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
+    topics: Count = (
+        10_000  # of the cluster, tables included; what belongs to the cluster itself is never refused
+    )
+    partitions: Count = 100_000  # of all of them
+    node_replicas: Count = 20_000  # that one node is to hold
+    request_partitions: Count = 10_000  # that one request may make
+
+    @property
+    def capacity(self) -> Capacity:
+        """The last four, as the coordinator takes them."""
+        return Capacity(self.topics, self.partitions, self.node_replicas, self.request_partitions)
 
 
 class Scrub(msgspec.Struct, forbid_unknown_fields=True):

@@ -104,6 +104,7 @@ class CoordinatorShell:
             voters=tuple(node.config.voters),
             assembly_ms=ASSEMBLY_MS,
             default_profile=node.config.profile,
+            capacity=node.config.limits.capacity,
         )
         self._log = structlog.get_logger().bind(part="coordinator")
         self._metadata = MetadataFold(host.log.log_start, node.metrics)

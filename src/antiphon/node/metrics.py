@@ -48,6 +48,7 @@ class NodeMetrics:
         self.append_bytes = 0
         self.append_records = 0
         self.refusals = 0
+        self.limit_refusals = 0
         self.connections_refused = 0
         self.nodes_refused = 0
         self.tls_handshakes = 0
@@ -97,6 +98,7 @@ _COUNTERS: Final = {
     "append_bytes": "Bytes of batches that clients appended",
     "append_records": "Records that clients appended",
     "refusals": "Appends that were refused",
+    "limit_refusals": "Requests for more topics, partitions or replicas than there may be, refused here",
     "connections_refused": "Native connections that were refused, for there were too many",
     "denied": "Requests that no access control list allows",
     "logins_failed": "Logins with a wrong name, password or token",

@@ -53,6 +53,10 @@ class ClusterCalls(Protocol):
         """Return when the metadata is newer than that, or on time-out."""
         ...
 
+    def check_request(self, partitions: int) -> None:
+        """See Gateway."""
+        ...
+
     async def command(self, request: AdminRequest, timeout_s: float) -> None:
         """Have the coordinator carry out a request."""
         ...
@@ -111,6 +115,7 @@ class NodeGateway:
         self._forwarder = forwarder
         self._own = own
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
+        self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway
         self._follow_keys = count(1)
 

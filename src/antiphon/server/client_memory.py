@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.quotas import Quotas, Use
+from antiphon.model.cluster import MetadataView
 from antiphon.node.config import Limits
 
 
@@ -34,6 +35,23 @@ def add_quota_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], quotas:
                 f"How long clients were made to wait because of quotas of kind {use}, since the start",
                 lambda use=use: quotas.waited_s[use],  # type: ignore[misc]
             )
+
+
+def add_capacity_gauges(
+    gauges: dict[str, tuple[str, Callable[[], float]]], limits: Limits, view: MetadataView
+) -> None:
+    """Show how many topics, partitions and replicas there are of how many."""
+    gauges["antiphon_topics"] = ("Topics and tables of the cluster", lambda: len(view.topics))
+    gauges["antiphon_topics_limit"] = ("Above so many, no more are made", lambda: limits.topics)
+    gauges["antiphon_partitions"] = (
+        "Shards of all topics and tables of the cluster",
+        lambda: sum(len(topic.shards) for topic in view.topics.values()),
+    )
+    gauges["antiphon_partitions_limit"] = ("Above so many, no more are made", lambda: limits.partitions)
+    gauges["antiphon_node_replicas_limit"] = (
+        "Above so many replicas on a node, no more are placed on it",
+        lambda: limits.node_replicas,
+    )
 
 
 def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget: Budget) -> None:

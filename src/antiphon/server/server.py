@@ -11,7 +11,12 @@ from antiphon.gateway.quotas import Quotas
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.node import Node
 from antiphon.security.authenticator import Authenticator
-from antiphon.server.client_memory import add_memory_gauges, add_quota_gauges, memory_for_clients
+from antiphon.server.client_memory import (
+    add_capacity_gauges,
+    add_memory_gauges,
+    add_quota_gauges,
+    memory_for_clients,
+)
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka
@@ -70,6 +75,7 @@ class Server:
         )
         self.memory = memory_for_clients(config.limits)
         add_memory_gauges(node.metrics.gauges, self.memory)
+        add_capacity_gauges(node.metrics.gauges, config.limits, node.view)
         self.quotas = Quotas(node.gateway.access)
         add_quota_gauges(node.metrics.gauges, self.quotas)
         self.native = clients_listener(node, self.memory.pools["native"])

@@ -5,9 +5,16 @@ The coordinator decides; this translates.
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-from antiphon.errors import NotReadyError, TopicExistsError, UnknownShardError, UnknownTopicError
+from antiphon.errors import (
+    LimitReachedError,
+    NotReadyError,
+    TopicExistsError,
+    UnknownShardError,
+    UnknownTopicError,
+)
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
@@ -32,7 +39,7 @@ from antiphon.kafka.topic_config import (
     name_problem,
 )
 from antiphon.model.access import Operation, Resource
-from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.metadata import SHARDS_MAX, Kind, TopicMeta
 from antiphon.model.requests import AlterTopic, CreateTopic
 
 DEFAULT: Final = -1
@@ -61,11 +68,27 @@ class TopicHandler:
             )
         self._quotas.charge(Use.MUTATION, context.payer, partitions, None if strict else context.charged)
 
+    def _too_many(self, partitions: Iterable[int]) -> tuple[int, str] | None:
+        """Code and reason where a request as a whole asks for too many partitions, as Kafka's controllers refuse it."""
+        try:
+            self._gateway.check_request(sum(max(0, count) for count in partitions))
+        except LimitReachedError as error:
+            return code.code_of(error), error.message
+        return None
+
     async def create_topics(
         self, request: m.CreateTopicsRequest, context: RequestContext
     ) -> m.CreateTopicsResponse:
         """Create each topic; a name that comes twice is refused each time."""
         names = Counter(topic.name for topic in request.topics)
+        refusal = self._too_many(
+            self._defaults.shards if topic.num_partitions == DEFAULT else topic.num_partitions
+            for topic in request.topics
+        )
+        if refusal is not None:
+            failed, reason = refusal
+            answers = [m.CreatedTopic(name=name, error_code=failed, error_message=reason) for name in names]
+            return m.CreateTopicsResponse(topics=answers)
         created = []
         for topic in request.topics:
             await asyncio.sleep(0)  # others first
@@ -122,6 +145,7 @@ class TopicHandler:
             raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, "the cluster places replicas by itself")
         if topic.num_partitions != DEFAULT and topic.num_partitions < 1:
             raise RefusedError(code.INVALID_PARTITIONS, f"{topic.num_partitions} partitions; 1 is the least")
+        _check_partitions(topic.num_partitions)
         if topic.replication_factor != DEFAULT and topic.replication_factor < 1:
             raise RefusedError(
                 code.INVALID_REPLICATION_FACTOR, f"{topic.replication_factor} replicas; 1 is the least"
@@ -234,6 +258,12 @@ class TopicHandler:
         self, request: m.CreatePartitionsRequest, context: RequestContext
     ) -> m.CreatePartitionsResponse:
         """Let topics grow to a number of partitions."""
+        refusal = self._too_many(self._growth(topic.name, topic.count) for topic in request.topics)
+        if refusal is not None:
+            failed, reason = refusal
+            names = dict.fromkeys(topic.name for topic in request.topics)
+            answers = [m.GrownTopic(name=name, error_code=failed, error_message=reason) for name in names]
+            return m.CreatePartitionsResponse(results=answers)
         results = []
         for topic in request.topics:
             if not may(self._gateway, context.rights, Operation.ALTER, topic.name):
@@ -242,6 +272,13 @@ class TopicHandler:
             error, message = await outcome(self._grow(topic, request, context))
             results.append(m.GrownTopic(name=topic.name, error_code=error, error_message=message))
         return m.CreatePartitionsResponse(results=results)
+
+    def _growth(self, name: str, count: int) -> int:
+        """Partitions that a topic would get. One that is not there gets none, and refuses no other."""
+        try:
+            return count - len(self._gateway.topic(name).shards)
+        except UnknownTopicError:
+            return 0
 
     async def _grow(
         self, topic: m.GrowingTopic, request: m.CreatePartitionsRequest, context: RequestContext
@@ -254,6 +291,7 @@ class TopicHandler:
         if topic.count <= has:
             reason = f"{topic.name!r} has {has} partitions, {topic.count} are not more"
             raise RefusedError(code.INVALID_PARTITIONS, reason)
+        _check_partitions(topic.count)
         if not request.validate_only:
             self._charge(context, STRICT_GROW, topic.count - has)
             wanted = AlterTopic(name=topic.name, shards=topic.count)
@@ -294,3 +332,10 @@ class TopicHandler:
                 )
             )
         return list(topics.values())
+
+
+def _check_partitions(count: int) -> None:
+    if count > SHARDS_MAX:
+        raise RefusedError(
+            code.INVALID_PARTITIONS, f"{count:,} partitions; a topic has {SHARDS_MAX:,} at most"
+        )
