@@ -1,6 +1,8 @@
 """What every engine of tables' stores promises, over RocksDB and over the store of simulated nodes; damage and crashes."""
 
 import os
+import threading
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -8,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rocksdict import Checkpoint
 
 from antiphon.errors import DamagedStoreError, StorageFailedError
 from antiphon.log.disk import RealDisk
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.simulation.memory_store import MemoryEngine
+from antiphon.table import rocks_store
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.store import Store, StoreEngine
 
@@ -344,3 +348,57 @@ def test_the_same_seed_makes_the_same_files() -> None:
         return {name: disk.open(f"/store/{name}").pread(1 << 20, 0) for name in disk.listdir("/store")}
 
     assert content(5) == content(5)
+
+
+def test_closing_waits_for_a_flush_or_a_copy_in_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB's binding refuses to close a store that is in use, and its files would stay open."""
+    begun, may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    class Slow:
+        """RocksDB, whose flushes and copies take as long as the test wants."""
+
+        def __init__(self, db: Any) -> None:
+            self.db = db
+
+        def flush(self, wait: bool) -> None:
+            self._take_time()
+            self.db.flush(wait)
+
+        def create_checkpoint(self, path: str) -> None:
+            self._take_time()
+            Checkpoint(self.db.db).create_checkpoint(path)
+
+        def _take_time(self) -> None:
+            begun.set()
+            assert may_end.wait(10)
+            order.append("done")
+
+        def close(self) -> None:
+            order.append("closed")
+            self.db.close()
+
+    monkeypatch.setattr(rocks_store, "Checkpoint", Slow)
+    path, copy = str(tmp_path / "store"), str(tmp_path / "copy")
+    for key in (b"1", b"2"):
+        store = RocksEngine().open(path)
+        put(store, {key: bytes(100)})
+        long = store.flush if key == b"1" else partial(store.checkpoint, copy)
+        monkeypatch.setattr(store, "_db", Slow(store._db))
+        threads = [threading.Thread(target=long), threading.Thread(target=store.close)]
+        for thread in threads:
+            thread.start()
+            assert begun.wait(10)
+        threads[1].join(0.05)
+        may_end.set()
+        for thread in threads:
+            thread.join()
+        assert order == ["done", "closed"]
+        order.clear()
+        begun.clear()
+        may_end.clear()
+    for where, keys in ((path, [b"1", b"2"]), (copy, [b"1", b"2"])):
+        store = RocksEngine().open(where)
+        assert [key for key, _ in store.items(b"")] == keys
+        store.close()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from antiphon.node.local_replicas import LocalReplicas
     from antiphon.node.peers import PeerLink
+    from antiphon.partition.table_shard import TableShard
 
 FOLLOWERS_WAIT_S: Final = 1.0  # for those that are connected to have what is to go
 RETRY_S: Final = 0.05  # between tries of a follower that does not know yet what is committed
@@ -45,18 +46,35 @@ async def trim_replica(replicas: "LocalReplicas", shard_id: int, before: int) ->
     host.state.check_alive()
     fed = await _fed(host, min(before, host.mode.settled))
     host.state.check_alive()
-    limit = min(fed, host.mode.settled, host.log.durable_end)
+    limit = _limit(host, fed)
     if host.table is not None:
         if host.table.state.durable_offset < limit:
-            try:
-                host.table.state.flush()  # here and now, as for a snapshot: a store must not be closed in the middle of it
-            except StorageFailedError as error:
-                raise host.driver.stopped_by(error) from error
-        limit = min(limit, host.table.state.durable_offset)
+            await _flush(host, host.table)
+        limit = min(_limit(host, fed), host.table.state.durable_offset)
     if limit > host.log.log_start:
         limit = _batch_start(host, limit)
     await _trim(host, limit)
     return host.log.log_start
+
+
+def _limit(host: Partition, fed: int) -> int:
+    """As far as the log may go now."""
+    return min(fed, host.mode.settled, host.log.durable_end)
+
+
+async def _flush(host: Partition, table: "TableShard") -> None:
+    """Bring the store to disk; in a thread, so that other shards are served meanwhile.
+
+    Raises NotLeaderError where the replica has ended since. Where a snapshot took the store's place, there is less to trim.
+    """
+    state = table.state
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, state.flush)
+    except StorageFailedError as error:
+        host.state.check_alive()
+        if table.state is state:
+            raise host.driver.stopped_by(error) from error
+    host.state.check_alive()
 
 
 def _batch_start(host: Partition, offset: int) -> int:

@@ -1,5 +1,6 @@
 """What is done for a replica's log beside its clients' requests: hints for the next start, retention, trims."""
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -14,6 +15,8 @@ from antiphon.replication.replica import Replica
 
 if TYPE_CHECKING:
     from antiphon.log.operations import Callback
+    from antiphon.partition.table_shard import TableShard
+    from antiphon.table.state import TableState
 
 IDLE_TAIL_BYTES: Final = 0
 
@@ -86,6 +89,7 @@ class SingleWriterUpkeep:
         self._replica = replica
         self._hint = hint
         self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._is_flushing = False
         self.leader_lacks = 0
 
     def checkpoint(self) -> None:
@@ -105,16 +109,42 @@ class SingleWriterUpkeep:
         self._hint.note()
 
     def apply_retention(self, now_ms: int) -> None:
-        """See LogUpkeep."""
+        """See LogUpkeep. Of a table nothing goes before its store has it on disk, which is brought there in a thread."""
         log, table, limit = self._state.log, self._state.table, self._mode.settled
         if table is not None:
             if log.retention_start(now_ms, limit) > table.state.durable_offset:
-                try:
-                    table.state.flush()  # here and now, as for a snapshot; once in 30 s at most, and only if something goes
-                except StorageFailedError as error:
-                    self._driver.stopped_by(error)
-                    return
+                self._flush(table, now_ms)  # once in 30 s at most, and only if something goes
+                return
             limit = min(limit, table.state.durable_offset)
+        self._trim_old(now_ms, limit)
+
+    def _flush(self, table: "TableShard", now_ms: int) -> None:
+        """Bring the store to disk, then trim the log behind it. One at a time; other shards are served meanwhile."""
+        if self._is_flushing:
+            return
+        self._is_flushing = True
+        state = table.state
+        flushed = asyncio.get_running_loop().run_in_executor(None, state.flush)
+        flushed.add_done_callback(lambda done: self._flushed(table, state, done, now_ms))
+
+    def _flushed(
+        self, table: "TableShard", state: "TableState", done: "asyncio.Future[None]", now_ms: int
+    ) -> None:
+        self._is_flushing = False
+        if done.cancelled():
+            return
+        error, own = done.exception(), self._state
+        if own.closed or own.failed is not None or table.state is not state:
+            return  # that store is closed, before it was flushed or after
+        if isinstance(error, StorageFailedError):
+            self._driver.stopped_by(error)
+        elif isinstance(error, Exception):
+            self._driver.fail(error)
+        else:
+            self._trim_old(now_ms, min(self._mode.settled, state.durable_offset))
+
+    def _trim_old(self, now_ms: int, limit: int) -> None:
+        log = self._state.log
         op = log.apply_retention(now_ms, limit)
         if op is not None:
             self._log.info("log_trimmed", log_start=log.log_start)

@@ -8,6 +8,7 @@ the end of the rows. So every iteration here checks the status.
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -141,12 +142,16 @@ class RocksCursor:
 
 
 class RocksStore:
-    """See `Store`. Calls from several threads at once are safe except `close`."""
+    """See `Store`. Calls from several threads at once are safe, but for what reads or writes rows while `close` is called.
+
+    `close` waits for a flush or a copy that another thread is at: rocksdict refuses to close a store that is in use.
+    """
 
     def __init__(self, engine: "RocksEngine", db: Rdict, path: str) -> None:
         self.engine = engine
         self._db = db
         self._path = path
+        self._long = threading.Lock()  # held by what may run in a thread, and by closing
 
     def batch(self) -> WriteBatch:
         """See `Store`."""
@@ -215,21 +220,24 @@ class RocksStore:
     def flush(self) -> None:
         """See `Store`."""
         try:
-            self._db.flush(True)
+            with self._long:
+                self._db.flush(True)
         except Exception as error:
             raise _failed(self._path, "a flush", error, b"", None) from error
 
     def checkpoint(self, path: str) -> None:
         """See `Store`. Hard links where that can be."""
         try:
-            Checkpoint(self._db).create_checkpoint(path)
+            with self._long:
+                Checkpoint(self._db).create_checkpoint(path)
         except Exception as error:
             raise _failed(self._path, "a checkpoint", error, b"", None) from error
 
     def close(self) -> None:
         """See `Store`."""
         try:
-            self._db.close()
+            with self._long:
+                self._db.close()
         except DbClosedError:
             return
         except Exception as error:

@@ -18,9 +18,9 @@ Keys that a split moved away are invisible at once (scans leave them out). `purg
 pieces, whenever there is time. Replicas need not agree on when that happens.
 
 Reads and writes take microseconds and are made on the event loop. `flush`, `checkpoint`, `open_state` and `close` use
-the disk and belong into a thread if the loop must not wait. With RocksDB, calls from several threads at once are safe
-except `close`. Every method may raise StorageFailedError. The replica must then stop, because a read that continues
-would return less than there is.
+the disk and belong into a thread if the loop must not wait. A store may be flushed and copied in threads while it is
+used; `close` waits for them, and a flush that comes after it raises. Every method may raise StorageFailedError. The
+replica must then stop, because a read that continues would return less than there is.
 """
 
 import contextlib

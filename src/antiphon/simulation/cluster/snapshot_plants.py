@@ -155,7 +155,7 @@ _TRIMMED: Final = (
         "a log is trimmed as far as is asked for, committed or not",
         (
             Edit(trimming, "trim_replica", "min(before, host.mode.settled)", "before"),
-            Edit(trimming, "trim_replica", "min(fed, host.mode.settled, ", "min(fed, "),
+            Edit(trimming, "_limit", "min(fed, host.mode.settled, ", "min(fed, "),
         ),
         options=SNAPSHOTS,
     ),
