@@ -14,11 +14,12 @@ from antiphon.kafka.listener import KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
+from antiphon.native import exchange
 from antiphon.native.exchange import NativeLimits
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
-from antiphon.table.state import GET_BYTES_MAX
+from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
 
 PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text()
 
@@ -31,6 +32,12 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"| `connection_memory` | {limits.connection_memory >> 20} MiB |" in PAGE
     assert f"hold {FLOOR_BYTES >> 10} KiB in any case" in PAGE
     assert f"more than {GET_BYTES_MAX >> 20} MiB together" in PAGE
+    assert (exchange.GET_BYTES, exchange.SCAN_BYTES) == (GET_BYTES_MAX, SCAN_BYTES_MAX)
+    assert (
+        f"a fetch with {exchange.FORWARDED_BYTES >> 20} MiB ({exchange.WAITING_BYTES >> 10} KiB where it waits for data), "
+        f"a get with {exchange.ROW_BYTES >> 20} MiB for each key up to {GET_BYTES_MAX >> 20} MiB, "
+        f"a scan with {SCAN_BYTES_MAX >> 20} MiB"
+    ) in " ".join(PAGE.split())
     assert f"waited for {PATIENCE_S:.0f} s. Each {SLOWEST_BYTES_S >> 10} KiB" in PAGE
     assert f"of a Kafka request | {ELEMENTS_MAX:,} |" in PAGE
     assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE

@@ -22,7 +22,14 @@ from antiphon.model.requests import (
     TableScan,
     TableWrite,
 )
-from antiphon.native.exchange import REQUEST_COSTS_BYTES
+from antiphon.native.exchange import (
+    FORWARDED_BYTES,
+    GET_BYTES,
+    REQUEST_COSTS_BYTES,
+    ROW_BYTES,
+    SCAN_BYTES,
+    WAITING_BYTES,
+)
 from antiphon.records.builder import build_batch
 from antiphon.wire.frames import PREFIX, FrameDecoder, decode_reply, encode_message
 from tests.memory import allocated_at_most
@@ -211,4 +218,50 @@ async def test_a_client_that_only_waits_is_left_alone() -> None:
         client.send(1, Fetch(shard_id, 1, 1 << 20, 20_000))
         assert isinstance((await client.answered(2))[1], Fetched)
         await eventually(lambda: not native.sessions)
+        client.writer.close()
+
+
+FORWARDED: dict[str, tuple[Kind, Callable[[int], Any], int]] = {
+    "gets": (Kind.TABLE, lambda shard_id: TableGet(shard_id, (b"k",)), ROW_BYTES),
+    "gets of many keys": (Kind.TABLE, lambda shard_id: TableGet(shard_id, (b"k",) * 20), GET_BYTES),
+    "scans": (Kind.TABLE, lambda shard_id: TableScan(shard_id, b"", b"", 10), SCAN_BYTES),
+    "fetches": (Kind.TOPIC, lambda shard_id: Fetch(shard_id, 0, 1 << 24), FORWARDED_BYTES),
+    "fetches that wait": (Kind.TOPIC, lambda shard_id: Fetch(shard_id, 1, 1 << 24, 2_000), WAITING_BYTES),
+}
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+@in_virtual_time
+async def test_reads_that_are_passed_on_are_counted_until_their_answer_is_here(name: str) -> None:
+    """As many are under way as there is room for what they may bring; the others wait, and are answered in the end."""
+    kind, read, counted_bytes = FORWARDED[name]
+    async with cluster_of(2) as nodes:
+        gateway, pool = nodes.nodes[0].gateway, pool_of(nodes)
+        topic = await gateway.create_topic(CreateTopic("t", kind, config={"on.not.leader": "forward"}))
+        shard_id = topic.shards[0].shard_id
+        await gateway.elect_leader(shard_id, 1)
+        leader = nodes.nodes[1].gateway
+        await eventually(lambda: gateway.topic("t").shards[0].leader == 1)
+        await nodes.leader(shard_id)
+        if kind is Kind.TABLE:
+            await leader.table_write(TableWrite(shard_id, (Put(b"k", bytes(90_000)),)))
+        else:
+            await leader.append(shard_id, build_batch([(None, bytes(60_000), [], 1)]))
+        pool.connection_bytes = 8 * counted_bytes
+        pool.limit_bytes = pool.budget.limit_bytes = 100 * counted_bytes
+        client, most = await connect(nodes), 0
+        client.send(1, *[read(shard_id) for _ in range(60)])
+
+        async def take() -> dict[int, Any]:
+            return await client.answered(61)
+
+        taking = asyncio.create_task(take())
+        while not taking.done():
+            most = max(most, nodes.nodes[0].forwarder.underway)
+            await asyncio.sleep(0.0005)
+        answers = taking.result()
+        assert 4 <= most <= 8
+        assert not [answer for answer in answers.values() if isinstance(answer, Failure)]
+        assert nodes.nodes[0].metrics.forwarded == 60
+        await eventually(lambda: pool.held_bytes <= FLOOR_BYTES)
         client.writer.close()

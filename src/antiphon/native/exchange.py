@@ -23,7 +23,7 @@ from antiphon.errors import (
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, payer_of
-from antiphon.model.requests import Appended, Failure, Fetch
+from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
 from antiphon.native.access import check
 from antiphon.native.charges import charge_reply
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 REQUEST_COSTS_BYTES: Final = 1024  # what an open request keeps, about
 COUNTED_REQUESTS: Final = 64  # that are counted together
 FORWARDED_BYTES: Final = 1024 * 1024  # that a fetch brings at most which is passed on, beside its first batch
+WAITING_BYTES: Final = 64 * 1024  # the same, of one that waits for data
+ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches unless their settings say so
+GET_BYTES: Final = 8 * 1024 * 1024  # of all rows of a get, and of a scan
+SCAN_BYTES: Final = 2 * 1024 * 1024
 
 Spawn = Callable[[Coroutine[Any, Any, Any]], object]
 """Runs a rare piece of work in a task that ends with the listener."""
@@ -272,25 +276,60 @@ class Exchange:
         return InternalError(f"node {self.gateway.node_id}: {type(error).__name__}: {error}")
 
     def forward(self, request_id: int, body: Any, payload: memoryview, error: NotLeaderError) -> bool:
-        """Have the shard's leader answer a client, where the topic wants that; never for another node (C12)."""
+        """Have the shard's leader answer a client, where the topic wants that; never for another node (C12).
+
+        What a read may bring is counted until it is here. A read without room for it is passed on when there is room.
+        """
         if self.is_peers or not isinstance(body, ShardRequest):
             return False
+        if not expected_bytes(body) or (not self._deferred and self._account.has_room):
+            return self._pass_on(request_id, body, payload, error)
+        self.begin(request_id)
+
+        def later() -> None:
+            self.end()
+            if not self._pass_on(request_id, body, payload, error):
+                self.fail(request_id, error)
+
+        self.when_room(later)
+        return True
+
+    def _pass_on(self, request_id: int, body: Any, payload: memoryview, error: NotLeaderError) -> bool:
+        counted_bytes = expected_bytes(body)
         if type(body) is Fetch:
-            room = max(1, min(body.max_bytes, FORWARDED_BYTES, self.room_bytes))
+            room = max(1, min(body.max_bytes, counted_bytes, self.room_bytes))
             body = msgspec.structs.replace(body, max_bytes=room)
 
         def answered(reply: Any, bulk: memoryview) -> None:
             self.end()
+            self.reserve(-counted_bytes)
             if isinstance(reply, AntiphonError):
                 self.fail(request_id, reply)
             else:
                 self.reply(request_id, reply, [bulk] if bulk else None)
 
         self.begin(request_id)
+        self.reserve(counted_bytes)
         if self.gateway.forward(body, payload, error, answered):
             return True
         self.end()
+        self.reserve(-counted_bytes)
         return False
+
+
+def expected_bytes(body: Any) -> int:
+    """What is counted for the answer to a read that is passed on; 0: it is no read, its answer is small.
+
+    A fetch that may wait long for data is counted with little, so that many can wait; its answer has about as little.
+    """
+    match body:
+        case Fetch():
+            return WAITING_BYTES if body.wait_ms > 0 else FORWARDED_BYTES
+        case TableGet():
+            return min(ROW_BYTES * len(body.keys), GET_BYTES) if body.include_value else FORWARDED_BYTES
+        case TableScan():
+            return SCAN_BYTES if body.include_value else FORWARDED_BYTES
+    return 0
 
 
 def _nothing() -> None:
