@@ -7,7 +7,7 @@ TYPES := $(VENV)/types.txt
 # How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 3
 
-.PHONY: help setup demo test check lint fix bench simulate campaign attacks fuzz soak damage simulate-plants prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks fuzz soak damage simulate-plants prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ fix: setup ## format and mend what the linter can mend
 
 bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 	$(BIN)/antiphon bench $(ARGS)
+
+bench-peers: setup ## the same work on Antiphon and on Kafka, with ratios (an hour): make bench-peers ARGS="--rows 'put/*'"
+	$(BIN)/python -m tests.peers.run $(ARGS)
 
 simulate: setup ## 2,000 seeds of whole simulated nodes (20 minutes or more): make simulate ARGS="--seeds 200"
 	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)

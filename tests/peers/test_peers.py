@@ -1,0 +1,83 @@
+"""The harness that compares with peers: it measures Antiphon, and it tells medians and ratios as they are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+pytest.importorskip("hdrh")
+
+from tests.peers import report
+from tests.peers.clients.process import result as client_result
+from tests.peers.clients.values import random_values
+from tests.peers.measure import figures
+from tests.peers.rows import ROWS, chosen
+from tests.peers.run import compare
+from tests.peers.servers import OURS, PEERS
+from tests.peers.usage import Usage
+
+FAST = ("produce-one/100B", "put/64")
+
+
+@pytest.mark.cluster
+def test_rows_run_against_antiphon(tmp_path: Path) -> None:
+    said: list[str] = []
+    found = compare([PEERS[OURS]], [ROWS[name] for name in FAST], 0.2, 1, said.append)
+    assert not found["skipped"], said
+    for name in FAST:
+        (once,) = found["rows"][name]["peers"][OURS]
+        assert once["count"] > 0
+        assert once["failed"] == 0
+        assert once["rate"] == pytest.approx(once["count"] / 0.2, rel=0.5)
+        assert 0 < once["p50_ms"] <= once["p99_ms"]
+        assert once["cpu_s_per_1000"] > 0
+        assert once["written_bytes_per_1000"] > 64_000  # acknowledged means written, on three nodes
+    text = report.markdown(found, OURS)
+    assert all(f"| {name} | Antiphon |" in text for name in FAST)
+
+
+def _told(rates: dict[str, list[float]]) -> dict[str, Any]:
+    peers = {name: [{"rate": rate, "p50_ms": 1.0} for rate in found] for name, found in rates.items()}
+    return {
+        "peers": {name: {"title": name.title(), "settings": "-"} for name in rates},
+        "skipped": {"oxia": "go is not installed"},
+        "rows": {"put/1": {"protocol": "table", "unit": "operations", "job": {}, "peers": peers}},
+    }
+
+
+def test_ratios_are_of_medians_with_the_spread_beside(tmp_path: Path) -> None:
+    told = _told({"antiphon": [100, 300, 200], "etcd": [50, 400, 100]})
+    text = report.markdown(told, OURS)
+    assert "| put/1 | Antiphon | 200 (100..300) |  |" in text
+    assert "| put/1 | Etcd | 100 (50..400) | **2.00** |" in text
+    assert "- oxia: go is not installed" in text
+    report.draw(tmp_path / "peers.png", told, OURS)
+    assert (tmp_path / "peers.png").stat().st_size > 5_000
+
+
+def test_clients_of_one_row_are_added_up() -> None:
+    slow, fast = client_result(100, 2.0, [1000.0] * 10), client_result(300, 1.0, [3000.0] * 30, failed=2)
+    row = figures([slow, fast], Usage(0.4, 8_000, -1))
+    assert (row["count"], row["failed"], row["rate"]) == (400, 2, 350.0)
+    assert (row["cpu_s_per_1000"], row["written_bytes_per_1000"], row["flushes_per_1000"]) == (
+        1.0,
+        20_000,
+        None,
+    )
+    assert row["p50_ms"] == pytest.approx(3.0, rel=0.01)
+
+
+def test_rows_are_chosen_by_patterns_and_the_usual_ones_without() -> None:
+    assert [row.name for row in chosen("put/*,get/1")] == ["put/1", "put/64", "put/1000", "get/1"]
+    usual = {row.name for row in chosen(None)}
+    assert {"produce/1KB/131KB/3p/none", "put/1000", "consume-disk/1KB/1p"} <= usual
+    assert "produce/10KB/1MB/48p/zstd" in set(ROWS) - usual
+
+
+def test_values_of_a_batch_are_all_different() -> None:
+    for size in (100, 10_000):
+        values = random_values(size)
+        assert {len(value) for value in values} == {size}
+        assert len(set(values)) == len(values)
+        assert len(values) * size > 4 * 1_000_000  # bytes of the largest batch
