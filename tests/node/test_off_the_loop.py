@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import NotLeaderError
+from antiphon.errors import DamagedLogError, NotLeaderError
+from antiphon.log.recovery import DamageReport
+from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic, Put, TableWrite
+from antiphon.model.requests import CreateTopic, ElectLeader, Put, TableWrite
 from antiphon.node.node import Node
+from antiphon.node.partition_opener import PartitionOpener
 from antiphon.node.trimming import trim_replica
+from antiphon.partition.partition import Partition
 from antiphon.table.state import TableState
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import NATIVE_PORT, Nodes, ask, cluster_of, eventually, in_virtual_time
 
 ROUNDS = 40
 
@@ -70,6 +74,10 @@ def _hand_on(done: "asyncio.Future[Any]", to: "asyncio.Future[Any]") -> None:
 
 def is_flush(work: Any) -> bool:
     return getattr(work, "__func__", None) is TableState.flush
+
+
+def is_recovery(work: Any) -> bool:
+    return getattr(work, "__func__", None) is PartitionOpener.recover
 
 
 async def one_table(nodes: Nodes) -> int:
@@ -130,6 +138,126 @@ async def test_a_replica_that_goes_while_its_store_is_flushed_takes_nothing_with
             await nodes.append(other, b"after")
         assert node.metrics.shard_failures == 0
         assert not wrong(node)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "log": {},
+    "votes": {"profile": "raft"},
+    "rows": {"kind": Kind.TABLE},
+    "carts": {"config": {"writers": "multi"}, "profile": "tarantool"},
+}
+
+
+async def follower_with_damage(nodes: Nodes, kind: str) -> tuple[Node, Partition]:
+    """A node whose replica of a new shard, a follower, has met damage in the middle of its log, and stopped."""
+    options = KINDS[kind]
+    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3, **options))
+    shard_id = topic.shards[0].shard_id
+    for number in range(6):
+        if kind == "rows":
+            writer = nodes.nodes[(await nodes.leader(shard_id)).services.node_id]
+            await writer.gateway.table_write(TableWrite(shard_id, (Put(b"%d" % number, bytes(500)),)))
+        else:
+            await nodes.append(shard_id, bytes(500))
+    leader = (await nodes.leader(shard_id)).services.node_id
+    await eventually(lambda: all(has_all(node, shard_id) for node in nodes.nodes.values()))
+    node = nodes.nodes[(leader + 1) % 3]
+    host = node.hosts[shard_id]
+    log = host.log
+    log.release_memory()
+    at = log.log_end // 2
+    log.note_damage(DamageReport(at, log.path, 0, "the disk lost it"))
+    nodes.disks[node.node_id].flip_bit(f"{log.path}/{log.log_start:020d}.log", log.size_bytes * 4)
+    host.driver.fail(DamagedLogError("the disk lost it", offset=at, position=0))
+    return node, host
+
+
+def has_all(node: Node, shard_id: int) -> bool:
+    host = node.hosts.get(shard_id)
+    return (
+        host is not None
+        and host.status().state == "ok"
+        and host.log.durable_end == host.log.log_end == host.mode.settled >= 6
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_virtual_time
+async def test_a_damaged_replica_is_read_while_the_node_leads_and_follows_other_shards(kind: str) -> None:
+    async with cluster_of(3) as nodes:
+        other = await other_shard(nodes)
+        with held(nodes, is_recovery) as recoveries:
+            node, stopped = await follower_with_damage(nodes, kind)
+            await eventually(lambda: bool(recoveries.waiting))
+            await ask(f"node-{node.node_id}:{NATIVE_PORT}", ElectLeader(other))
+            for number in range(20):
+                await nodes.append(other, b"meanwhile %d" % number)
+            end = (await nodes.leader(other)).log.log_end
+            await eventually(lambda: node.hosts[other].log.durable_end == end)
+            assert stopped.shard_id not in node.hosts
+            assert len(recoveries.waiting) == 1
+            assert wrong(node), "it is told while it lasts"
+            recoveries.let_go()
+            await eventually(lambda: has_all(node, stopped.shard_id))
+        assert node.hosts[stopped.shard_id] is not stopped
+        await eventually(lambda: not wrong(node))
+
+
+@in_virtual_time
+async def test_a_start_serves_other_shards_before_a_damaged_replica_is_read() -> None:
+    async with cluster_of(3) as nodes:
+        other = await other_shard(nodes)
+        node, stopped = await follower_with_damage(nodes, "log")
+        nodes.kill(node.node_id)
+        with held(nodes, is_recovery) as recoveries:
+            node = await nodes.start(node.node_id)
+            await eventually(lambda: bool(recoveries.waiting) and other in node.hosts)
+            await nodes.append(other, b"meanwhile")
+            end = (await nodes.leader(other)).log.log_end
+            await eventually(lambda: node.hosts[other].log.durable_end == end)
+            recoveries.let_go()
+            await eventually(lambda: has_all(node, stopped.shard_id))
+
+
+@pytest.mark.parametrize("was_broken", [True, False])
+@in_virtual_time
+async def test_a_shard_that_is_deleted_while_its_replica_is_read_leaves_nothing(was_broken: bool) -> None:
+    """Also where the replica could not be opened before. Nothing goes while a thread is at the files."""
+    async with cluster_of(3) as nodes:
+        with held(nodes, is_recovery) as recoveries:
+            node, stopped = await follower_with_damage(nodes, "rows")
+            disk, table = nodes.disks[node.node_id], stopped.state.require_table()
+            await eventually(lambda: bool(recoveries.waiting))
+            if was_broken:
+                disk.faults.append(descriptors_used_up(stopped.log.path))
+                recoveries.let_go()
+                await eventually(lambda: stopped.shard_id in node.shards.broken)
+                disk.faults.clear()
+                node.shards.open_again(stopped.shard_id)
+                await eventually(lambda: bool(recoveries.waiting))
+            await node.gateway.delete_topic("t")
+            await eventually(lambda: node.view.shard(stopped.shard_id) is None)
+            await asyncio.sleep(1)
+            assert disk.exists(stopped.log.path)
+            recoveries.let_go()
+            await eventually(lambda: not disk.exists(stopped.log.path) and not disk.exists(table.path))
+        assert not node.shards.broken
+        await eventually(lambda: not wrong(node))
+
+
+@in_virtual_time
+async def test_a_node_that_stops_waits_for_the_thread_and_finds_the_replica_at_the_next_start() -> None:
+    async with cluster_of(3) as nodes:
+        with held(nodes, is_recovery) as recoveries:
+            node, stopped = await follower_with_damage(nodes, "rows")
+            await eventually(lambda: bool(recoveries.waiting))
+            stopping = asyncio.create_task(nodes.stop(node.node_id))
+            await asyncio.sleep(5)
+            assert not stopping.done(), "the directory is somebody else's to open then"
+            recoveries.let_go()
+            await stopping
+        node = await nodes.start(node.node_id)
+        await eventually(lambda: has_all(node, stopped.shard_id))
 
 
 def wrong(node: Node) -> list[str]:

@@ -1,7 +1,8 @@
 """A node: one event loop, one WAL thread, and everything between the sockets and the disk.
 
-What runs where: all decisions on the event loop; writes and syncs on the WAL thread; opening, copying and removing of
-directories on threads of the loop's executor. There are no timers per shard (`node.timers`).
+What runs where: all decisions on the event loop; writes and syncs on the WAL thread; on threads of the loop's executor
+what takes long: copies and flushes of stores, recovery of damaged replicas, removing of directories. There are no timers
+per shard (`node.timers`).
 """
 
 import asyncio
@@ -185,6 +186,7 @@ class Node:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.shards.opening_ended()
         await self.wal.stop()
         self.shards.close_tables()
         self._directory.close()

@@ -4,7 +4,7 @@ Opening blocks, as it reads the disk. What stands in the way of one replica is r
 """
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
@@ -22,8 +22,8 @@ from antiphon.node.raft_shards import (
     open_raft_replica,
     timeout_ticks,
 )
-from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings
-from antiphon.partition.multi_opening import Place, open_multi_writer
+from antiphon.node.topic_settings import MAX_MESSAGE_BYTES, SettingsBook, TopicSettings, read_settings
+from antiphon.partition.multi_opening import Place, RecoveredOrigins, open_multi_writer, recover_multi_writer
 from antiphon.partition.partition import Partition
 from antiphon.partition.restored_log import acknowledged_by_leader, restored_state
 from antiphon.partition.services import PartitionServices
@@ -66,6 +66,18 @@ class OpeningNode(NodeContext, PartitionServices, Protocol):
         ...
 
 
+class Recovered(NamedTuple):
+    """What is in the files of a replica that does not run yet.
+
+    `high_watermark`: up to where the log is known to be settled. `origins`: where every replica writes.
+    """
+
+    log: ShardLog
+    table: "TableShard | None"
+    high_watermark: int
+    origins: RecoveredOrigins | None
+
+
 class PartitionOpener:
     """See the module's text; of one node."""
 
@@ -81,47 +93,70 @@ class PartitionOpener:
 
     def open(self, topic: TopicMeta, shard: ShardMeta) -> Partition:
         """Open the replica of a shard that is placed here; it runs when this returns. Raises what stands in the way."""
-        node = self._node
-        settings = self._settings.of(topic)
+        return self.start(topic, shard, self.recover(topic, shard))
+
+    def recover(self, topic: TopicMeta, shard: ShardMeta) -> Recovered:
+        """Read what is in the replica's files, of a table with its store. Blocking; may run in any thread.
+
+        The replica is to be started then, or to be let go of.
+        """
+        settings, shard_id = read_settings(topic, self._node.config), shard.shard_id
         is_multi = settings.replication.is_multi
         is_table = topic.kind is Kind.TABLE and not is_multi
-        store = store_path(self._tables, shard.shard_id)
+        store = store_path(self._tables, shard_id)
         if is_table:
             make_directory(self._disk, self._tables)
-            self._recover_install(shard.shard_id, store)
+            self._recover_install(shard_id, store)
         config = settings.log._replace(flush="always") if is_multi else settings.log
-        log = self._open_log(shard.shard_id, config, promises=not is_multi)
+        log = self._open_log(shard_id, config, promises=not is_multi)
+        stores = self._node.stores
         if is_multi:
-            return open_multi_writer(node, self._disk, log, topic, shard, settings, self._place())
+            found = recover_multi_writer(self._disk, log, topic, settings.conflict, store, stores)
+            return Recovered(log, found.table, log.hard_state.high_watermark, found)
         table = None
         high_watermark = log.hard_state.high_watermark
         if is_table:
             from antiphon.partition.table_shard import TableShard
 
-            table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, node.stores))
+            table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, stores))
             applied, unclean = table.state.applied_offset, settings.replica.unclean
             high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
-        try:
-            return self._make_host(settings, shard, log, table, high_watermark)
-        except Exception as error:
-            if table is not None:
+            try:
+                table.catch_up(min(max(high_watermark, log.log_start), log.log_end))
+            except Exception as error:
                 table.let_go(error)
+                raise
+        return Recovered(log, table, high_watermark, None)
+
+    def start(self, topic: TopicMeta, shard: ShardMeta, found: Recovered) -> Partition:
+        """Run the replica with what was found in its files. Raises what stands in the way; it is let go of then."""
+        try:
+            settings = self._settings.of(topic)
+            if found.origins is None:
+                return self._make_host(settings, shard, found)
+            return open_multi_writer(
+                self._node, self._disk, found.log, shard, settings, self._place(), found.origins
+            )
+        except Exception as error:
+            self.let_go(found, error)
             raise
 
+    def let_go(self, found: Recovered, reason: Exception | None = None) -> None:
+        """Close what was recovered, and is not to run."""
+        if found.table is not None:
+            found.table.let_go(reason)
+
     def _make_host(
-        self,
-        settings: TopicSettings,
-        shard: ShardMeta,
-        log: ShardLog,
-        table: "TableShard | None",
-        high_watermark: int,
+        self, settings: TopicSettings, shard: ShardMeta, found: Recovered
     ) -> SingleWriterPartition:
-        node = self._node
-        replica = self._make_replica(settings, shard, log, high_watermark)
+        node, log, table = self._node, found.log, found.table
+        replica = self._make_replica(settings, shard, log, found.high_watermark)
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
-            table.catch_up(replica.high_watermark)
+            table.catch_up(
+                replica.high_watermark
+            )  # nothing is left to apply, but for what opening the replica settled
         host = SingleWriterPartition(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
         host.configure(settings)
         if replica.needs_tick:  # it votes, and has patience of its own
@@ -166,8 +201,6 @@ class PartitionOpener:
         return Place(
             node.view.nodes,
             self._directory.identity.disk_id,
-            self._tables,
-            node.stores,
             node.config.timings.tick,
             node.lost_peers(),
         )

@@ -1,9 +1,9 @@
 """The replicas on this node: opened, kept in step with the metadata, ticked, trimmed, closed.
 
-Opening a replica touches the disk, so a long list of them is opened a few milliseconds' worth at a time; messages for
-one that is still to be opened are kept until it is. A replica's directory is removed when the metadata shows that its
-shard is gone, or, for one that is found at the start, when the metadata is certainly newer than the shard: it knows a
-later one (ids only rise).
+Opening a replica touches the disk, so a long list of them is opened a few milliseconds' worth at a time, and one that
+takes long in a thread (`long_openings`). Messages for one that is still to be opened are kept until it is. A replica's
+directory is removed when the metadata shows that its shard is gone, or, for one that is found at the start, when the
+metadata is certainly newer than the shard: it knows a later one (ids only rise).
 """
 
 import contextlib
@@ -22,7 +22,8 @@ from antiphon.log.operations import LogOp
 from antiphon.log.recovery import empty_log
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, TopicMeta
 from antiphon.model.requests import ElectLeader
-from antiphon.node.partition_opener import OpeningNode, PartitionOpener
+from antiphon.node.long_openings import LongOpenings
+from antiphon.node.partition_opener import OpeningNode, PartitionOpener, Recovered
 from antiphon.node.raft_shards import (
     Placement,
     known_placement,
@@ -77,6 +78,7 @@ class Shards:
         self._found = directory.shard_ids()
         self.settings = SettingsBook(node.config)
         self._opener = PartitionOpener(node, disk, directory, self.settings)
+        self._long = LongOpenings(node, disk, directory, self._opener, self._placed, self._recovered)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._removing: set[int] = set()  # not to be opened before their files are gone, or let go of
         self._reopening = Reopening(node, self)
@@ -100,7 +102,8 @@ class Shards:
                 self.remove(shard_id)
         for shard_id in [known for known in self.broken if known not in wanted]:
             del self.broken[shard_id]
-            self._remove_files(shard_id)
+            if not self._long.has(shard_id):  # else they go when the thread is through with them
+                self._remove_files(shard_id)
         for shard_id, (topic, shard) in wanted.items():
             host = node.hosts.get(shard_id)
             self._remembered.pop(shard_id, None)
@@ -108,7 +111,7 @@ class Shards:
                 self._configure(host, topic)
                 self._note_placement(host, topic, shard)
                 host.recorded(shard, view.nodes)
-            elif shard_id not in self._to_open and shard_id not in self.broken:
+            elif not (shard_id in self._to_open or self._long.has(shard_id) or shard_id in self.broken):
                 self._to_open.append(shard_id)
         self.settings.forget({topic.topic_id for topic in view.topics.values()})
         self._remove_orphans(view.shard_ids(), wanted)
@@ -184,20 +187,22 @@ class Shards:
         deadline = system.monotonic_s() + OPEN_SLICE_S
         while self._to_open and system.monotonic_s() < deadline:
             shard_id = self._to_open.popleft()
-            found = self._node.view.shard(shard_id) or self._remembered.get(shard_id)
-            if (
-                found is not None
-                and self._node.node_id in found[1].everybody
-                and shard_id not in self._node.hosts
-                and shard_id not in self._removing
-                and self._may_open(shard_id)
-                and not self._node.stopping
-            ):
+            found = None if self._long.has(shard_id) else self._placed(shard_id)
+            if found is not None and not self._long.takes(found[0], shard_id):
                 self._open(*found)
         if self._to_open and not self._node.stopping:
             self._node.loop.call_soon(self._open_some)
         else:
             self._opening = False
+
+    def _placed(self, shard_id: int) -> tuple[TopicMeta, ShardMeta] | None:
+        """Topic and shard, if the replica is to be opened here; None if it is not, or not any more, or is open."""
+        node = self._node
+        found = node.view.shard(shard_id) or self._remembered.get(shard_id)
+        if found is None or node.stopping or node.node_id not in found[1].everybody:
+            return None
+        is_there = shard_id in node.hosts or shard_id in self._removing
+        return None if is_there or not self._may_open(shard_id) else found
 
     def _may_open(self, shard_id: int) -> bool:
         """A replica that is not on this disk yet is made only once this process is registered, with the disk that it has.
@@ -210,9 +215,35 @@ class Shards:
         try:
             host = self._opener.open(topic, shard)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other shards are opened
-            self._log.error("replica_not_opened", shard=shard.shard_id, error=str(error), exc_info=error)
-            self.broken[shard.shard_id] = as_failure(error, f"shard {shard.shard_id} cannot be opened")
+            self._not_opened(shard.shard_id, error)
+        else:
+            self._opened(host, topic, shard)
+
+    def _recovered(self, shard_id: int, found: Recovered | Exception) -> None:
+        """A thread has read the files of a replica. What is placed here may be other than when it began."""
+        placed = self._placed(shard_id)
+        if placed is None:
+            if isinstance(found, Recovered):
+                self._opener.let_go(found)
+            if self._is_early(shard_id):
+                self._found.append(shard_id)  # newer metadata may place it here again
+            elif not self._node.stopping:
+                self._remove_files(shard_id)
             return
+        try:
+            if isinstance(found, Exception):
+                raise found
+            host = self._opener.start(*placed, found)
+        except Exception as error:  # noqa: BLE001 - as for those that are opened at once
+            self._not_opened(shard_id, error)
+        else:
+            self._opened(host, *placed)
+
+    def _not_opened(self, shard_id: int, error: Exception) -> None:
+        self._log.error("replica_not_opened", shard=shard_id, error=str(error), exc_info=error)
+        self.broken[shard_id] = as_failure(error, f"shard {shard_id} cannot be opened")
+
+    def _opened(self, host: Partition, topic: TopicMeta, shard: ShardMeta) -> None:
         self.broken.pop(shard.shard_id, None)
         self._node.hosts[shard.shard_id] = host
         self._note_placement(host, topic, shard)
@@ -253,7 +284,7 @@ class Shards:
     def _note_joined(self) -> None:
         """What the cluster had placed here before this directory was made is open by now, if anything was."""
         agent = self._node.agent
-        if not agent.registered.is_set() or self._to_open:
+        if not agent.registered.is_set() or self._to_open or self._long.is_busy:
             return
         if self._directory.may_replace:
             self._directory.note_joined()
@@ -301,18 +332,20 @@ class Shards:
 
     def open_again(self, shard_id: int) -> None:
         """Try once more to open a replica that could not be opened."""
-        if shard_id not in self._to_open:
+        if not self.is_being_opened(shard_id):
+            self._long.expect(shard_id)
             self._to_open.append(shard_id)
             self._continue_opening()
 
     def is_being_opened(self, shard_id: int) -> bool:
         """Is this replica on its way from closed to open?"""
-        return shard_id in self._removing or shard_id in self._to_open
+        return shard_id in self._removing or shard_id in self._to_open or self._long.has(shard_id)
 
     def start_over(self, shard_id: int) -> None:
         """A replica that cannot be opened gives up what it has, but for its promise: the others send everything anew."""
-        if shard_id in self.broken and shard_id not in self._removing:
+        if shard_id in self.broken and not self.is_being_opened(shard_id):
             self._removing.add(shard_id)
+            self._long.expect(shard_id)
             emptied = self._node.loop.run_in_executor(None, self._empty_now, shard_id)
             emptied.add_done_callback(lambda _done: self._removed(shard_id))
 
@@ -323,6 +356,7 @@ class Shards:
 
     def reopen(self, shard_id: int, host: Partition) -> None:
         """Close a replica and open it again from what is in its files."""
+        self._long.expect(shard_id)
         self._end(shard_id, host, self._removed)
 
     def _end(self, shard_id: int, host: Partition, then: Callable[[int], None]) -> None:
@@ -362,6 +396,10 @@ class Shards:
             if host.state.failed is None:
                 host.upkeep.note_watermark()
                 host.driver.submit(host.log.checkpoint())
+
+    async def opening_ended(self) -> None:
+        """For a stop: nothing is opened any more, and no thread is at a replica's files."""
+        await self._long.ended()
 
     def close_tables(self) -> None:
         """Close the tables' stores; the last thing of a stop."""

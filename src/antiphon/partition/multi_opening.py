@@ -1,5 +1,6 @@
 """Opening a replica of a shard that every replica writes, from what is in its files."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from antiphon.partition.multi_files import recover_origins, save_marks
 from antiphon.partition.multi_members import member_origins
 from antiphon.partition.multi_table import MergedShard
 from antiphon.partition.multi_writer import MultiWriterPartition
-from antiphon.partition.table_files import destroy_state, open_or_rebuild, restore_aside, store_path
+from antiphon.partition.table_files import destroy_state, open_or_rebuild, restore_aside
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.origin_history import Mark
@@ -34,52 +35,67 @@ LIFE_UNIT_NS: Final = 10_000_000
 class Place(NamedTuple):
     """What a replica needs to know of its node.
 
-    `nodes`: of the metadata. `disk_id`: of the node's directory. `tables`: where stores go; `stores`: their engine.
-    `lost_peers`: nodes that are not reached now.
+    `nodes`: of the metadata. `disk_id`: of the node's directory. `lost_peers`: nodes that are not reached now.
     """
 
     nodes: Mapping[int, NodeMeta]
     disk_id: str
-    tables: str
-    stores: "StoreEngine"
     tick_ms: int
     lost_peers: Sequence[int]
+
+
+class RecoveredOrigins(NamedTuple):
+    """What the files of a replica say: its `origins`, up to `end`.
+
+    `is_new`: whose entries they are was not known, and is to be written down anew.
+    """
+
+    origins: OriginIndex
+    end: Mark
+    is_new: bool
+    table: MergedShard | None
+
+
+def recover_multi_writer(
+    disk: "Disk", log: ShardLog, topic: TopicMeta, conflict: str, store: str, stores: "StoreEngine"
+) -> RecoveredOrigins:
+    """Read what is in the replica's files, `store` being that of a table. Blocking; may run in any thread.
+
+    Raises InvalidRequestError for a conflict rule that this node does not know, StorageFailedError.
+    """
+    rule = rule_named(conflict)
+    found = recover_origins(disk, log)
+    index, end = found or _begin_anew(log)
+    if topic.kind is not Kind.TABLE:
+        return RecoveredOrigins(index, end, found is None, None)
+    make_directory(disk, os.path.dirname(store))
+    table = _open_table(disk, store, log, stores, rule)
+    try:
+        table.catch_up(log.log_end)
+    except Exception as error:
+        table.let_go(error)
+        raise
+    return RecoveredOrigins(index, end, found is None, table)
 
 
 def open_multi_writer(
     services: "PartitionServices",
     disk: "Disk",
     log: ShardLog,
-    topic: TopicMeta,
     shard: ShardMeta,
     settings: "PartitionSettings",
     place: Place,
+    found: RecoveredOrigins,
 ) -> MultiWriterPartition:
-    """Recover this node's replica and start it. Blocking.
-
-    Raises InvalidRequestError for a conflict rule that this node does not know, StorageFailedError.
-    """
-    rule = rule_named(settings.conflict)
-    found = recover_origins(disk, log)
-    if found is None:
-        found = _begin_anew(services, disk, log)
-    index, end = found
-    table = None
-    if topic.kind is Kind.TABLE:
-        make_directory(disk, place.tables)
-        path = store_path(place.tables, shard.shard_id)
-        table = _open_table(disk, path, log, place.stores, rule)
-        try:
-            table.catch_up(log.log_end)
-        except Exception as error:
-            table.let_go(error)
-            raise
+    """Start this node's replica with what was found of it."""
+    if found.is_new:
+        services.wal.submit(save_marks(disk, log, [found.end]))
     replica = MultiWriterReplica(
         node_id=services.node_id,
         shard=shard.shard_id,
         origins=member_origins(shard, place.nodes, services.node_id, place.disk_id),
-        index=index,
-        end=end,
+        index=found.origins,
+        end=found.end,
         life=system.wall_ns() // LIFE_UNIT_NS,
         config=MultiWriterConfig(
             resend_ticks=max(2, RESEND_MS // place.tick_ms), stall_ticks=max(4, STALL_MS // place.tick_ms)
@@ -89,14 +105,14 @@ def open_multi_writer(
     for peer in place.lost_peers:
         replica.peer_lost(peer)
     host = MultiWriterPartition(
-        services, disk, log, replica, table, place.disk_id, settings.max_message_bytes
+        services, disk, log, replica, found.table, place.disk_id, settings.max_message_bytes
     )
     host.configure(settings)
     host.start(shard, place.nodes)
     return host
 
 
-def _begin_anew(services: "PartitionServices", disk: "Disk", log: ShardLog) -> tuple[OriginIndex, Mark]:
+def _begin_anew(log: ShardLog) -> tuple[OriginIndex, Mark]:
     """What is in the log stays there to be read, but nobody knows what of whom it is: the others send all they have anew.
 
     Until everybody has answered nothing is written here, over restarts too.
@@ -107,7 +123,6 @@ def _begin_anew(services: "PartitionServices", disk: "Disk", log: ShardLog) -> t
     if log.damaged is None:
         log.mark_forgotten()
     at = Mark(log.log_end, (), ())
-    services.wal.submit(save_marks(disk, log, [at]))
     return OriginIndex([at]), at
 
 

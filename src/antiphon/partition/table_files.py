@@ -165,7 +165,7 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
     Raises DamagedStoreError where the log cannot, and what `opened` raises.
     """
     try:
-        if disk.exists(path + _DAMAGED_SUFFIX):
+        if is_noted_damaged(disk, path):
             raise DamagedStoreError(f"table store {path} was found damaged before", path=path)
         return _not_behind(opened(), path, log)
     except DamagedStoreError as error:
@@ -198,6 +198,11 @@ def note_damage(disk: Disk, path: str) -> None:
     """The store `path` was found damaged: the next start is not to use it. A crash may lose this note."""
     with contextlib.suppress(OSError):
         disk.open(path + _DAMAGED_SUFFIX, create=True)
+
+
+def is_noted_damaged(disk: Disk, path: str) -> bool:
+    """Was the store `path` found damaged?"""
+    return disk.exists(path + _DAMAGED_SUFFIX)
 
 
 def watermark_at_start(noted: int, applied: int, log_end: int, *, unclean: bool) -> int:

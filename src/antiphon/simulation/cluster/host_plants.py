@@ -153,7 +153,7 @@ _STARTS: Final = (
         (
             Edit(
                 PartitionOpener,
-                "open",
+                "recover",
                 "high_watermark = log.hard_state.high_watermark",
                 "high_watermark = log.log_end",
             ),
