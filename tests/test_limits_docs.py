@@ -9,8 +9,9 @@ from antiphon.coordination.capacity import Capacity
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
-from antiphon.kafka.listener import KafkaListenerConfig
+from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
@@ -47,6 +48,12 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"| `request_partitions` | {limits.request_partitions:,} |" in PAGE
     assert f"One topic has {SHARDS_MAX:,} partitions at most" in PAGE
     assert limits.capacity == Capacity()
+    assert f"decoded at once up to {INLINE_ELEMENTS} elements" in PAGE
+    assert (
+        f"{produce.PIECE} batches, or {produce.PIECE_BYTES >> 20} MiB of them, or reads {fetch.PIECE} part"
+        in PAGE
+    )
+    assert f"\n{produce.OPEN_MAX} batches at most that wait for their commit" in PAGE
     groups = GroupConfig()
     assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE

@@ -86,6 +86,10 @@ class Answer:
         self.reserve(sum(map(len, buffers)) - self.size_bytes)
         self.connection.answered()
 
+    async def next_turn(self) -> None:
+        """Let others go on: return when it is this connection's turn among those whose requests take long."""
+        await self.connection.account.budget.turns.next(self.connection)
+
     @property
     def room_bytes(self) -> int:
         """How many bytes may be read for this answer now; 0 or less: none.
@@ -129,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_size = 0
         self._large_filled = 0
         self._answers: deque[Answer] = deque()
+        self._held_by: Answer | None = None
         self._want_room: list[asyncio.Future[None]] = []
         self._reading = True
         self._writable = True
@@ -255,6 +260,16 @@ class Connection(asyncio.BufferedProtocol):
         """Who the client is, before it has said so."""
         return session_of(authenticator, self._transport)
 
+    def hold(self, answer: Answer) -> None:
+        """Start no more requests before the one of this answer has begun, which takes several turns: `go_on`."""
+        self._held_by = answer
+
+    def go_on(self, answer: Answer) -> None:
+        """It has begun. Harmless where it held nothing up."""
+        if self._held_by is answer:
+            self._held_by = None
+            asyncio.get_running_loop().call_soon(self._work)
+
     def close(self) -> None:
         """Close after what was written so far."""
         if self._transport is not None:
@@ -351,7 +366,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_start(self) -> bool:
         """May a request that is here be started? One that holds no others up needs no room."""
-        return self._writable and not self.is_closed and len(self._answers) < REQUESTS_MAX
+        if self._held_by is not None or self.is_closed:
+            return False
+        return self._writable and len(self._answers) < REQUESTS_MAX
 
     def _has_room(self) -> bool:
         """May it, and may more be read?"""

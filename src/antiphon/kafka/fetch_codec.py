@@ -29,6 +29,7 @@ _FIRST_TAGGED_REPLICA: Final = 15
 _FIRST_ENDPOINTS: Final = 16
 _JOIN_OVER: Final = 64  # so many buffers, where they are small, cost more as buffers than one copy does
 _JOIN_BELOW_BYTES: Final = 4096
+_GATHER_BYTES: Final = 64 * 1024
 
 _I32: Final = struct.Struct(">i")
 _LIMITS: Final = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
@@ -209,6 +210,23 @@ def encode_fetch(
     if flexible:
         put_endpoints_tag(frame.out, endpoints if version >= _FIRST_ENDPOINTS else [])
     return frame.finish()
+
+
+def gathered(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer buffers: small neighbours become one. A transport takes a few at a time."""
+    found: list[Buffer] = []
+    together: list[Buffer] = []
+    size_bytes = 0
+    for buffer in buffers:
+        if len(buffer) >= _GATHER_BYTES or size_bytes >= _GATHER_BYTES:
+            found.append(b"".join(together))
+            together, size_bytes = [], 0
+        if len(buffer) >= _GATHER_BYTES:
+            found.append(buffer)
+        else:
+            together.append(buffer)
+            size_bytes += len(buffer)
+    return [*found, b"".join(together)]
 
 
 def _put_topic(frame: _Frame, topic: TopicFetched, version: int, isolation: int) -> None:

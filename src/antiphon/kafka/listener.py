@@ -36,7 +36,7 @@ from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
-from antiphon.kafka.primitives import Reader
+from antiphon.kafka.primitives import Reader, TooManyElementsError
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
@@ -44,6 +44,7 @@ from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
 
 LARGE_REQUEST_BYTES: Final = 16 * 1024
+INLINE_ELEMENTS: Final = 256  # of a Produce or Fetch request that is decoded in the turn in which it arrives
 BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
@@ -239,13 +240,36 @@ class KafkaListener:
     ) -> Awaitable[None] | None:
         """Decode a request to an API with a codec of its own, and begin to carry it out."""
         start, quotas = handler.start(self._handlers), self._config.quotas
+        began_s = system.monotonic_s() if quotas.times_requests else 0.0
+        try:
+            request = handler.decode(reader.from_here(INLINE_ELEMENTS), header.version)
+        except TooManyElementsError:
+            work: Awaitable[None] | None = self._begin_large(handler, header, reader, answer)
+        else:
+            work = start(header, request, answer)
         if not quotas.times_requests:
-            return start(header, handler.decode(reader, header.version), answer)
-        began_s = system.monotonic_s()
-        work = start(header, handler.decode(reader, header.version), answer)
+            return work
         payer = _payer(header, answer)
         quotas.charge(Use.REQUEST, payer, system.monotonic_s() - began_s, answer)
         return None if work is None else self._timed(work, payer, answer)
+
+    def _begin_large(
+        self, handler: HotHandler, header: RequestHeader, reader: Reader, answer: Answer
+    ) -> Awaitable[None]:
+        """The same for a request of many elements: a thread decodes it, and the connection's next requests wait."""
+        answer.connection.hold(answer)
+
+        async def work() -> None:
+            loop = asyncio.get_running_loop()
+            try:
+                request = await loop.run_in_executor(None, handler.decode, reader, header.version)
+                more = handler.start(self._handlers)(header, request, answer)
+                if more is not None:
+                    await more
+            finally:
+                answer.connection.go_on(answer)
+
+        return work()
 
     async def _timed(self, work: Awaitable[None], payer: Payer | None, answer: Answer) -> None:
         """The rest of the work. What it takes is known when the answer is sent: the client waits, and is not told."""

@@ -19,6 +19,10 @@ VARINT_BYTES_MAX: Final = 5  # an unsigned varint of 32 bits
 ZERO_UUID: Final = bytes(16)
 
 
+class TooManyElementsError(ProtocolViolationError):
+    """The request has more elements than are to be read."""
+
+
 class Reader:
     """A cursor over a request's bytes. `position` is the next byte to read."""
 
@@ -29,6 +33,12 @@ class Reader:
         self.position = position
         self.size = len(buffer)
         self._elements_left = ELEMENTS_MAX
+
+    def from_here(self, elements_max: int) -> "Reader":
+        """Another reader at the same place, which raises TooManyElementsError for more elements than that."""
+        reader = Reader(self.buffer, self.position)
+        reader._elements_left = elements_max
+        return reader
 
     @property
     def remaining(self) -> int:
@@ -138,7 +148,7 @@ class Reader:
         if count > 0:
             self._elements_left -= count
             if self._elements_left < 0:
-                raise ProtocolViolationError(f"a request of more than {ELEMENTS_MAX} elements")
+                raise TooManyElementsError(f"a request of more than {ELEMENTS_MAX} elements")
         return count
 
     def tag_count(self) -> int:

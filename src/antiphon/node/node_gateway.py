@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -42,6 +42,8 @@ from antiphon.node.local_view import LocalView
 from antiphon.node.record_intake import RecordIntake
 from antiphon.node.trimming import Trimming, trim_replica
 from antiphon.records.batch import Buffer
+
+POSITIONS_A_TURN: Final = 256  # at which is begun to wait
 
 
 class ClusterCalls(Protocol):
@@ -269,7 +271,9 @@ class NodeGateway:
         arrived = asyncio.Event()
         waiting: list[tuple[int, int]] = []
         try:
-            for shard_id, offset in positions:
+            for place, (shard_id, offset) in enumerate(positions, 1):
+                if not place % POSITIONS_A_TURN:
+                    await asyncio.sleep(0)  # others first
                 key = self.next_follow_key()
                 host = self.replicas.hosts.get(shard_id)
                 if host is None or not host.readers.follow(key, offset, isolation, arrived.set):

@@ -13,6 +13,9 @@ holds.
 """
 
 import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Final
 
 from antiphon.errors import AntiphonError, NotLeaderError, UnknownTopicError
@@ -27,6 +30,7 @@ from antiphon.kafka.fetch_codec import (
     TopicFetched,
     TopicWanted,
     encode_fetch,
+    gathered,
 )
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.rights import may
@@ -37,6 +41,7 @@ from antiphon.security.authorizer import Rights
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000
+PIECE: Final = 256  # partitions and topics that are read in one turn of the event loop
 BATCH_BYTES: Final = (
     1024 * 1024
 )  # counted at least for what is read: the first batch comes however large it is
@@ -54,6 +59,7 @@ class FetchHandler:
 
     async def run(self, header: RequestHeader, request: FetchRequest, answer: Answer) -> None:
         """Read, wait if there is less than asked for, read again, answer."""
+        answer.connection.go_on(answer)  # no order is promised between fetches
         if request.session_id != 0:
             answer.send(*encode_fetch(header, code.FETCH_SESSION_ID_NOT_FOUND, [], []))
             return
@@ -73,23 +79,19 @@ class FetchHandler:
         deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         sweep = await self._sweep(request, answer, deadline_s)
         while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
-            await self._gateway.wait_for_data(sweep.ends, ISOLATION, left_s)
+            await self._gateway.wait_for_data(list(sweep.ends.items()), ISOLATION, left_s)
             sweep = await self._sweep(request, answer, deadline_s)
             if sweep.must_wait and sweep.found_bytes:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
         hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
         endpoints = self._cache.endpoints_of(hints) if hints else []
         self._quotas.charge(Use.FETCH, payer, sweep.found_bytes, answer)
-        answer.send(
-            *encode_fetch(
-                header,
-                0,
-                sweep.topics,
-                endpoints,
-                isolation=request.isolation,
-                throttle_ms=answer.throttle_ms,
-            )
-        )
+        how = {"isolation": request.isolation, "throttle_ms": answer.throttle_ms}
+        encode = functools.partial(encode_fetch, header, 0, sweep.topics, endpoints, **how)
+        if sum(len(topic.partitions) + 1 for topic in sweep.topics) <= PIECE:
+            answer.send(*encode())
+        else:
+            answer.send(*await loop.run_in_executor(None, lambda: gathered(encode())))
 
     async def _sweep(self, request: FetchRequest, answer: Answer, deadline_s: float) -> "_Sweep":
         loop = asyncio.get_running_loop()
@@ -100,7 +102,7 @@ class FetchHandler:
         answer.reserve(reserved)
         try:
             sweep = _Sweep(self._gateway, self._cache, request, bound, answer.connection.session.rights)
-            await sweep.read()
+            await sweep.read(answer.next_turn)
         finally:
             answer.reserve(-reserved)
         return sweep
@@ -125,21 +127,24 @@ class _Sweep:
         self._failed = False
         self.found_bytes = 0
         self.topics: list[TopicFetched] = []
-        self.ends: list[
-            tuple[int, int]
-        ] = []  # (shard id, high watermark) of what was read: where to wait for more
+        self.ends: dict[int, int] = {}  # shard id -> high watermark of what was read: where to wait for more
 
     @property
     def must_wait(self) -> bool:
         """Less was found than the client wants at least, and nothing went wrong that it should know at once."""
         return self.found_bytes < self._request.min_bytes and not self._failed and bool(self.ends)
 
-    async def read(self) -> None:
+    async def read(self, next_turn: Callable[[], Awaitable[None]]) -> None:
+        places = count(1)
         for wanted in self._request.topics:
             fetched = TopicFetched(wanted.name, wanted.topic_id, [])
             self.topics.append(fetched)
             topic, missing = self._topic_of(wanted)
+            if not next(places) % PIECE:
+                await next_turn()
             for partition in wanted.partitions:
+                if not next(places) % PIECE:
+                    await next_turn()
                 if topic is None:
                     self._failed = True
                     fetched.partitions.append(PartitionFetched(partition.partition, missing))
@@ -183,7 +188,7 @@ class _Sweep:
             return PartitionFetched(wanted.partition, mismatch)
         self._bytes_left -= found.size_bytes
         self.found_bytes += found.size_bytes
-        self.ends.append((shard.shard_id, found.high_watermark))
+        self.ends[shard.shard_id] = found.high_watermark
         return PartitionFetched(
             wanted.partition, 0, found.high_watermark, found.log_start, found.batches, found.size_bytes
         )

@@ -10,7 +10,8 @@ no condition; `~expected` (that is -1 - expected) asks for exactly that offset. 
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -24,6 +25,7 @@ from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.produce_codec import (
+    NodeEndpoint,
     PartitionBatch,
     PartitionProduced,
     ProduceRequest,
@@ -44,6 +46,10 @@ FIRST_ZSTD: Final = 7  # Produce version from which clients that cannot read zst
 ZSTD: Final = 4
 OWN_PRODUCER_IDS: Final = 1 << 61  # ids from here on are for the native client's tables and jobs
 TIMEOUT_S_MAX: Final = 300.0
+PIECE: Final = 64  # batches and topics that are begun in one turn of the event loop
+PIECE_BYTES: Final = 1024 * 1024  # of batches, about, in one turn
+ENCODED_INLINE: Final = 256  # outcomes; the answer with more is encoded in a thread
+OPEN_MAX: Final = 512  # batches of one request that may wait for their commit before more are begun
 TIMEOUT_S_MIN: Final = 0.1
 
 Outcomes = list[tuple[str, list[PartitionProduced]]]
@@ -57,19 +63,58 @@ class ProduceHandler:
         self._cache = cache
         self._quotas = quotas
 
-    def start(self, header: RequestHeader, request: ProduceRequest, answer: Answer) -> None:
-        """Begin every append of the request; `answer` is sent when the last one is committed or refused."""
+    def start(self, header: RequestHeader, request: ProduceRequest, answer: Answer) -> Awaitable[None] | None:
+        """Begin every append of the request; `answer` is sent when the last one is committed or refused.
+
+        Many batches, or many bytes, are begun in several turns of the event loop. The connection's next requests wait until
+        all are begun, so that no batch overtakes another one of its producer.
+        """
         if self._quotas.on:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)
             self._quotas.charge(Use.PRODUCE, payer, answer.request_bytes, answer)
         work = _Work(self, header, request.acks, answer)
+        steps = self._steps(header, request, answer, work)
+        count = len(request.topics) + sum(len(batches) for _, batches in request.topics)
+        if count > PIECE or answer.request_bytes > PIECE_BYTES:
+            answer.connection.hold(answer)
+            return self._in_pieces(steps, work, answer)
+        for _ in steps:
+            pass
+        work.all_begun()
+        return None
+
+    async def _in_pieces(self, steps: Iterator[int], work: "_Work", answer: Answer) -> None:
+        """Begin some batches in each turn of this connection, and no more before earlier ones are done."""
+        try:
+            count = size_bytes = 0
+            for step_bytes in steps:
+                count, size_bytes = count + 1, size_bytes + step_bytes
+                if count >= PIECE or size_bytes >= PIECE_BYTES:
+                    count = size_bytes = 0
+                    await work.until_waiting(OPEN_MAX)
+                    await answer.next_turn()
+        finally:
+            answer.connection.go_on(answer)
+        await work.until_waiting(1)
+        encode, *facts = work.encoding()
+        if work.outcomes_count <= ENCODED_INLINE:
+            work.send(encode(*facts))
+        else:
+            work.send(await asyncio.get_running_loop().run_in_executor(None, encode, *facts))
+
+    def _steps(
+        self, header: RequestHeader, request: ProduceRequest, answer: Answer, work: "_Work"
+    ) -> Iterator[int]:
+        """Begin one batch after the other; gives the bytes of each."""
         problem = _refuse_request(header, request)
         for name, batches in request.topics:
             work.begin_topic(name)
             refusal = problem or self._denied(name, answer)
+            yield 0
             for batch in batches:
                 if refusal is not None:
                     work.outcome(PartitionProduced(batch.partition, *refusal))
+                    yield 0
                     continue
                 try:
                     work.wait_for(batch, self._append(header, request, name, batch, answer))
@@ -77,7 +122,7 @@ class ProduceHandler:
                     work.refused(batch, self.refused(name, batch.partition, error))
                 except RefusedError as refused:
                     work.refused(batch, _produced(batch.partition, refused.error_code, refused.reason))
-        work.all_begun()
+                yield len(batch.records or b"")
 
     def _denied(self, name: str, answer: Answer) -> tuple[int, int, int, str] | None:
         if may(self._gateway, answer.connection.session.rights, Operation.WRITE, name):
@@ -117,16 +162,19 @@ class ProduceHandler:
             done = done._replace(record_errors=((record, str(error.details["reason"])),))
         return done
 
-    def encode(self, header: RequestHeader, outcomes: Outcomes, throttle_ms: int) -> bytearray:
-        """The response frame."""
+    def endpoints(self, outcomes: Outcomes) -> list[NodeEndpoint]:
+        """The nodes that hints name."""
         hints = [done.leader for _, parts in outcomes for done in parts if done.leader is not None]
-        return encode_produce(header, outcomes, self._cache.endpoints_of(hints) if hints else [], throttle_ms)
+        return self._cache.endpoints_of(hints) if hints else []
 
 
 class _Work:
-    """One request under way: a place for each partition's outcome, filled as appends end."""
+    """One request under way: a place for each partition's outcome, filled as appends end.
 
-    __slots__ = ("_acks", "_answer", "_handler", "_header", "_outcomes", "_waiting")
+    Whoever begins it in pieces waits with `until_waiting`; else the last outcome has the answer sent.
+    """
+
+    __slots__ = ("_acks", "_answer", "_fewer", "_fewer_at", "_handler", "_header", "_outcomes", "_waiting")
 
     def __init__(self, handler: ProduceHandler, header: RequestHeader, acks: int, answer: Answer) -> None:
         self._handler = handler
@@ -135,6 +183,8 @@ class _Work:
         self._answer = answer
         self._outcomes: Outcomes = []
         self._waiting = 1  # `all_begun` is waited for, too
+        self._fewer: asyncio.Future[None] | None = None
+        self._fewer_at = 0
 
     def begin_topic(self, name: str) -> None:
         self._outcomes.append((name, []))
@@ -167,12 +217,35 @@ class _Work:
     def all_begun(self) -> None:
         self._end_one()
 
+    @property
+    def outcomes_count(self) -> int:
+        """How many there are, or will be."""
+        return sum(len(places) for _, places in self._outcomes)
+
+    async def until_waiting(self, count: int) -> None:
+        """Return when so many outcomes are waited for at most, `all_begun` among them."""
+        if self._waiting > count:
+            self._fewer, self._fewer_at = asyncio.get_running_loop().create_future(), count
+            await self._fewer
+
+    def encoding(self) -> tuple[Any, ...]:
+        """What makes the response frame, then its arguments."""
+        outcomes = self._outcomes if self._acks != NO_ANSWER else []
+        endpoints = self._handler.endpoints(outcomes)
+        return encode_produce, self._header, outcomes, endpoints, self._answer.throttle_ms
+
     def _end_one(self) -> None:
         self._waiting -= 1
-        if self._waiting:
-            return
+        if self._fewer is not None and self._waiting <= self._fewer_at and not self._fewer.done():
+            self._fewer.set_result(None)
+        if not self._waiting:
+            encode, *facts = self.encoding()
+            self.send(encode(*facts))
+
+    def send(self, response: bytearray) -> None:
+        """All outcomes are there: answer, if the client wants that."""
         if self._acks != NO_ANSWER:
-            self._answer.send(self._handler.encode(self._header, self._outcomes, self._answer.throttle_ms))
+            self._answer.send(response)
             return
         self._answer.send()
         if any(done.error_code for _, places in self._outcomes for done in places):
