@@ -25,6 +25,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.node import findings
 from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.records.batch import read_header
@@ -310,7 +311,10 @@ async def test_a_replica_that_stopped_sends_its_clients_to_another_one() -> None
 
 
 @in_virtual_time
-async def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further() -> None:
+async def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(findings, "OTHERS", 0)  # what is wrong is told, not found by chance
     async with cluster_of(5) as nodes:
         topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("log", replicas=2, config=MULTI))
         shard = topic.shards[0]
@@ -336,11 +340,14 @@ async def test_an_old_copy_that_wrote_on_is_found_out_and_goes_no_further() -> N
         await nodes.start(copied)
         await eventually(lambda: shard_id in nodes.nodes[copied].hosts)
         await append(nodes, copied, shard_id, b"other")  # nobody is there to say that this is the second b
+        nodes.nodes[copied].care.findings.look()  # all is well so far
         await nodes.start(sound)
         await eventually(lambda: shard_id in nodes.nodes[sound].hosts)
         for node_id in shard.ensemble:
             await eventually(lambda n=node_id: status_of(nodes, n, shard_id).state == "split_brain")  # type: ignore[misc]
             assert nodes.nodes[node_id].metrics.split_brains >= 1  # each new connection finds it again
+            told = nodes.nodes[node_id].care.findings
+            await eventually(lambda told=told: "split_brain" in [one.kind for one in told.now])  # type: ignore[misc]
         assert values(nodes, sound, shard_id) == [b"a", b"b", b"c"]
         assert values(nodes, copied, shard_id) == [b"a", b"other"]
 

@@ -45,7 +45,7 @@ class DiskCare:
         self._began_s = node.now_s()
         self._lost_lines = lost_lines()
         self._reserve = Reserve(node, wal)
-        self.findings = Findings(node.hosts, shards, wal)
+        self.findings = Findings(node.hosts, node.suspects, shards, wal)
         self._mending = Mending(node, shards, self.findings)
         self.scrub = Scrub(node, self.findings, self._mending)
 

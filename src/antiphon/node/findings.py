@@ -1,8 +1,9 @@
 """What is wrong on this node and since when: collected from the replicas, and told by whoever finds something else.
 
-Now and then `look` asks each replica how it is. A replica has one finding at a time, from the moment when something was
-found until it is as it should be again, whatever it goes through in between. What was mended is kept for a while, to be
-shown.
+Now and then `look` asks replicas how they are: those that were opened or told of anything since they were well, and a few
+others, each in its turn, so that a node with thousands of healthy replicas has little to do. A replica has one finding at
+a time, from the moment when something was found until it is as it should be again, whatever it goes through in between.
+What was mended is kept for a while, to be shown.
 """
 
 from collections import deque
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from antiphon.partition.partition import Partition
 
 MENDED_MAX: Final = 50
+OTHERS: Final = 16  # replicas that nobody has told of anything, which a look asks nevertheless
 WAITS: Final = "nothing: it is fetched again from the other replicas, which have to be in reach"
 FULL: Final = "make room on the disk: writes are taken again by themselves"
 
@@ -56,10 +58,21 @@ class Closed(Protocol):
 
 
 class Findings:
-    """See the module's text. All of it runs on the node's event loop."""
+    """See the module's text. All of it runs on the node's event loop.
 
-    def __init__(self, hosts: "dict[int, Partition]", shards: Callable[[], Closed], wal: "Wal") -> None:
+    Args:
+        hosts: the replicas that are open.
+        suspects: shards whose replica may not be as it should; those that are well are taken out.
+        shards: the replicas that are not open.
+        wal: the node's.
+    """
+
+    def __init__(
+        self, hosts: "dict[int, Partition]", suspects: set[int], shards: Callable[[], Closed], wal: "Wal"
+    ) -> None:
         self._hosts = hosts
+        self._suspects = suspects
+        self._others: list[int] = []  # whose turn is still to come
         self._shards = shards
         self._wal = wal
         self._noted: dict[tuple[int, str], Noted] = {}  # by shard and kind
@@ -77,10 +90,6 @@ class Findings:
         """It is so no more."""
         if self._noted.pop((shard_id, kind), None) is not None:
             self.look()
-
-    def of_shard(self, shard_id: int) -> bool:
-        """Is anything wrong with the replica of this shard?"""
-        return any(shard == shard_id for shard, _ in self._known)
 
     @property
     def now(self) -> tuple[Finding, ...]:
@@ -123,10 +132,20 @@ class Findings:
             yield Noted("disk_full", OF_NODE, what, FULL)
         for shard_id, error in self._shards().broken.items():
             yield Noted("replica_closed", shard_id, error.message, _what_to_do(error), UNHEALTHY)
-        for shard_id, host in self._hosts.items():
-            noted = _state_of(shard_id, host)
+        yield from self._of_replicas()
+
+    def _of_replicas(self) -> Iterator[Noted]:
+        hosts, suspects = self._hosts, self._suspects
+        if not self._others:
+            self._others = list(hosts)
+        suspects.update(self._others.pop() for _ in range(min(OTHERS, len(self._others))))
+        for shard_id in sorted(suspects):
+            host = hosts.get(shard_id)
+            noted = None if host is None else _state_of(shard_id, host)
             if noted is not None:
                 yield noted
+            elif host is None or host.log.damaged is None:
+                suspects.discard(shard_id)
 
 
 def _what_to_do(error: AntiphonError) -> str:

@@ -92,6 +92,8 @@ class Node:
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
         self.hosts: dict[int, Partition] = {}
+        self.suspects: set[int] = set()
+        self.look_at: Callable[[int], None] = self.suspects.add
         self.stopping = False
         self._log = structlog.get_logger()
         self.disk: Disk = RealDisk() if disk is None else disk  # of every file of this node
@@ -407,6 +409,7 @@ class Node:
 
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""
+        self.suspects.add(shard_id)
         if needs_leader and not self.stopping:
             self.spawn(self._give_up_leadership(shard_id))
 

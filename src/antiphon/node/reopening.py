@@ -57,8 +57,11 @@ class Reopening:
     def look(self) -> int | None:
         """Open replicas anew, now and then; returns a shard that needs a new term, for what it lost or to be led again."""
         shards = self._shards
-        for shard_id, host in list(self._node.hosts.items()):
-            if shard_id != CLUSTER_SHARD_ID and self._is_time(shard_id, host.state.failed):
+        for shard_id in sorted(self._node.suspects):
+            host = self._node.hosts.get(shard_id)
+            if host is None or shard_id == CLUSTER_SHARD_ID:
+                continue
+            if self._is_time(shard_id, host.state.failed):
                 self._log.warning("reopening_replica", shard=shard_id, reason=str(host.state.failed))
                 shards.reopen(shard_id, host)
         for shard_id, error in list(shards.broken.items()):

@@ -246,6 +246,7 @@ class Shards:
     def _opened(self, host: Partition, topic: TopicMeta, shard: ShardMeta) -> None:
         self.broken.pop(shard.shard_id, None)
         self._node.hosts[shard.shard_id] = host
+        self._node.suspects.add(shard.shard_id)
         self._note_placement(host, topic, shard)
         for sender, message in self._early.pop(shard.shard_id, ()):
             host.receive(sender, message)
@@ -257,6 +258,7 @@ class Shards:
         except PermissionError as error:
             raise as_failure(error, "the cluster's own log") from error
         self._node.hosts[CLUSTER_SHARD_ID] = host
+        self._node.suspects.add(CLUSTER_SHARD_ID)
         return host
 
     # -- messages -----------------------------------------------------------------------------------------------
@@ -300,8 +302,9 @@ class Shards:
         if opened is not None:
             self._mending = self._node.spawn(self._mend(opened))
             return
-        for host in self._node.hosts.values():
-            if host.mode.needs_new_term:
+        for shard_id in sorted(self._node.suspects):
+            host = self._node.hosts.get(shard_id)
+            if host is not None and host.mode.needs_new_term:
                 self._mending = self._node.spawn(self._mend(host.shard_id))
                 return
 

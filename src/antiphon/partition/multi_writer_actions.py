@@ -141,6 +141,7 @@ class MultiWriterActions:
 
     def _split_brain(self, action: SplitBrain) -> None:
         self._services.metrics.split_brains += 1
+        self._services.look_at(self._driver.shard_id)
         self._log.error("split_brain", peer=action.peer, origin=action.origin, lsn=action.lsn)
 
     def _trimmed_away(self, action: TrimmedAway) -> None:

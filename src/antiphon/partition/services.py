@@ -195,6 +195,10 @@ class PartitionServices(Protocol):
         """Role, term or readiness changed."""
         ...
 
+    def look_at(self, shard_id: int) -> None:
+        """Something is wrong with the replica, which goes on: see its status."""
+        ...
+
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """The replica stopped for good. `needs_leader`: it led, and the coordinator is to appoint another one."""
         ...

@@ -97,6 +97,7 @@ class SingleWriterUpkeep:
         self._hint.checkpoint()
         self.leader_lacks = self.leader_lacks + 1 if self._replica.following.leader_shows_less else 0
         if self.leader_lacks == LOOKS:
+            self._state.services.look_at(self._state.shard_id)
             self._log.error(
                 "leader_lacks_acknowledged_entries",
                 leader=self._replica.leader,
