@@ -24,6 +24,12 @@ LONG_FUNCTIONS: set[str] = set()
 LONG_CONSTRUCTORS: set[str] = set()
 LARGE_CLASSES: dict[str, int] = {}
 
+PROSE_MAX = 120
+TABLES_OR_CODE = re.compile(
+    r"^```.*?^```|<!-- trials -->.*?<!-- end of trials -->|^\|.*?$|^!?\[!?\[?[^\n]*$",
+    re.DOTALL | re.MULTILINE,
+)
+
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|for now|simplified")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|home|root|Users)/\w")
 
@@ -122,6 +128,14 @@ def test_nothing_sounds_unfinished(path: Path) -> None:
 def test_no_path_of_one_machine(path: Path) -> None:
     found = MACHINE_PATHS.findall(path.read_text())
     assert not found, f"paths that exist on one machine only: {found}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_id)
+def test_lines_of_prose_are_short(path: Path) -> None:
+    """Those of tables, code and what a program wrote are as long as they are."""
+    prose = TABLES_OR_CODE.sub("", path.read_text())
+    long = [line for line in prose.splitlines() if len(line) > PROSE_MAX]
+    assert not long, f"break after {PROSE_MAX} characters: {long}"
 
 
 def test_lock_file_has_hashes_and_no_addresses() -> None:

@@ -1,6 +1,5 @@
 """What a node knows to be wrong, however many healthy replicas it has."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ SHARDS = 120
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The shards whose replicas were asked how they are."""
     found: list[int] = []
     at_once = findings._state_of
