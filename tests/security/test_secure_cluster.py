@@ -32,6 +32,7 @@ from antiphon.model.access import Acl, Operation, Resource
 from antiphon.model.requests import AlterAcls
 from antiphon.spark.read.options import parse_read
 from antiphon.tools.local_cluster import COMMAND, LocalCluster
+from tests.cli import shell
 
 pytestmark = pytest.mark.cluster
 
@@ -85,10 +86,7 @@ class Secure:
 
     def antiphon(self, *words: str, stdin: str = "", code: int = 0) -> str:
         """What a command says; it is told where the folder is, and nothing else."""
-        done = subprocess.run(
-            (*COMMAND, *words, "--dir", str(self.dir)),
-            input=stdin, capture_output=True, text=True, timeout=40, check=False, env=bare(),
-        )  # fmt: skip
+        done = shell.antiphon(*words, "--dir", str(self.dir), environment=bare(), stdin=stdin, timeout_s=40)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

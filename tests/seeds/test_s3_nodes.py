@@ -6,7 +6,6 @@ election are seen from outside: by clients that wait for every change of the met
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -31,6 +30,7 @@ from antiphon.replication.messages import (
     BecomeLeaderReply,
     NewTermReply,
 )
+from tests.cli import shell
 from tests.node import real_nodes
 from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, in_virtual_time, run
 
@@ -88,10 +88,9 @@ async def test_s3_06_s3_24_live_replicas_are_in_the_metadata_and_commits_go_by_a
 async def shown_live(nodes: real_nodes.Nodes) -> list[int]:
     """The live replica set of the topic `t` as `antiphon shard list` prints it."""
     servers = ",".join(nodes.members[node].native for node in nodes.nodes)
-    words = ("-m", "antiphon.cli.main", "shard", "list", "--topic", "t", "--servers", servers, "--json")
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
-    out, _ = await process.communicate()
-    (row,) = json.loads(out)
+    words = ("shard", "list", "--topic", "t", "--servers", servers, "--json")
+    done = await asyncio.to_thread(shell.antiphon, *words)
+    (row,) = json.loads(done.stdout)
     return sorted(row["live"])
 
 
