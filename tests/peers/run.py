@@ -42,6 +42,7 @@ def available(peers: Sequence[Peer], say: Say) -> tuple[list[Peer], dict[str, st
     cache.mkdir(parents=True, exist_ok=True)
     ready, skipped = [], {}
     for peer in peers:
+        say(f"getting {peer.title}")
         try:
             peer.get(cache)
         except UnavailableError as error:

@@ -15,6 +15,7 @@ from tests.peers.measure import figures
 from tests.peers.rows import ROWS, chosen
 from tests.peers.run import compare
 from tests.peers.servers import OURS, PEERS
+from tests.peers.servers.go_peers import MODULES, GoPeer
 from tests.peers.usage import Usage
 
 FAST = ("produce-one/100B", "put/64")
@@ -73,6 +74,14 @@ def test_rows_are_chosen_by_patterns_and_the_usual_ones_without() -> None:
     usual = {row.name for row in chosen(None)}
     assert {"produce/1KB/131KB/3p/none", "put/1000", "consume-disk/1KB/1p"} <= usual
     assert "produce/10KB/1MB/48p/zstd" in set(ROWS) - usual
+
+
+@pytest.mark.parametrize(
+    "peer", [one for one in PEERS.values() if isinstance(one, GoPeer)], ids=lambda one: one.name
+)
+def test_peers_in_go_are_pinned_with_hashes(peer: GoPeer) -> None:
+    sums = (MODULES / peer.name / "go.sum").read_text()
+    assert f"{peer.module} {peer.version()} h1:" in sums
 
 
 def test_values_of_a_batch_are_all_different() -> None:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.peers.servers.antiphon_peer import Antiphon
+from tests.peers.servers.go_peers import Etcd, Nats
 from tests.peers.servers.kafka_peer import Kafka
 from tests.peers.servers.peer import Peer
 
@@ -12,6 +13,8 @@ PEERS: Final[dict[str, Peer]] = {
         Antiphon(),
         Kafka("kafka", "Kafka, as it comes"),
         Kafka("kafka-sync", "Kafka, flush.messages=1", {"log.flush.interval.messages": "1"}),
+        Etcd(),
+        Nats(),
     )
 }
 OURS: Final = "antiphon"
