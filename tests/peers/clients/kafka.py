@@ -10,6 +10,9 @@ from tests.peers.clients.process import Due, Job, Result, result, serve
 from tests.peers.clients.values import random_values
 
 BURST: Final = 1000
+# Enough that all brokers have full batches; more would only make the end of each measurement longer.
+QUEUE_BYTES_MIN: Final = 16 * 1024 * 1024
+QUEUE_BATCHES: Final = 64
 SAMPLE: Final = 50  # of how many records' latencies one is kept where nobody waits for a single record
 FULL_S: Final = 0.003  # spinning on a full queue would take the brokers' share of the cores
 TICK_S: Final = 0.001
@@ -36,7 +39,8 @@ class Produce:
                 "batch.num.messages": 100_000,
                 "compression.type": job["codec"],
                 "queue.buffering.max.messages": 400_000,
-                "queue.buffering.max.kbytes": 262_144,
+                "queue.buffering.max.kbytes": max(QUEUE_BYTES_MIN, QUEUE_BATCHES * job["batch_bytes"])
+                // 1024,
                 "max.in.flight": job.get("in_flight", 5),
                 "on_delivery": self._delivered,
             }

@@ -137,7 +137,9 @@ class Kafka:
         from confluent_kafka.admin import AdminClient
 
         try:
-            known = AdminClient({"bootstrap.servers": _addresses(brokers)}).list_topics(timeout=2.0)
+            known = AdminClient({"bootstrap.servers": _addresses(brokers), "log_level": 2}).list_topics(
+                timeout=2.0
+            )
         except KafkaException:
             return False
         return len(known.brokers) == NODES
