@@ -46,7 +46,7 @@ fix: setup ## format and mend what the linter can mend
 bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 	$(BIN)/antiphon bench $(ARGS)
 
-bench-peers: setup ## the same work on Antiphon and on Kafka, etcd, NATS, with ratios (an hour): make bench-peers ARGS="--rows 'put/*'"
+bench-peers: setup ## the same work on Antiphon and on Kafka, etcd, NATS, Oxia, with ratios (an hour): make bench-peers ARGS="--rows 'put/*'"
 	$(BIN)/python -m tests.peers.run $(ARGS)
 
 simulate: setup ## 2,000 seeds of whole simulated nodes (20 minutes or more): make simulate ARGS="--seeds 200"

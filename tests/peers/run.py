@@ -1,8 +1,9 @@
 """The same work against Antiphon and its peers: three nodes each, on this machine, in turn, and the ratios.
 
 A round starts each peer in turn, warms it up, measures the rows and stops it; several rounds follow one another. Peers'
-programs are fetched once, into a folder outside of the repository ($ANTIPHON_PEERS). OUT gets `peers.json` (every figure
-of every round, with the machine and the settings), `peers.md` (tables with ratios) and `peers.png`.
+programs are fetched once, into a folder outside of the repository ($ANTIPHON_PEERS). After every round OUT gets
+`peers.json` (every figure of every round, with the machine and the settings), `peers.md` (tables with ratios) and
+`peers.png`.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,18 +58,18 @@ class Run:
     """Rounds of rows over peers."""
 
     def __init__(self, peers: Sequence[Peer], rows: Sequence[Row], seconds: float, say: Say) -> None:
-        self._peers = peers
-        self._rows = rows
-        self._seconds = seconds
+        self.peers = peers
+        self.rows = rows
+        self.seconds = seconds
         self._say = say
         self.skipped: dict[str, str] = {}
         self.found: dict[str, dict[str, list[Figures]]] = {row.name: {} for row in rows}
 
     def round(self, number: int) -> None:
         """Every peer once; the order of the peers turns with the rounds."""
-        turn = number % len(self._peers)
-        for peer in (*self._peers[turn:], *self._peers[:turn]):
-            rows = [row for row in self._rows if self._possible(peer, row)]
+        turn = number % len(self.peers)
+        for peer in (*self.peers[turn:], *self.peers[:turn]):
+            rows = [row for row in self.rows if self._possible(peer, row)]
             if not rows:
                 continue
             self._say(f"round {number + 1}: {peer.title}")
@@ -78,7 +79,7 @@ class Run:
                 self._skip(peer.name, str(error))
                 continue
             try:
-                measure = Measure(peer, running, self._seconds)
+                measure = Measure(peer, running, self.seconds)
                 self._warm(peer, measure, {row.protocol for row in rows})
                 for row in rows:
                     self._one(peer, measure, row)
@@ -134,31 +135,40 @@ def machine() -> dict[str, Any]:
 
 
 def compare(
-    peers: Sequence[Peer], rows: Sequence[Row], seconds: float, rounds: int, say: Say, note: str = ""
-) -> dict[str, Any]:
-    """What goes into `peers.json`."""
-    ready, missing = available(peers, say)
-    run = Run(ready, rows, seconds, say)
+    run: Run, rounds: int, missing: dict[str, str], settings: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """What goes into `peers.json`, after every round."""
     began, load = time.time(), os.getloadavg()[0]
     for number in range(rounds):
         run.round(number)
-    return {
-        "machine": machine() | {"load_before": load},
-        "settings": {"seconds": seconds, "rounds": rounds, "note": note},
-        "took_s": round(time.time() - began),
-        "peers": {peer.name: {"title": peer.title, "settings": peer.settings} for peer in ready},
-        "skipped": missing | run.skipped,
-        "rows": {
-            row.name: {
-                "unit": row.unit,
-                "protocol": row.protocol,
-                "job": row.job,
-                "peers": run.found[row.name],
-            }
-            for row in rows
-            if run.found[row.name]
-        },
-    }
+        yield {
+            "machine": machine() | {"load_before": load},
+            "settings": settings | {"seconds": run.seconds, "rounds": number + 1},
+            "took_s": round(time.time() - began),
+            "peers": {peer.name: {"title": peer.title, "settings": peer.settings} for peer in run.peers},
+            "skipped": missing | run.skipped,
+            "rows": {
+                row.name: {
+                    "unit": row.unit,
+                    "protocol": row.protocol,
+                    "job": row.job,
+                    "clients": row.clients,
+                    "peers": run.found[row.name],
+                }
+                for row in run.rows
+                if run.found[row.name]
+            },
+        }
+
+
+def write(out: Path, result: dict[str, Any]) -> str:
+    """Write the figures, the tables and the picture; returns the tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
+    text = report.markdown(result, OURS)
+    (out / "peers.md").write_text(text)
+    report.draw(out / "peers.png", result, OURS)
+    return text
 
 
 def main() -> None:
@@ -198,13 +208,11 @@ def main() -> None:
     if given.seconds <= 0 or given.rounds < 1:
         parser.error("--seconds and --rounds must be above zero")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    result = compare([PEERS[name] for name in names], rows, given.seconds, given.rounds, say, given.note)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = report.markdown(result, OURS)
-    (given.out / "peers.md").write_text(text)
-    report.draw(given.out / "peers.png", result, OURS)
-    say(f"\n{text}\n{given.out / 'peers.json'}, {given.out / 'peers.md'}, {given.out / 'peers.png'}")
+    ready, missing = available([PEERS[name] for name in names], say)
+    run = Run(ready, rows, given.seconds, say)
+    for result in compare(run, given.rounds, missing, {"note": given.note}):
+        text = write(given.out, result)
+        say(f"\n{text}\nround {result['settings']['rounds']} of {given.rounds} is in {given.out}/")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.peers.clients.process import result as client_result
 from tests.peers.clients.values import random_values
 from tests.peers.measure import figures
 from tests.peers.rows import ROWS, chosen
-from tests.peers.run import compare
+from tests.peers.run import Run, compare, write
 from tests.peers.servers import OURS, PEERS
 from tests.peers.servers.go_peers import MODULES, GoPeer
 from tests.peers.usage import Usage
@@ -24,7 +24,8 @@ FAST = ("produce-one/100B", "put/64")
 @pytest.mark.cluster
 def test_rows_run_against_antiphon(tmp_path: Path) -> None:
     said: list[str] = []
-    found = compare([PEERS[OURS]], [ROWS[name] for name in FAST], 0.2, 1, said.append)
+    run = Run([PEERS[OURS]], [ROWS[name] for name in FAST], 0.2, said.append)
+    (found,) = compare(run, 1, {}, {})
     assert not found["skipped"], said
     for name in FAST:
         (once,) = found["rows"][name]["peers"][OURS]
@@ -34,7 +35,7 @@ def test_rows_run_against_antiphon(tmp_path: Path) -> None:
         assert 0 < once["p50_ms"] <= once["p99_ms"]
         assert once["cpu_s_per_1000"] > 0
         assert once["written_bytes_per_1000"] > 64_000  # acknowledged means written, on three nodes
-    text = report.markdown(found, OURS)
+    text = write(tmp_path, found)
     assert all(f"| {name} | Antiphon |" in text for name in FAST)
 
 

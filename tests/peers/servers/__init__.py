@@ -3,7 +3,7 @@
 from typing import Final
 
 from tests.peers.servers.antiphon_peer import Antiphon
-from tests.peers.servers.go_peers import Etcd, Nats
+from tests.peers.servers.go_peers import Etcd, Nats, Oxia
 from tests.peers.servers.kafka_peer import Kafka
 from tests.peers.servers.peer import Peer
 
@@ -15,6 +15,7 @@ PEERS: Final[dict[str, Peer]] = {
         Kafka("kafka-sync", "Kafka, flush.messages=1", {"log.flush.interval.messages": "1"}),
         Etcd(),
         Nats(),
+        Oxia(),
     )
 }
 OURS: Final = "antiphon"

@@ -119,3 +119,43 @@ class Nats(GoPeer):
             servers.start((str(self.server), "--config", str(file)))
         servers.addresses[TABLE] = ",".join(f"nats://127.0.0.1:{port}" for port in clients)
         servers.wait_until(lambda: all(listening(port) for port in clients))
+
+
+class Oxia(GoPeer):
+    """Three servers and a coordinator, four shards; the write-ahead logs are synced, which is Oxia's default."""
+
+    def __init__(self) -> None:
+        module = "github.com/oxia-db/oxia"
+        said = "4 shards, replication 3, synced; the client's batches wait 5 ms (its default), 0 with one in flight"
+        super().__init__("oxia", "Oxia", module, f"{module}/cmd", said)
+
+    def start_in(self, servers: Processes) -> None:
+        """The servers, then the coordinator that appoints leaders among them."""
+        ports = free_ports(3 * NODES + 2)
+        public, internal, metrics = ports[:NODES], ports[NODES : 2 * NODES], ports[2 * NODES :]
+        for node in range(NODES):
+            servers.start(
+                (
+                    str(self.server), "server", "--log-level", "warn",
+                    "--public-addr", f"127.0.0.1:{public[node]}", "--internal-addr", f"127.0.0.1:{internal[node]}",
+                    "--metrics-addr", f"127.0.0.1:{metrics[node]}",
+                    "--data-dir", str(servers.dir / f"db-{node}"), "--wal-dir", str(servers.dir / f"wal-{node}"),
+                )
+            )  # fmt: skip
+        servers.wait_until(lambda: all(listening(port) for port in public))
+        file = servers.dir / "cluster.yaml"
+        nodes = [
+            {"public": f"127.0.0.1:{public[node]}", "internal": f"127.0.0.1:{internal[node]}"}
+            for node in range(NODES)
+        ]
+        namespace = {"name": "default", "initialShardCount": 4, "replicationFactor": NODES}
+        file.write_text(json.dumps({"namespaces": [namespace], "servers": nodes}))
+        servers.start(
+            (
+                str(self.server), "coordinator", "--log-level", "warn", "--conf", str(file),
+                "--metadata", "file", "--file-clusters-status-path", str(servers.dir / "status.json"),
+                "--internal-addr", f"127.0.0.1:{metrics[NODES]}", "--metrics-addr", f"127.0.0.1:{metrics[NODES + 1]}",
+            )
+        )  # fmt: skip
+        servers.addresses[TABLE] = ",".join(f"127.0.0.1:{port}" for port in public)
+        servers.wait_until(lambda: listening(metrics[NODES]))
