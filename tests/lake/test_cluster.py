@@ -81,9 +81,15 @@ def test_a_killed_pipeline_leaves_each_row_once(
         events.append_batch([(None, value) for value in values[shard::2]], shard=shard)
     file = tmp_path / "pipeline.toml"
     file.write_text(PIPELINE.replace("SERVERS", cluster.native))
+    temporary = tmp_path / "temporary"  # what a killed driver leaves behind goes with the test's folder
+    temporary.mkdir()
     driver = subprocess.Popen(
         [sys.executable, "-m", "antiphon.cli.main", "pipeline", "run", str(file)],
-        env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        env={
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

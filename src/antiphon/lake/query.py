@@ -87,6 +87,14 @@ class MirrorQuery:
 
     def start(self, spark: "SparkSession", source: Source, shape: RowShape, pace: Pace) -> Self:
         """Start the query from where the table is (or, with a checkpoint, from where that is)."""
+        try:
+            self._query = self._begun(spark, source, shape, pace)
+        except BaseException:
+            self._clean()
+            raise
+        return self
+
+    def _begun(self, spark: "SparkSession", source: Source, shape: RowShape, pace: Pace) -> Any:
         kind = "table" if source.is_table else "topic"
         frame = (
             spark.readStream.format("antiphon")
@@ -112,8 +120,7 @@ class MirrorQuery:
         trigger: Mapping[str, Any] = (
             {"availableNow": True} if pace.every is None else {"processingTime": pace.every}
         )
-        self._query = writer.trigger(**trigger).start()
-        return self
+        return writer.trigger(**trigger).start()
 
     def _starting(self, source: Source, pace: Pace) -> str:
         known = self._mirror.positions
