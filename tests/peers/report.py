@@ -34,15 +34,31 @@ def ratio(peers: dict[str, list[dict[str, Any]]], ours: str, peer: str) -> float
 
 
 def markdown(result: dict[str, Any], ours: str) -> str:
-    """Tables in Markdown: one line for each peer of each row."""
+    """Tables in Markdown: one line for each row, then one for each peer of each row."""
     parts = []
     for name, heading in (("kafka", "Kafka's protocol"), ("table", "Keys and values")):
         rows = {row: found for row, found in result["rows"].items() if found["protocol"] == name}
         if rows:
-            parts.append(f"### {heading}\n\n" + _table(rows, result["peers"], ours))
+            parts.append(f"### {heading}\n\n{_overview(rows, result['peers'], ours)}")
+            parts.append(_table(rows, result["peers"], ours))
     settings = "".join(f"- {one['title']}: {one['settings']}\n" for one in result["peers"].values())
     skipped = "".join(f"- {what}: {why}\n" for what, why in result["skipped"].items())
     return "\n".join(parts) + f"\n{settings}" + (f"\nNot measured:\n\n{skipped}" if skipped else "")
+
+
+def _overview(rows: dict[str, Any], peers: dict[str, Any], ours: str) -> str:
+    """Rates, and in brackets Antiphon's rate over the peer's."""
+    shown = [name for name in peers if any(name in row["peers"] for row in rows.values())]
+    titles = [peers[name]["title"] for name in shown]
+    lines = ["| a second | " + " | ".join(titles) + " |", "|---|" + "---|" * len(shown)]
+    for name, row in rows.items():
+        cells = [f"{name}, {row['unit']}"]
+        for peer in shown:
+            rate = middle(row["peers"].get(peer, []), "rate")
+            over = ratio(row["peers"], ours, peer) if rate else None
+            cells.append((f"{rate:,.0f}" if rate else "") + (f" (**{over:.2f}**)" if over else ""))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _table(rows: dict[str, Any], peers: dict[str, Any], ours: str) -> str:

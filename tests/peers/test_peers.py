@@ -53,6 +53,7 @@ def test_ratios_are_of_medians_with_the_spread_beside(tmp_path: Path) -> None:
     text = report.markdown(told, OURS)
     assert "| put/1 | Antiphon | 200 (100..300) |  |" in text
     assert "| put/1 | Etcd | 100 (50..400) | **2.00** |" in text
+    assert "| put/1, operations | 200 | 100 (**2.00**) |" in text
     assert "- oxia: go is not installed" in text
     report.draw(tmp_path / "peers.png", told, OURS)
     assert (tmp_path / "peers.png").stat().st_size > 5_000
