@@ -77,7 +77,7 @@ def is_flush(work: Any) -> bool:
 
 
 def is_recovery(work: Any) -> bool:
-    return getattr(work, "__func__", None) is PartitionOpener.recover
+    return getattr(getattr(work, "func", None), "__func__", None) is PartitionOpener.recover
 
 
 async def one_table(nodes: Nodes) -> int:

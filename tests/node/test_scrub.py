@@ -12,7 +12,7 @@ from antiphon.http.listener import HttpListener
 from antiphon.log.simulated_faults import Fault
 from antiphon.model.findings import DEGRADED, Finding
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
-from antiphon.model.requests import CreateTopic, GetStatus, Put, StartScrub, TableWrite
+from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, StartScrub, TableWrite
 from antiphon.node.config import Scrub
 from antiphon.node.node import Node
 from antiphon.node.scrub import BOOK_NAME
@@ -194,20 +194,40 @@ def test_two_replicas_that_decay_are_mended_one_after_the_other_or_not_at_all() 
     with_nodes(3, test)
 
 
-def test_the_clusters_own_log_is_named_and_mended_at_the_next_start() -> None:
+@pytest.mark.parametrize("leads", [True, False])
+def test_the_clusters_own_log_is_mended_while_the_node_runs(leads: bool) -> None:
+    """Where its replica led, another node coordinates meanwhile."""
+
     async def test(nodes: Nodes) -> None:
-        await topic_of(nodes, "t")
-        node = nodes.nodes[1]
-        rot(nodes, node.hosts[CLUSTER_SHARD_ID], ".log")
-        node.gateway.start_scrub(CLUSTER_SHARD_ID)
+        shard_id = await topic_of(nodes, "t")
+        leader = (await nodes.leader(CLUSTER_SHARD_ID)).services.node_id
+        node = nodes.nodes[leader if leads else (leader + 1) % 3]
+        host, kept = node.hosts[CLUSTER_SHARD_ID], node.hosts[shard_id]
+        path = rot(nodes, host, ".log")
+        rotten = bytes(nodes.disks[node.node_id].durable(path) or b"")
+        await ask(f"node-{node.node_id}:{NATIVE_PORT}", StartScrub(CLUSTER_SHARD_ID))
         await eventually(lambda: bool(current(node)))
-        assert "restart this node" in current(node)[0].do
-        await nodes.stop(1)
-        node = await nodes.start(1)
-        await eventually(lambda: node.hosts[CLUSTER_SHARD_ID].status().state == "ok" and not current(node))
+        assert current(node)[0].shard_id == CLUSTER_SHARD_ID
+
+        def is_well() -> bool:
+            found = node.hosts.get(CLUSTER_SHARD_ID)
+            return found not in {None, host} and found.status().state == "ok" and not current(node)
+
+        await eventually(is_well, 40)
+        assert bytes(nodes.disks[node.node_id].durable(path) or b"") != rotten
+        assert node.hosts[shard_id] is kept
+        assert kept.state.failed is None
+        for one in nodes.nodes.values():  # each knows who coordinates, and that is not always another one
+            await eventually(lambda one=one: one.agent.registered.is_set())  # type: ignore[misc]
+            await one.gateway.create_topic(CreateTopic(f"by-{one.node_id}", replicas=3))
+        others = [one for one in nodes.nodes if one != node.node_id]
+        await nodes.stop(others[0])  # it votes again: two are enough
+        await nodes.nodes[others[1]].gateway.alter_topic(AlterTopic("t", {"retention.ms": "1000000"}))
+        found = node.hosts[CLUSTER_SHARD_ID]
+        await eventually(lambda: found.log.durable_end == found.log.log_end == found.mode.settled)
         node.gateway.start_scrub(CLUSTER_SHARD_ID)
-        await asyncio.sleep(5)
-        assert not current(node)
+        await eventually(lambda: not node.care.scrub.status.waiting)
+        assert not [one for one in current(node) if one.kind == "damage_found"]
 
     with_nodes(3, test)
 

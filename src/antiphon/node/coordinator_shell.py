@@ -142,10 +142,10 @@ class CoordinatorShell:
         """The coordinator, where there is one."""
         return self._coordinator
 
-    def stop(self) -> None:
-        """The node stops."""
+    def stop(self, why: str = "is stopping") -> None:
+        """The replica is about to be closed."""
         self._stopped = True
-        self._drop(UnavailableError(f"node {self._node.node_id} is stopping"))
+        self._drop(UnavailableError(f"node {self._node.node_id} {why}"))
 
     # -- the log (CommitObserver) ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon.log.layout import DAMAGE_NAME
-from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.partition.table_files import is_noted_damaged, store_path
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from antiphon.log.directory import NodeDirectory
     from antiphon.log.disk import Disk
     from antiphon.node.context import NodeContext
-    from antiphon.node.partition_opener import PartitionOpener, Recovered
-
-    Placed = tuple[TopicMeta, ShardMeta]
+    from antiphon.node.partition_opener import Recovered
 
 
 class LongOpenings:
@@ -33,8 +31,7 @@ class LongOpenings:
         node: the node.
         disk: where its files are.
         directory: of the node.
-        opener: recovers replicas.
-        placed: topic and shard of a replica that is to be opened here as of now; None for one that is not.
+        plan: what recovers a replica in a thread, as of now; None for one that is not to be opened here.
         recovered: is told how it ended: the shard, and what was found in its files, or the error.
     """
 
@@ -43,16 +40,14 @@ class LongOpenings:
         node: "NodeContext",
         disk: "Disk",
         directory: "NodeDirectory",
-        opener: "PartitionOpener",
-        placed: "Callable[[int], Placed | None]",
+        plan: "Callable[[int], Callable[[], Recovered] | None]",
         recovered: "Callable[[int, Recovered | Exception], None]",
     ) -> None:
         self._node = node
         self._disk = disk
         self._directory = directory
         self._tables = os.path.join(node.config.dir, "tables")
-        self._opener = opener
-        self._placed = placed
+        self._plan = plan
         self._recovered = recovered
         self._again: set[int] = set()
         self._waiting: deque[int] = deque()
@@ -71,10 +66,14 @@ class LongOpenings:
         if topic.kind is Kind.TABLE and not is_long:
             is_long = is_noted_damaged(self._disk, store) or (exists(log) and not exists(store))
         if is_long:
-            self._again.discard(shard_id)
-            self._waiting.append(shard_id)
-            self._begin()
+            self.open(shard_id)
         return is_long
+
+    def open(self, shard_id: int) -> None:
+        """Open this one here, when its turn comes."""
+        self._again.discard(shard_id)
+        self._waiting.append(shard_id)
+        self._begin()
 
     def has(self, shard_id: int) -> bool:
         """Does this replica wait to be recovered, or is it?"""
@@ -94,11 +93,11 @@ class LongOpenings:
     def _begin(self) -> None:
         while self._work is None and self._waiting and not self._node.stopping:
             shard_id = self._waiting.popleft()
-            found = self._placed(shard_id)
-            if found is None:
+            recover = self._plan(shard_id)
+            if recover is None:
                 continue
             self._shard_id = shard_id
-            self._work = self._node.loop.run_in_executor(None, self._opener.recover, *found)
+            self._work = self._node.loop.run_in_executor(None, recover)
             self._work.add_done_callback(partial(self._ended, shard_id))
 
     def _ended(self, shard_id: int, done: "asyncio.Future[Recovered]") -> None:

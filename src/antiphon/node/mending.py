@@ -7,12 +7,10 @@ vote, and their leader sends them what they lack.
 
 That is done only while the shard can do without the replica: a replica that is damaged does not vote, and the only one of a
 shard serves what it can still read. So the other members are asked first whether theirs are well, and asked again later.
-
-Not mended while the node runs: `__cluster`, as the coordinator rests on it; its replica is mended at the next start.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -65,9 +63,7 @@ class Mending:
         """The replica's files are not as they were written."""
         self._log.error("scrub_found_damage", shard=host.shard_id, reason=text_of(damage))
         self._found[host.shard_id] = damage
-        is_cluster = host.shard_id == CLUSTER_SHARD_ID
-        do = "restart this node while the others run: it is fetched again then" if is_cluster else WAITS
-        self._findings.note(Noted(KIND, host.shard_id, text_of(damage), do))
+        self._findings.note(Noted(KIND, host.shard_id, text_of(damage), WAITS))
 
     async def run(self, read_again: Callable[[int], None]) -> None:
         """Until the node ends. `read_again` is told of replicas that are to be read again once they are mended."""
@@ -89,7 +85,7 @@ class Mending:
         host = self._node.hosts.get(shard_id)
         if host is None or is_over(host):
             return True  # somebody else has met the damage
-        if shard_id == CLUSTER_SHARD_ID or not await self._can_do_without(shard_id):
+        if not await self._can_do_without(shard_id):
             return False
         if is_over(host):
             return True
@@ -103,16 +99,23 @@ class Mending:
 
     async def _can_do_without(self, shard_id: int) -> bool:
         """Would the shard go on without this replica, and have the others all that there is to fetch?"""
+        if shard_id == CLUSTER_SHARD_ID:
+            voters = self._node.config.voters
+            answers = await asyncio.gather(*(self._is_well(one, shard_id) for one in self._others(voters)))
+            return sum(answers) > len(voters) // 2
         known = self._node.view.shard(shard_id)
         if known is None or known[1].outgoing:
             return False
         shard = known[1]
-        others = [one for one in shard.ensemble if one != self._node.node_id]
+        others = self._others(shard.ensemble)
         answers = await asyncio.gather(*(self._is_well(one, shard_id) for one in others))
         well = {one for one, answer in zip(others, answers, strict=True) if answer}
         if isinstance(self._node.hosts.get(shard_id), MultiWriterPartition):
             return bool(others) and len(well) == len(others)
         return _are_enough(shard, well)
+
+    def _others(self, members: Sequence[int]) -> list[int]:
+        return [one for one in members if one != self._node.node_id]
 
     async def _is_well(self, node_id: int, shard_id: int) -> bool:
         """Has this node a replica of the shard with which nothing is wrong?"""

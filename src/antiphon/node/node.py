@@ -48,6 +48,7 @@ from antiphon.node.trimming import Trimming
 from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
 from antiphon.partition.services import SnapshotSource, Ticking, Waiting
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.messages import (
     AnyMessage,
     Append,
@@ -149,8 +150,7 @@ class Node:
         self._addresses = dict(addresses)
         self.network.add_founders()
         if self.node_id in self.config.voters:
-            host = self.shards.open_cluster_shard()
-            self.coordinator = CoordinatorShell(self, host)
+            self.shards.open_cluster_shard()
         self.shards.remember()
         self.network.start()
         self.timers.start()
@@ -340,6 +340,16 @@ class Node:
             answered(error)
         else:
             link.request(body, answered)
+
+    def coordinate(self, host: SingleWriterPartition) -> None:
+        """The replica of `__cluster` is open: a coordinator rests on it, where it leads."""
+        self.coordinator = CoordinatorShell(self, host)
+
+    def coordinate_no_more(self) -> None:
+        """The replica of `__cluster` is about to be closed. Whoever waits for its coordinator is told to ask elsewhere."""
+        if self.coordinator is not None:
+            self.coordinator.stop("opens the cluster's own log anew")
+            self.coordinator = None
 
     def coordinator_request(self, sender: int, body: Any, answered: Callable[[Any], None]) -> None:
         """A node asks this one as the coordinator."""

@@ -209,10 +209,8 @@ class PartitionOpener:
         self._node.metrics.commit_markers += 1
         return commit_marker(term, base_offset, high_watermark)
 
-    def open_cluster_shard(self) -> SingleWriterPartition:
-        """Open this voter's replica of `__cluster`."""
-        node = self._node
-        timings = node.config.timings
+    def recover_cluster_shard(self) -> Recovered:
+        """Read what is in the files of this voter's replica of `__cluster`. Blocking; may run in any thread."""
         log = self._open_whole_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
         if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
             log.mark_forgotten()
@@ -222,17 +220,25 @@ class PartitionOpener:
                 reason="this directory is new and was not made to found a cluster: no vote before the other voters have "
                 "answered and a new term has begun; the first start of a new cluster needs --bootstrap",
             )
+        return Recovered(log, None, log.hard_state.high_watermark, None)
+
+    def start_cluster_shard(self, found: Recovered) -> SingleWriterPartition:
+        """Run this voter's replica of `__cluster` with what was found in its files."""
+        node, log = self._node, found.log
+        timings = node.config.timings
         low, high = timeout_ticks(timings)
         replica = RaftReplica(
             node_id=node.node_id,
             shard=CLUSTER_SHARD_ID,
             ensemble=node.config.voters,
-            restored=restored_state(log, log.hard_state.high_watermark),
+            restored=restored_state(log, found.high_watermark),
             entries=EntryFactory(term_start),
             config=ReplicaConfig(),
             election_timeout_ticks=lambda: node.random.randint(low, high),
             election=election_config(timings),
         )
+        for peer in node.lost_peers():
+            replica.peer_lost(peer)
         host = SingleWriterPartition(node, CLUSTER_SHARD_ID, log, replica, None, MAX_MESSAGE_BYTES)
         host.driver.start_ticking()
         return host

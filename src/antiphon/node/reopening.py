@@ -6,9 +6,8 @@ For one that stopped because a read found its log damaged it goes as at a start:
 follows as damaged and gets from its leader what it lost. A leader does not expect a follower to have less than it
 acknowledged in this term, so where a coordinator appoints leaders it is asked for a new term; replicas that vote ask for one
 themselves. One whose table's store was found damaged is opened again too: the log makes the store anew, or, where the log
-was trimmed, `mending` sees to it.
-
-`__cluster` is not opened anew: the coordinator rests on its replica, which is mended at the next start.
+was trimmed, `mending` sees to it. With the replica of `__cluster` goes the coordinator that rests on it; another voter leads
+meanwhile.
 """
 
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from antiphon.errors import AntiphonError, DamagedLogError, DamagedStoreError, ResourceExhaustedError
-from antiphon.model.metadata import CLUSTER_SHARD_ID
 
 if TYPE_CHECKING:
     from antiphon.node.context import NodeContext
@@ -59,9 +57,7 @@ class Reopening:
         shards = self._shards
         for shard_id in sorted(self._node.suspects):
             host = self._node.hosts.get(shard_id)
-            if host is None or shard_id == CLUSTER_SHARD_ID:
-                continue
-            if self._is_time(shard_id, host.state.failed):
+            if host is not None and self._is_time(shard_id, host.state.failed):
                 self._log.warning("reopening_replica", shard=shard_id, reason=str(host.state.failed))
                 shards.reopen(shard_id, host)
         for shard_id, error in list(shards.broken.items()):

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Container
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -58,6 +59,14 @@ class ShardsNode(OpeningNode, Protocol):
     agent: "ClusterAgent"
     timers: "Timers"
 
+    def coordinate(self, host: SingleWriterPartition) -> None:
+        """The replica of `__cluster` is open: let a coordinator rest on it."""
+        ...
+
+    def coordinate_no_more(self) -> None:
+        """That replica is about to be closed."""
+        ...
+
 
 class Shards:
     """See the module's text."""
@@ -78,7 +87,7 @@ class Shards:
         self._found = directory.shard_ids()
         self.settings = SettingsBook(node.config)
         self._opener = PartitionOpener(node, disk, directory, self.settings)
-        self._long = LongOpenings(node, disk, directory, self._opener, self._placed, self._recovered)
+        self._long = LongOpenings(node, disk, directory, self._plan, self._recovered)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
         self._removing: set[int] = set()  # not to be opened before their files are gone, or let go of
         self._reopening = Reopening(node, self)
@@ -100,7 +109,7 @@ class Shards:
         for shard_id in list(node.hosts):
             if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted and not self._is_early(shard_id):
                 self.remove(shard_id)
-        for shard_id in [known for known in self.broken if known not in wanted]:
+        for shard_id in [known for known in self.broken if known not in wanted and known != CLUSTER_SHARD_ID]:
             del self.broken[shard_id]
             if not self._long.has(shard_id):  # else they go when the thread is through with them
                 self._remove_files(shard_id)
@@ -204,6 +213,13 @@ class Shards:
         is_there = shard_id in node.hosts or shard_id in self._removing
         return None if is_there or not self._may_open(shard_id) else found
 
+    def _plan(self, shard_id: int) -> Callable[[], Recovered] | None:
+        """What recovers a replica that is opened in a thread."""
+        if shard_id == CLUSTER_SHARD_ID:
+            return None if self._node.stopping else self._opener.recover_cluster_shard
+        found = self._placed(shard_id)
+        return None if found is None else partial(self._opener.recover, *found)
+
     def _may_open(self, shard_id: int) -> bool:
         """A replica that is not on this disk yet is made only once this process is registered, with the disk that it has.
 
@@ -221,6 +237,9 @@ class Shards:
 
     def _recovered(self, shard_id: int, found: Recovered | Exception) -> None:
         """A thread has read the files of a replica. What is placed here may be other than when it began."""
+        if shard_id == CLUSTER_SHARD_ID:
+            self._cluster_recovered(found)
+            return
         placed = self._placed(shard_id)
         if placed is None:
             if isinstance(found, Recovered):
@@ -251,15 +270,33 @@ class Shards:
         for sender, message in self._early.pop(shard.shard_id, ()):
             host.receive(sender, message)
 
-    def open_cluster_shard(self) -> SingleWriterPartition:
-        """Open this voter's replica of `__cluster`."""
+    def open_cluster_shard(self) -> None:
+        """Open this voter's replica of `__cluster`, on which a coordinator rests."""
         try:
-            host = self._opener.open_cluster_shard()
+            found = self._opener.recover_cluster_shard()
         except PermissionError as error:
             raise as_failure(error, "the cluster's own log") from error
+        self._start_cluster_shard(found)
+
+    def _start_cluster_shard(self, found: Recovered) -> None:
+        host = self._opener.start_cluster_shard(found)
         self._node.hosts[CLUSTER_SHARD_ID] = host
         self._node.suspects.add(CLUSTER_SHARD_ID)
-        return host
+        self._node.coordinate(host)
+        for sender, message in self._early.pop(CLUSTER_SHARD_ID, ()):
+            host.receive(sender, message)
+
+    def _cluster_recovered(self, found: Recovered | Exception) -> None:
+        if self._node.stopping:
+            return
+        if isinstance(found, Exception):
+            self._not_opened(CLUSTER_SHARD_ID, found)
+            return
+        self.broken.pop(CLUSTER_SHARD_ID, None)
+        try:
+            self._start_cluster_shard(found)
+        except Exception as error:  # noqa: BLE001 - as for the others
+            self._not_opened(CLUSTER_SHARD_ID, error)
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -335,7 +372,10 @@ class Shards:
 
     def open_again(self, shard_id: int) -> None:
         """Try once more to open a replica that could not be opened."""
-        if not self.is_being_opened(shard_id):
+        if shard_id == CLUSTER_SHARD_ID:
+            if not self.is_being_opened(shard_id):
+                self._long.open(shard_id)
+        elif not self.is_being_opened(shard_id):
             self._long.expect(shard_id)
             self._to_open.append(shard_id)
             self._continue_opening()
@@ -359,7 +399,10 @@ class Shards:
 
     def reopen(self, shard_id: int, host: Partition) -> None:
         """Close a replica and open it again from what is in its files."""
-        self._long.expect(shard_id)
+        if shard_id == CLUSTER_SHARD_ID:
+            self._node.coordinate_no_more()
+        else:
+            self._long.expect(shard_id)
         self._end(shard_id, host, self._removed)
 
     def _end(self, shard_id: int, host: Partition, then: Callable[[int], None]) -> None:
@@ -381,7 +424,11 @@ class Shards:
     def _removed(self, shard_id: int) -> None:
         """The files are gone, or are to be opened again. A shard that is placed here is opened from what there is."""
         self._removing.discard(shard_id)
-        if not self._node.stopping:
+        if self._node.stopping:
+            return
+        if shard_id == CLUSTER_SHARD_ID:
+            self._long.open(shard_id)
+        else:
             self._to_open.append(shard_id)
             self._continue_opening()
 

@@ -26,6 +26,7 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
@@ -196,6 +197,11 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
             return False  # the coordinator does not trust it yet
         if _is_store_damaged(host):
             return False
+    own = node.hosts.get(CLUSTER_SHARD_ID)
+    if machine.cluster_log_decayed and not (
+        own is not None and cluster.evidence.holds_all(machine, own, needed.get(CLUSTER_SHARD_ID, 0))
+    ):
+        return False
     if any(is_rotten(machine, path) for path in machine.rotten):
         return False
     return all(host.log.damaged is None for host in node.hosts.values())

@@ -62,6 +62,7 @@ class Machine:
         self.may_stop = False  # has the disk given replicas a reason to stop?
         self.flipped: list[tuple[str, int]] = []  # bits, by file
         self.rotten: list[str] = []  # files that decayed under a node that ran
+        self.cluster_log_decayed = False
         self.has_new_disk = False  # in the place of the one that it began with
         self.disk_is_known = True  # to the coordinator, since a process before this one
         self._capacity_bytes: int | None = None

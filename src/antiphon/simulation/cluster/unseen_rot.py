@@ -6,10 +6,11 @@ by the end breaks `liveness`.
 
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
+from antiphon.simulation.cluster.disk_view import shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register
 
 if TYPE_CHECKING:
@@ -17,22 +18,31 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.machine import Machine
 
 
+OF_CLUSTER: Final = 0.25  # of all rot; it has few files
+
+
 @register("rot")
 def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
-    """A bit flips in a closed segment, its index, or a table's store."""
+    """A bit flips in a closed segment, its index, a table's store, or in the first half of the cluster's own log."""
     machine = faults.machine(fault)
     node = machine.node
     if node is None or not node.agent.registered.is_set() or not may_be_hurt(faults.cluster, machine):
         return
     found: list[str] = []
+    is_of_cluster = draw.random() < OF_CLUSTER and not machine.cluster_log_decayed
     for shard_id, host in sorted(node.hosts.items()):
         sound = host.state.failed is None and host.log.damaged is None
-        if shard_id != CLUSTER_SHARD_ID and sound:
+        if sound and is_of_cluster == (shard_id == CLUSTER_SHARD_ID):
             found += _files_of(machine, host)
     if not found:
         return
     path = draw.choice(found)
     bit = draw.randrange(8 * len(machine.disk.durable(path) or b""))
+    if path.startswith(f"{shard_path(CLUSTER_SHARD_ID)}/"):
+        machine.cluster_log_decayed = (
+            True  # a replica is opened anew once a minute at most, and a run is shorter
+        )
+        bit //= 2  # what was written last may still look like a write that a crash cut off
     faults.cluster.watch.note_held(machine)
     hurt(faults, machine, f"bit {bit} of {path} while the node runs")
     faults.cluster.tell("rot", machine.node_id, path)
@@ -41,7 +51,9 @@ def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
 
 
 def _files_of(machine: "Machine", host: "Partition") -> Iterator[str]:
-    """Files of a replica that are not written to any more, and have something in them."""
+    """Files of a replica that are not written to any more, and have something in them; of `__cluster` its only segment."""
+    if host.shard_id == CLUSTER_SHARD_ID:
+        return (view.data_path for view in host.log.reader.views() if machine.disk.durable(view.data_path))
     paths = [path for view in host.log.reader.views()[:-1] for path in (view.data_path, view.index_path)]
     if host.table is not None:
         folder = host.table.path
