@@ -6,6 +6,7 @@ from antiphon.errors import AntiphonError
 from antiphon.log.disk import Disk
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.operations import LogOp
+from antiphon.log.segment import without_padding
 from antiphon.records.builder import build_batch
 
 
@@ -67,3 +68,9 @@ class Runner:
 
 def joined(batches: Sequence[memoryview]) -> bytes:
     return b"".join(batches)
+
+
+def data_bytes(disk: Disk, path: str) -> int:
+    """Bytes of the batches in a segment's file, without the room behind them."""
+    file = disk.open(path)
+    return len(without_padding(file.pread(file.size(), 0)))

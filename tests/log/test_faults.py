@@ -17,7 +17,7 @@ from antiphon.records.builder import build_members
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
 from tests.coroutines import on_a_loop
-from tests.log.helpers import Runner, batch_at, joined
+from tests.log.helpers import Runner, batch_at, data_bytes, joined
 
 DIRECTORY = "/shard"
 SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=1200)
@@ -29,11 +29,11 @@ def new_log(config: LogConfig = SMALL) -> tuple[SimulatedDisk, ShardLog, Runner]
 
 
 def test_a_full_disk_holds_appends_and_resumes_them_in_order() -> None:
-    disk, log, runner = new_log()
+    disk, log, runner = new_log(LogConfig())
     runner.run(log.stage_append([batch_at(0)]))
-    used = disk.used_bytes()
-    disk.capacity_bytes = used + 150
-    runner.submit(log.stage_append([batch_at(1, size=300)]), log.stage_append([batch_at(2)]))
+    disk.capacity_bytes = disk.used_bytes() + 150  # which is more than the padding of the first batch leaves
+    used = disk.used_bytes() - (4096 - log.size_bytes)  # without the padding
+    runner.submit(log.stage_append([batch_at(1, size=5000)]), log.stage_append([batch_at(2)]))
     for _ in range(3):
         assert runner.commit() == []
         assert runner.committer.disk_full
@@ -44,7 +44,7 @@ def test_a_full_disk_holds_appends_and_resumes_them_in_order() -> None:
     assert runner.commit() == [None, None]
     assert not runner.committer.disk_full
     assert log.durable_end == 3
-    assert ShardLog.open(disk.crash(), DIRECTORY, SMALL).log_end == 3
+    assert ShardLog.open(disk.crash(), DIRECTORY, LogConfig()).log_end == 3
 
 
 def test_trims_make_room_on_a_full_disk() -> None:
@@ -52,7 +52,7 @@ def test_trims_make_room_on_a_full_disk() -> None:
     for at in range(20):
         runner.run(log.stage_append([batch_at(at, size=100)]))
     disk.capacity_bytes = disk.used_bytes()
-    runner.submit(log.stage_append([batch_at(20, size=100)]))
+    runner.submit(log.stage_append([batch_at(20, size=5000)]))
     assert runner.commit() == []
     runner.submit(log.trim(15))
     assert runner.commit() == [None, None]
@@ -90,7 +90,7 @@ def test_other_shards_are_not_held_up_by_one_that_waits_for_room() -> None:
     other = ShardLog.open(disk, "/other", SMALL)
     runner.run(log.stage_append([batch_at(0)]), other.stage_append([batch_at(0)]))
     disk.capacity_bytes = disk.used_bytes() + 200
-    runner.submit(log.stage_append([batch_at(1, size=500)]), other.stage_append([batch_at(1)]))
+    runner.submit(log.stage_append([batch_at(1, size=5000)]), other.stage_append([batch_at(1)]))
     assert runner.commit() == [None]
     assert (log.durable_end, other.durable_end) == (1, 2)
 
@@ -179,7 +179,7 @@ def test_every_flipped_bit_is_found_at_recovery_or_when_read() -> None:
     config = LogConfig()
     clean = filled(3, config)
     path = f"{DIRECTORY}/{0:020d}.log"
-    size = clean.open(path).size()
+    size = data_bytes(clean, path)
     for bit in range(0, size * 8, 5):
         disk = filled(3, config)
         disk.flip_bit(path, bit)
@@ -225,8 +225,8 @@ def test_flips_in_the_index_are_mended_or_found() -> None:
 def test_what_comes_before_damage_is_read_also_where_a_crash_tore_its_index() -> None:
     disk = filled(3, LogConfig())
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.index", 8 * 60)  # the first entry
-    data = disk.open(f"{DIRECTORY}/{0:020d}.log")
-    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * (data.size() - 10))
+    data = f"{DIRECTORY}/{0:020d}.log"
+    disk.flip_bit(data, 8 * (data_bytes(disk, data) - 10))
     for _ in range(2):
         log = ShardLog.open(disk, DIRECTORY, LogConfig())
         assert log.damaged is not None
@@ -238,7 +238,7 @@ def test_a_torn_tail_is_cut_and_said() -> None:
     disk = filled(3, LogConfig())
     path = f"{DIRECTORY}/{0:020d}.log"
     file = disk.open(path)
-    size = file.size()
+    size = data_bytes(disk, path)
     file.pwritev([batch_at(3, size=100)[:70]], size)
     log = ShardLog.open(disk, DIRECTORY, LogConfig())
     assert log.damaged is None
@@ -249,8 +249,8 @@ def test_a_torn_tail_is_cut_and_said() -> None:
 
 def test_a_file_that_lost_its_end_is_damage() -> None:
     disk = filled(3, LogConfig())
-    file = disk.open(f"{DIRECTORY}/{0:020d}.log")
-    file.truncate(file.size() * 2 // 3)
+    path = f"{DIRECTORY}/{0:020d}.log"
+    disk.open(path).truncate(data_bytes(disk, path) * 2 // 3)
     log = ShardLog.open(disk, DIRECTORY, LogConfig())
     assert log.damaged is not None
     assert log.log_end == 2

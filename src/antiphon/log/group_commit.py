@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from antiphon.records.batch import Buffer
 
 RUN_BYTES_MAX: Final = 8 * 1024 * 1024
+PADDED_WRITE_MAX: Final = 128 * 1024  # larger writes are sped up by nothing but the disk
+PADDING_MAX: Final = 1024 * 1024
+_BLOCK: Final = 4096
+_ZEROS: Final = memoryview(bytes(PADDING_MAX + _BLOCK))
 Completion = tuple[LogOp, AntiphonError | None]
 
 
@@ -127,9 +131,10 @@ class GroupCommitter:
                 continue
             unit = _next_unit(queue)
             if not isinstance(unit, _Run):
+                queue.padded_path = ""  # it may be cut, or gone
                 calls.append((queue, unit.run if unit is not None else _nothing))
             else:
-                problem = self._write(unit)
+                problem = self._write(queue, unit)
                 if problem is None or self._succeeded(queue, problem, done):
                     runs.append((queue, unit))
         outcomes = self.disk.run_all([call for _, call in calls]) if calls else ()
@@ -144,14 +149,17 @@ class GroupCommitter:
                     for op in run.ops:
                         _advance(queue, op, done)
 
-    def _write(self, run: _Run) -> OSError | None:
+    def _write(self, queue: OpQueue, run: _Run) -> OSError | None:
         try:
             file = run.file = self.disk.open(run.first.data_path)
+            has_room = queue.padded_to >= run.end and queue.padded_path == run.first.data_path
             try:
-                file.pwritev(run.buffers, run.first.position)
+                if has_room or not _made_room(file, queue, run):
+                    file.pwritev(run.buffers, run.first.position)
             except OSError as error:
                 if error.errno in FULL_DISK:
                     file.truncate(run.first.position)
+                    queue.padded_path = ""
                 raise
         except OSError as error:
             return error
@@ -245,6 +253,34 @@ class GroupCommitter:
         queue.blocked = False
         done += [(op, error) for op in queue.ops]
         queue.ops.clear()
+
+
+def padding(queue: OpQueue, size_bytes: int, end: int) -> memoryview:
+    """Zeros to write behind a write of that many bytes that ends at `end`, so that the next ones find their blocks there.
+
+    A sync of a file that grows has to commit the file system's journal, which all files of all nodes of a disk share; a
+    sync of blocks that are there already only writes them. A file's padding grows with it: small logs stay small.
+    """
+    if queue.flush != "always" or size_bytes > PADDED_WRITE_MAX:
+        return _ZEROS[:0]
+    size = min(PADDING_MAX, end)
+    return _ZEROS[: size + -(end + size) % _BLOCK]
+
+
+def _made_room(file: File, queue: OpQueue, run: _Run) -> bool:
+    """Write with room behind it; False where none is wanted, or the disk has none, and perhaps none for the run alone."""
+    zeros = padding(queue, run.size_bytes, run.end)
+    if not zeros:
+        return False
+    try:
+        file.pwritev([*run.buffers, zeros], run.first.position)
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        file.truncate(run.first.position)
+        return False
+    queue.padded_path, queue.padded_to = run.first.data_path, run.end + len(zeros)
+    return True
 
 
 def _nothing() -> None:

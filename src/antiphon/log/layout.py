@@ -76,6 +76,14 @@ def finish_wipe(disk: Disk, directory: str, start: LogStart) -> None:
         disk.remove(waiting)
 
 
+def close_segment(disk: Disk, data_path: str, size_bytes: int) -> None:
+    """Take away the padding of a segment before another one follows: only the last one may have any.
+
+    The snapshot that comes next syncs the file.
+    """
+    disk.open(data_path).truncate(size_bytes)
+
+
 def create_segment(disk: Disk, directory: str, base_offset: int) -> None:
     """Make an empty segment and its index."""
     data = disk.open(file_of(directory, base_offset, DATA_SUFFIX), create=True)

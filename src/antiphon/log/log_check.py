@@ -73,7 +73,8 @@ class LogCheck:
             # The next segment of a log that nothing was taken from begins at its beginning.
             follows = place.removals == removals and offset == segment.base_offset
             place = _Place(segment.base_offset, 0, 0, removals) if follows else None
-        closed_bytes = None if segment is views[-1] else segment.size_bytes
+        # The first batch of the next one is durable after this one's padding is gone.
+        closed_bytes = segment.size_bytes if end > segment.next_offset else None
         piece = _Piece(log.disk, segment, closed_bytes, place)
 
         def run() -> Checked:

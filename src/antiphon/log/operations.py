@@ -23,7 +23,17 @@ OTHER: Final = "other"
 class OpQueue:
     """Operations of one shard, oldest first. Touched by the WAL thread only, except where said."""
 
-    __slots__ = ("blocked", "failed", "first_step", "flush", "flush_interval_s", "name", "ops")
+    __slots__ = (
+        "blocked",
+        "failed",
+        "first_step",
+        "flush",
+        "flush_interval_s",
+        "name",
+        "ops",
+        "padded_path",
+        "padded_to",
+    )
 
     def __init__(self, name: str, flush: str = "always", flush_interval_ms: int = 1000) -> None:
         self.name = name
@@ -32,6 +42,10 @@ class OpQueue:
         self.ops: deque[LogOp] = deque()
         self.failed: StorageFailedError | None = None
         self.blocked = False  # waits for room on the disk
+        self.padded_path = (
+            ""  # the file whose bytes up to `padded_to` are there already, zeros behind the last batch
+        )
+        self.padded_to = 0
         self.first_step: CallStep | None = None  # comes before the first operation that is made (event loop)
 
 

@@ -430,9 +430,9 @@ class _Recovery:
             self._index_kept(scan)
             return
         if scan.problem is not None:
-            self.torn += scan.file_bytes - segment.size_bytes
+            self.torn += scan.torn_bytes
             self.torn_reason = scan.problem
-        self._mend(scan)
+        self._mend(scan, is_last=is_last)
 
     def _index_kept(self, scan: SegmentScan) -> None:
         """Write missing index entries of what comes before damage, which is read; what comes after stays as it is."""
@@ -459,13 +459,14 @@ class _Recovery:
         if said is not None:
             self.members.append(header.next_offset, said)
 
-    def _mend(self, scan: SegmentScan) -> None:
+    def _mend(self, scan: SegmentScan, *, is_last: bool) -> None:
         """Cut the torn tail, write missing index entries, and make durable what a plain kill may have left unsynced."""
         segment = scan.segment
         index = self.disk.open(segment.index_path, create=True)
         data = self.disk.open(segment.data_path)
-        dirty = bool(scan.missing_entries) or scan.problem is not None
-        if dirty:
+        is_cut = scan.problem is not None or (scan.padding_bytes > 0 and not is_last)
+        dirty = bool(scan.missing_entries) or is_cut
+        if is_cut:
             data.truncate(segment.size_bytes)
         if scan.missing_entries:
             write_again(data, scan.unproven_from, segment.size_bytes)

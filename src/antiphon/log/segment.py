@@ -43,6 +43,17 @@ def offsets_of(names: list[str], suffix: str) -> list[int]:
     return sorted(found)
 
 
+def without_padding(data: bytes) -> memoryview:
+    """The batches of a segment's file: what stands before the zeros at its end, up to whole batches. Not checked."""
+    at = 0
+    while len(data) - at >= HEADER_BYTES:
+        size = read_header(data, at).size_bytes
+        if size < HEADER_BYTES or size > len(data) - at:
+            break
+        at += size
+    return memoryview(data) if any(data[at:]) else memoryview(data)[:at]
+
+
 class Segment:
     """One segment as the event loop plans it; the files follow by way of the WAL thread."""
 
@@ -89,7 +100,8 @@ class SegmentScan:
 
     Iterate over it; afterwards `problem` says why it stopped before the end of the file (None: it did not), and
     `problem_is_damage` whether the index proves that the batch was durable once. `missing_entries` are index entries to be
-    written again, from number `entries_from` on.
+    written again, from number `entries_from` on. `padding_bytes`: zeros behind the last batch, which is no
+    problem. `torn_bytes`: what else stands there.
     """
 
     def __init__(self, disk: Disk, segment: Segment, last_term: int) -> None:
@@ -97,6 +109,7 @@ class SegmentScan:
         self.problem: str | None = None
         self.problem_is_damage = False
         self.file_bytes = 0
+        self.padding_bytes = self.torn_bytes = 0
         self.entries_from = segment.count
         self.unproven_from = (
             segment.size_bytes
@@ -117,8 +130,20 @@ class SegmentScan:
             used = self._take_batches(data, on_batch)
             if used == 0 and self.problem is None:
                 self._take_large_batch(data, at, on_batch)
+        if self.problem is not None and not self.problem_is_damage:
+            self.torn_bytes = self._last_byte() - self.segment.size_bytes
+            if not self.torn_bytes:
+                self.problem, self.padding_bytes = None, self.file_bytes - self.segment.size_bytes
         if self.problem is None and self._indexed_beyond():
             self._stop("the index knows of a batch behind the end of the file")
+
+    def _last_byte(self) -> int:
+        """Where what was written behind the last good batch ends; what follows is room that was made for more."""
+        last = self.segment.size_bytes
+        for at in range(last, self.file_bytes, SCAN_BYTES):
+            written = self._file.pread(min(SCAN_BYTES, self.file_bytes - at), at).rstrip(b"\0")
+            last = at + len(written) if written else last
+        return last
 
     def _take_batches(self, data: memoryview, on_batch: BatchSink) -> int:
         at = 0

@@ -1,8 +1,7 @@
 """One shard's log: what the event loop sees of it.
 
-The event loop decides and the WAL thread carries out. A change is *staged*: it takes effect in memory at once (so that the
-leader can send to followers while its own disk syncs) and returns a `LogOp`. All of them **must** be given to
-`WalThread.submit`, in the order in which they were staged::
+The event loop decides and the WAL thread carries out. A change is *staged*: it takes effect in memory at once (so that a
+leader sends to followers while its own disk syncs) and returns a `LogOp`. All **must** go to `WalThread.submit`, in order::
 
     disk = RealDisk()
     log = ShardLog.open(disk, "/data/shards/17", LogConfig())      # blocking; recovers; see log.recovery, log.damaged
@@ -13,11 +12,10 @@ leader can send to followers while its own disk syncs) and returns a `LogOp`. Al
     wal.submit(log.truncate(to), on_durable)                       # TruncateLog
     wal.submit(log.reset(EntryId(term, offset), state), on_durable)  # ResetLog
     wal.submit(log.hard_state.stage(term, voted_for), on_durable)  # PersistTerm (antiphon.log.hard_state)
-    op = log.apply_retention(now_ms, high_watermark)               # now and then
-    if op is not None: wal.submit(op)
+    wal.submit(log.apply_retention(now_ms, high_watermark))        # now and then, if it is not None
 
-    if log.is_in_memory(offset): batches = log.read(offset, max_bytes, end)
-    else: batches = await loop.run_in_executor(pool, log.plan_read(offset, max_bytes, end))
+    batches = log.read(offset, max_bytes, end)                     # if log.is_in_memory(offset), else
+    batches = await loop.run_in_executor(pool, log.plan_read(offset, max_bytes, end))
     offset, timestamp = log.reader.offset_for_timestamp(ms)        # and other questions that may read the disk
 
     wal.submit(log.checkpoint()); await wal.stop()                 # a clean stop makes the next open read nothing
@@ -79,7 +77,7 @@ class ShardLog:
         self.durable_end = found.terms.log_end
         self.config = config
         self._held = held or Held()
-        self._is_held = self._held.is_written  # or the first durable thing here is still to be noted
+        self._is_held = self._held.is_written  # or the first durable thing is still to be noted
         self._clock_ms = clock_ms
         self._segments = Segments(disk, path, found.segments)
         self._tail = MemoryTail(found.terms.log_end)
@@ -183,8 +181,8 @@ class ShardLog:
         """Append whole batches whose base offsets and terms are set; readable at once.
 
         Args:
-            batches: at least one; the first starts at `log_end`, each next where the one before ends. They are kept as they
-                are, not copied: nobody may change them afterwards.
+            batches: at least one; the first starts at `log_end`, each next where the one before ends. They are kept, not
+                copied: nobody may change them afterwards.
             headers: their headers as stamped, where the caller has them.
             op: the append that was staged last, and not submitted yet: it becomes this one, too.
 
@@ -257,7 +255,7 @@ class ShardLog:
 
     def _new_segment(self, now_ms: int, steps: list[Step]) -> Segment:
         if self._segments.newest is not None:
-            steps.append(self._snapshot_step())
+            steps += self._closing_steps(self._segments.newest)
         segment = self._segments.begin(self.terms.log_end, now_ms)
         create = functools.partial(layout.create_segment, self.disk, self.path, segment.base_offset)
         steps.append(CallStep(create))
@@ -395,7 +393,7 @@ class ShardLog:
         """Write a snapshot of the log's end, so that the next `open` has nothing to read. For a clean stop."""
         if self._segments.newest is None or self._snapshot_offset == self.log_end or self._files_beyond:
             return LogOp(self.queue, [])
-        return LogOp(self.queue, [self._snapshot_step()])
+        return LogOp(self.queue, self._closing_steps(self._segments.newest))
 
     def mark_forgotten(self) -> None:
         """Record, durably, that this replica may earlier have held and promised anything. Blocking."""
@@ -414,12 +412,15 @@ class ShardLog:
         self.damaged = None
         return LogOp(self.queue, [CallStep(functools.partial(layout.remove_damage, self.disk, self.path))])
 
+    def _closing_steps(self, newest: Segment) -> list[Step]:
+        close = functools.partial(layout.close_segment, self.disk, newest.data_path, newest.size_bytes)
+        return [CallStep(close), self._snapshot_step()]
+
     def _snapshot_step(self, *, last: bool = False) -> CallStep:
         newest, start = self._segments.newest, self.terms.start
         if newest is None:
             unreachable("a snapshot is of a log that has a segment")
-        self._since_snapshot = 0
-        self._snapshot_offset = self.terms.log_end
+        self._since_snapshot, self._snapshot_offset = 0, self.terms.log_end
         snapshot = Snapshot(
             self.terms.log_end,
             start.offset,
@@ -430,14 +431,10 @@ class ShardLog:
             self._last_entry,
             tuple(self.members.items()),
         )
+        write_snapshot = layout.write_last_snapshot if last else layout.write_snapshot
+        data, paths = encode_snapshot(snapshot), (newest.data_path, newest.index_path)
         write = functools.partial(
-            layout.write_last_snapshot if last else layout.write_snapshot,
-            self.disk,
-            self.path,
-            snapshot.offset,
-            encode_snapshot(snapshot),
-            (newest.data_path, newest.index_path),
-            start.offset,
+            write_snapshot, self.disk, self.path, snapshot.offset, data, paths, start.offset
         )
         # Data and index are synced up to here.
         return CallStep(write if last else functools.partial(self._held.extend, self.terms.end, write))

@@ -63,6 +63,12 @@ _WRITES: Final = (
         options=CALM,
     ),
     ClusterPlant(
+        "node-closes-segments-short",
+        "a segment that is closed is cut to whole blocks, and not to its last batch",
+        (Edit(layout, "close_segment", "truncate(size_bytes)", "truncate(size_bytes // 4096 * 4096)"),),
+        options={**CALM, "topic_config": "segment.bytes=16384"},
+    ),
+    ClusterPlant(
         "node-index-before-data",
         "index entries are written before the data that they describe is synced",
         (

@@ -39,7 +39,7 @@ def _are_batches(data: bytes) -> bool:
         end = at + 12 + int.from_bytes(data[at:][_LENGTH], "big")
         batch = data[at:end]
         if len(batch) < _BATCH_HEAD or end > len(data):
-            return False
+            return not any(data[at:])  # room for what comes next
         if crc32c(batch[_COVERED_FROM:]) != int.from_bytes(batch[_BATCH_CRC], "big"):
             return False
         at = end

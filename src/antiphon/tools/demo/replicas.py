@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import TimedOutError
+from antiphon.log.segment import without_padding
 from antiphon.records.batch import iter_batches
 from antiphon.tools.demo.lake import Proof
 
@@ -33,7 +34,7 @@ def digest(files: Sequence[Path]) -> tuple[str, int, int]:
     sha = hashlib.sha256()
     batches, end = 0, 0
     for file in files:
-        for header, batch in iter_batches(file.read_bytes()):
+        for header, batch in iter_batches(without_padding(file.read_bytes())):
             sha.update(batch)
             batches += 1
             end = header.next_offset

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 SCANNERS: Final = 2
+ROWS_MAX: Final = 100_000  # of all answers of a run: they are kept, and bulk writers may go at full speed
 
 
 class Read(NamedTuple):
@@ -52,6 +53,7 @@ class ScanWorkload(Workload):
         self._writers = writers
         self._keys = tuple(sorted(key.encode() for key in KEYS))
         self.reads: list[Read] = []
+        self._rows = 0
         self.outcomes = {"scanned": 0, "not-scanned": 0}
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -65,7 +67,7 @@ class ScanWorkload(Workload):
     async def _work(self, process: "Process") -> None:
         db = await self.connected()
         table, draw = db.table(self._writers.name), process.random
-        while not self.stopped:
+        while not self.stopped and self._rows < ROWS_MAX:
             first, last = sorted(draw.choices(range(len(self._keys) + 1), k=2))
             keys = self._keys if draw.random() < 0.3 else self._keys[first:last]
             how = draw.choice((self._scan, self._scan, self._list, self._get_many))
@@ -83,6 +85,7 @@ class ScanWorkload(Workload):
         self, what: str, keys: tuple[bytes, ...], rows: dict[bytes, Seen], began: Positions, *, is_range: bool
     ) -> None:
         self.outcomes["scanned"] += 1
+        self._rows += len(rows)
         self.cluster.tell(what, keys[0], keys[-1], len(rows), [rows.get(key) for key in self._keys])
         self.reads.append(Read(what, keys, rows, began, positions(self.cluster), is_range))
 
