@@ -12,7 +12,13 @@ import pytest
 from antiphon import aio
 from antiphon.client.account import use_account
 from antiphon.client.connection import Connection, open_connection
-from antiphon.errors import AccessDeniedError, NotReadyError, UnauthenticatedError, UnavailableError
+from antiphon.errors import (
+    AccessDeniedError,
+    NotReadyError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnknownShardError,
+)
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.quotas import Quota
@@ -273,6 +279,24 @@ async def test_rows_of_the_clusters_own_tables_stand_for_their_topics() -> None:
                     await eve.request(body)
             await give(nodes, eves(R.TOPIC, "__staged", Op.READ))
             await eve.request(Fetch(shards["__staged"], 0))
+
+
+@in_virtual_time
+async def test_the_clusters_own_log_is_read_by_who_may_act_for_the_cluster() -> None:
+    """As an audit does. Nobody appends to it or trims it."""
+    async with secured() as nodes:
+        reads = (Fetch(0, 0, 1 << 20), ListOffset(0, -2))
+        async with connected(ROOT) as root, connected(EVE) as eve:
+            for read in reads:
+                await root.request(read)
+                with pytest.raises(AccessDeniedError, match="cluster_action"):
+                    await eve.request(read)
+            await give(nodes, eves(R.CLUSTER, "kafka-cluster", Op.CLUSTER_ACTION))
+            for read in reads:
+                await eve.request(read)
+            for change in (AppendBatch(0), TrimShard(0, 1)):
+                with pytest.raises(UnknownShardError):
+                    await root.request(change)
 
 
 @in_virtual_time

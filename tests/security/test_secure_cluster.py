@@ -27,10 +27,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 import antiphon
+from antiphon.archive.job.plan import Limits
+from antiphon.archive.job.run import ArchiveRun, addresses
+from antiphon.archive.job.tasks import run_task
+from antiphon.client.access import access_with
 from antiphon.client.blocking import Cluster
+from antiphon.lake.mirror import find_source
 from antiphon.model.access import Acl, Operation, Resource
 from antiphon.model.requests import AlterAcls
+from antiphon.spark.jobs.audit_link import NodeLink
+from antiphon.spark.jobs.audit_plan import Scope, plan_audit
+from antiphon.spark.option_values import parse_servers
 from antiphon.spark.read.options import parse_read
+from antiphon.spark.servers import Servers, servers
 from antiphon.tools.local_cluster import COMMAND, LocalCluster
 from tests.cli import shell
 
@@ -194,6 +203,46 @@ def test_what_up_prints_works_as_it_is(secure: Secure) -> None:
             return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(4)]
 
     assert asyncio.run(read()) == [b"zero", *VALUES]
+
+
+def place(secure: Secure) -> Servers:
+    """What jobs take for `servers`, as the guide says it."""
+    return servers(secure.cluster.native, tls=str(secure.authority), user="admin", password=secure.password)
+
+
+def test_the_archive_takes_the_settings(secure: Secure, tmp_path: Path) -> None:
+    """All of it but Spark, which only spreads the tasks; then the commands that look at it."""
+    with connect(secure) as db:
+        topic = db.create_topic("kept")
+        for number in range(20):
+            topic.append(b"%d" % number, shard=0)
+    found = addresses(place(secure))
+    report = ArchiveRun(found, "kept", str(tmp_path), Limits()).run(lambda tasks: map(run_task, tasks))
+    assert report.rows == 20
+    assert "kept" in secure.antiphon("archive", "list", "kept")
+    assert "1 of 1 files are whole" in secure.antiphon("archive", "verify", "kept")
+    with connect(secure) as db:
+        assert len(list(db.topic("kept").read(start=0))) == 20
+
+
+def test_mirrors_and_audits_take_the_settings(secure: Secure) -> None:
+    """What they do in the driver before Spark has anything to do, and what an audit reads in its tasks."""
+    with connect(secure) as db:
+        db.create_topic("seen").append(b"{}", shard=0)
+        db.create_table("rows").put("k", b"{}")
+    assert find_source(place(secure), "seen", table=False, timeout_ms=20_000)[1] == [0]
+    assert find_source(place(secure), "rows", table=True, timeout_ms=20_000)[0].name == "rows"
+    with pytest.raises(antiphon.AntiphonError):
+        find_source(secure.cluster.native, "seen", table=False, timeout_ms=3_000)
+    asked = parse_servers(place(secure))
+    plan = plan_audit(asked, Scope(["seen", "__cluster"]))
+    assert not plan.findings
+    assert sorted(len(shard.replicas) for shard in plan.shards) == [3, 3]
+    for shard in plan.shards:
+        for replica in shard.replicas:
+            link = NodeLink(replica.node, plan.nodes[replica.node], 20_000, access_with(asked))
+            assert link.fetch(shard.shard_id, 0)[1]
+            link.close()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
