@@ -19,7 +19,9 @@ from antiphon.native import exchange
 from antiphon.native.exchange import NativeLimits
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
+from antiphon.partition.table_reads import GET_KEYS_MAX
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
+from antiphon.table.evaluator import OPS_MAX
 from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
 
 PAGE = " ".join((Path(__file__).parent.parent / "docs" / "limits.md").read_text().split())
@@ -54,6 +56,7 @@ def test_the_figures_are_those_in_the_code() -> None:
         in PAGE
     )
     assert f" {produce.OPEN_MAX} batches at most that wait for their commit" in PAGE
+    assert f"operations of one table write | {GET_KEYS_MAX:,}; {OPS_MAX:,} |" in PAGE
     groups = GroupConfig()
     assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE
