@@ -14,8 +14,8 @@ File: a 40-byte header, then the entries. Big-endian::
 """
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -32,6 +32,7 @@ _BODY: Final = struct.Struct(">qqIIiII")
 _ENTRY: Final = struct.Struct(">qqIIiIII")
 _HEADER_BODY: Final = struct.Struct(">8sIq16x")
 _CRC: Final = struct.Struct(">I")
+_CHECKED_BYTES: Final = ENTRY_BYTES - 4
 _CHUNK_ENTRIES: Final = 1024
 _BLOCK_ENTRIES: Final = 64
 
@@ -62,6 +63,10 @@ class IndexEntry(NamedTuple):
     def next_offset(self) -> int:
         """The offset after the batch."""
         return self.base_offset + self.offset_count
+
+
+# What `IndexEntry._make` does but for a check of the number of fields: a cold read makes one for each batch.
+_new_entry: Callable[[type[IndexEntry], tuple[Any, ...]], IndexEntry] = tuple.__new__
 
 
 def pack_entry(header: BatchHeader, batch: Buffer, position: int, *, unsynced: bool = False) -> bytes:
@@ -170,8 +175,13 @@ def iter_entries(file: File, first: int, count: int) -> Iterator[IndexEntry | No
     at = first
     while at < count:
         data = file.pread(ENTRY_BYTES * min(_CHUNK_ENTRIES, count - at), entry_position(at))
-        if len(data) < ENTRY_BYTES:
+        found = len(data) // ENTRY_BYTES
+        if not found:
             return
-        for start in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
-            yield unpack_entry(data, start)
-        at += len(data) // ENTRY_BYTES
+        view = memoryview(data)
+        checked = 0
+        for fields in _ENTRY.iter_unpack(view[: found * ENTRY_BYTES]):
+            is_valid = crc32c(view[checked : checked + _CHECKED_BYTES]) == fields[-1]
+            yield _new_entry(IndexEntry, fields) if is_valid else None
+            checked += ENTRY_BYTES
+        at += found

@@ -4,6 +4,7 @@ Every batch that comes from the disk is checked against its own CRC and its inde
 served.
 """
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ from crc32c import crc32c
 from antiphon.errors import AntiphonError, DamagedLogError
 from antiphon.invariants import invariant
 from antiphon.log.disk import Disk
-from antiphon.log.index import IndexEntry, find_entry, iter_entries
+from antiphon.log.index import SIZE_MASK, IndexEntry, find_entry, iter_entries
 from antiphon.log.recovery import DamageReport
 from antiphon.log.segments import Segments
 from antiphon.log.tail import MemoryTail
@@ -21,6 +22,7 @@ from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import TermIndex
 
 _ENTRIES_MAX: Final = 65_536
+_BATCH_CRC: Final = struct.Struct(">I")
 _REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -81,19 +83,21 @@ class DiskRead:
                 if not entries:
                     self._damage(segment, offset, 0, "an index entry is bad")
                 break
-            if entry.next_offset > end:
-                break
-            if size + entry.size > max_bytes and (entries or not at_least_one):
+            next_size = size + (entry.size_flags & SIZE_MASK)
+            if entry.base_offset + entry.offset_count > end or (
+                next_size > max_bytes and (entries or not at_least_one)
+            ):
                 break
             entries.append(entry)
-            size += entry.size
+            size = next_size
         if not entries:
             return []
         start = entries[0].position
         data = memoryview(self._disk.open(segment.data_path).pread(size, start))
         found: list[memoryview] = []
         for entry in entries:
-            batch = data[entry.position - start : entry.position - start + entry.size]
+            at = entry.position - start
+            batch = data[at : at + (entry.size_flags & SIZE_MASK)]
             if not batch_matches(entry, batch):
                 self._damage(segment, entry.base_offset, entry.position, "the batch's checksums do not match")
                 break
@@ -226,9 +230,9 @@ class LogReader:
 def batch_matches(entry: IndexEntry, batch: memoryview) -> bool:
     """Are these bytes the batch that the index describes, with every bit as it was written?"""
     return (
-        len(batch) == entry.size
+        len(batch) == entry.size_flags & SIZE_MASK
         and crc32c(batch[:UNCHECKED_BYTES]) == entry.head_crc
-        and crc32c(batch[UNCHECKED_BYTES:]) == int.from_bytes(batch[17:21], "big")
+        and crc32c(batch[UNCHECKED_BYTES:]) == _BATCH_CRC.unpack_from(batch, 17)[0]
     )
 
 
