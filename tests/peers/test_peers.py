@@ -22,10 +22,11 @@ FAST = ("produce-one/100B", "put/64")
 
 
 @pytest.mark.cluster
-def test_rows_run_against_antiphon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_run_against_antiphon(tmp_path: Path, together: bool) -> None:
     said: list[str] = []
     run = Run([PEERS[OURS]], [ROWS[name] for name in FAST], 0.2, said.append)
-    (found,) = compare(run, 1, {}, {})
+    (found,) = compare(run, 1, together, {}, "")
     assert not found["skipped"], said
     for name in FAST:
         (once,) = found["rows"][name]["peers"][OURS]

@@ -11,7 +11,7 @@ from tests.peers.clients.values import random_values
 
 BURST: Final = 1000
 # Enough that all brokers have full batches; more would only make the end of each measurement longer.
-QUEUE_BYTES_MIN: Final = 16 * 1024 * 1024
+QUEUE_BYTES_MIN: Final = 4 * 1024 * 1024
 QUEUE_BATCHES: Final = 64
 SAMPLE: Final = 50  # of how many records' latencies one is kept where nobody waits for a single record
 FULL_S: Final = 0.003  # spinning on a full queue would take the brokers' share of the cores

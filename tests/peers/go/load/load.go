@@ -19,6 +19,7 @@ const (
 	longestUs  = 600_000_000
 	digits     = 3
 	tick       = time.Millisecond
+	again      = 200 * time.Millisecond
 	overdueMax = 50_000
 	rest       = 30 * time.Second
 	poolValues = 10_000
@@ -122,7 +123,7 @@ func (w *work) fill(ctx context.Context) error {
 	for worker := range 64 {
 		group.Go(func() {
 			for at := worker; at < w.job.Keys; at += 64 {
-				if err := w.store.Put(ctx, key(at), w.values[at%len(w.values)]); err != nil {
+				if err := w.putPatiently(ctx, key(at), w.values[at%len(w.values)]); err != nil {
 					failure.Store(&err)
 					return
 				}
@@ -134,6 +135,16 @@ func (w *work) fill(ctx context.Context) error {
 		return *err
 	}
 	return nil
+}
+
+// putPatiently tries again for a while: a cluster that has just begun to listen may have no leaders yet.
+func (w *work) putPatiently(ctx context.Context, key string, value []byte) error {
+	for began := time.Now(); ; time.Sleep(again) {
+		err := w.store.Put(ctx, key, value)
+		if err == nil || time.Since(began) > rest {
+			return err
+		}
+	}
 }
 
 func (w *work) operation(source *rand.Rand) (func(ctx context.Context) error, error) {
