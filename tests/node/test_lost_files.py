@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.errors import AntiphonError
+from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
@@ -209,3 +210,30 @@ async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPar
     host = nodes.nodes[node_id].hosts[shard_id]
     assert isinstance(host, MultiWriterPartition)
     return host
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@in_virtual_time
+async def test_lost_promises_are_proven_anew_by_the_first_entry_where_the_log_is_empty(profile: str) -> None:
+    """Nothing that anybody has written proves what an empty log may have been part of."""
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3, profile=profile))
+        shard_id = topic.shards[0].shard_id
+        leader = (await nodes.leader(shard_id)).services.node_id
+        victim = (leader + 1) % 3
+        await nodes.stop(victim)
+        nodes.disks[victim].flip_bit(f"{DIRECTORY}/shards/{shard_id}/{HARD_STATE_NAME}", 200)
+        node = await nodes.start(victim)
+
+        def state() -> str:
+            host = node.hosts.get(shard_id)
+            return "" if host is None else host.status().state
+
+        if profile == "oxia":
+            await eventually(lambda: state() == "damaged")
+            await asyncio.sleep(8)
+            assert (state(), node.hosts[shard_id].log.log_end) == ("damaged", 0)
+            assert [one.kind for one in node.care.findings.now if one.shard_id == shard_id] == ["log_damaged"]
+        await nodes.append(shard_id, b"first")
+        await eventually(lambda: state() == "ok")
+        assert node.hosts[shard_id].log.log_end > 0
