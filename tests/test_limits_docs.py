@@ -15,13 +15,12 @@ from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
+from antiphon.model.requests import GET_KEYS_MAX, OPS_MAX
 from antiphon.native import exchange
 from antiphon.native.exchange import NativeLimits
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
-from antiphon.partition.table_reads import GET_KEYS_MAX
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
-from antiphon.table.evaluator import OPS_MAX
 from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
 
 PAGE = " ".join((Path(__file__).parent.parent / "docs" / "limits.md").read_text().split())

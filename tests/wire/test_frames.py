@@ -1,18 +1,31 @@
 """Frames: every split of the stream gives the same frames, and hostile bytes give an error, not memory."""
 
 import contextlib
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import FrameTooLargeError, ProtocolViolationError
+from antiphon.model.access import ACLS_MAX, Acl, Operation, Resource
 from antiphon.model.requests import (
     FRAME_BYTES_MAX,
+    GET_KEYS_MAX,
+    HASHES_MAX,
+    OPS_MAX,
+    SETTINGS_MAX,
+    AlterAcls,
+    AlterTopic,
     AppendBatch,
+    CreateTopic,
+    Delete,
     Done,
     Failure,
     Hello,
+    TableGet,
+    TableScan,
     TableWrite,
     TableWritten,
 )
@@ -25,6 +38,7 @@ from antiphon.wire.frames import (
     encode_message,
     request_id_of,
 )
+from tests.memory import allocated_at_most
 
 
 def joined(frames: list[Frame]) -> list[tuple[bytes, bytes]]:
@@ -137,3 +151,23 @@ def test_the_first_frames_of_a_connection() -> None:
     assert decode_reply(encode_message(1, written)[0][8:]) == (1, written)
     write = TableWrite(1, ())
     assert decode_request(encode_message(2, write)[0][8:]) == (2, write)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        TableGet(1, (b"k",) * (GET_KEYS_MAX + 1)),
+        TableWrite(1, (Delete(b"k"),) * (OPS_MAX + 1)),
+        TableScan(1, b"", b"", hashes=(1,) * (HASHES_MAX + 1)),
+        CreateTopic("t", config={f"{n}": "" for n in range(SETTINGS_MAX + 1)}),
+        AlterTopic("t", config={f"{n}": "" for n in range(SETTINGS_MAX + 1)}),
+        AlterAcls(remove=(Acl("User:a", Resource.TOPIC, "t", Operation.READ),) * (ACLS_MAX + 1)),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_a_request_with_too_many_elements_is_refused_before_they_are_decoded(body: Any) -> None:
+    """Decoding holds the event loop: 64 MiB of keys would hold it for half a second."""
+    header = msgspec.msgpack.encode((1, body))
+    with allocated_at_most(20_000), pytest.raises(msgspec.ValidationError, match="of length <= "):
+        decode_request.decode(header)
+    assert request_id_of(header) == 1

@@ -5,15 +5,23 @@ frame's payload and are never inside `body`. A reply repeats the request's id; a
 Request id 0 marks a one-way message between nodes: no reply.
 """
 
-import msgspec
+from typing import Annotated, Final
 
-from antiphon.model.access import Acl, Credential
+import msgspec
+from msgspec import Meta
+
+from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.quotas import Quota
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
+# What a request may hold, which is checked before any of it is decoded: decoding holds the event loop.
+OPS_MAX: Final = 100_000  # operations of a TableWrite
+GET_KEYS_MAX: Final = 100_000  # keys of a TableGet
+SETTINGS_MAX: Final = 1_000
+HASHES_MAX: Final = 16
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -104,7 +112,7 @@ class CreateTopic(Body, frozen=True, array_like=True, tag=True):
     shards: int = 1
     replicas: int = 0
     profile: str = "oxia"
-    config: dict[str, str] = {}
+    config: Annotated[dict[str, str], Meta(max_length=SETTINGS_MAX)] = {}
     internal: bool = False
 
 
@@ -121,7 +129,7 @@ class AlterTopic(Body, frozen=True, array_like=True, tag=True):
     """
 
     name: str
-    config: dict[str, str | None] = {}
+    config: Annotated[dict[str, str | None], Meta(max_length=SETTINGS_MAX)] = {}
     shards: int | None = None
     replicas: int | None = None
 
@@ -175,8 +183,8 @@ class AlterUser(Body, frozen=True, array_like=True, tag=True):
     """
 
     name: str
-    credentials: tuple[Credential, ...] = ()
-    gone_mechanisms: tuple[str, ...] = ()
+    credentials: Annotated[tuple[Credential, ...], Meta(max_length=SETTINGS_MAX)] = ()
+    gone_mechanisms: Annotated[tuple[str, ...], Meta(max_length=SETTINGS_MAX)] = ()
     remove: bool = False
     if_none: bool = False
 
@@ -184,8 +192,8 @@ class AlterUser(Body, frozen=True, array_like=True, tag=True):
 class AlterAcls(Body, frozen=True, array_like=True, tag=True):
     """Add and remove entries of the access control lists; one that is there (or gone) already is no error."""
 
-    add: tuple[Acl, ...] = ()
-    remove: tuple[Acl, ...] = ()
+    add: Annotated[tuple[Acl, ...], Meta(max_length=ACLS_MAX)] = ()
+    remove: Annotated[tuple[Acl, ...], Meta(max_length=ACLS_MAX)] = ()
 
 
 class AlterQuota(Body, frozen=True, array_like=True, tag=True):
@@ -194,7 +202,7 @@ class AlterQuota(Body, frozen=True, array_like=True, tag=True):
     """
 
     quota: Quota
-    gone: tuple[str, ...] = ()
+    gone: Annotated[tuple[str, ...], Meta(max_length=SETTINGS_MAX)] = ()
 
 
 class NewProducerId(Body, frozen=True, array_like=True, tag=True):
@@ -386,13 +394,13 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     """
 
     shard_id: int
-    ops: tuple[TableOp, ...]
+    ops: Annotated[tuple[TableOp, ...], Meta(max_length=OPS_MAX)]
     producer_id: int = -1
     producer_epoch: int = -1
     sequence: int = -1
     timeout_ms: int = 30_000
     atomic: bool = False  # one refused operation refuses them all, and nothing is written
-    hashes: tuple[int, ...] = ()
+    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
     bulk: bool = False
     after: int = -1
     internal: bool = False
@@ -429,7 +437,7 @@ class TableGet(Body, frozen=True, array_like=True, tag=True):
     """
 
     shard_id: int
-    keys: tuple[bytes, ...]
+    keys: Annotated[tuple[bytes, ...], Meta(max_length=GET_KEYS_MAX)]
     consistency: str = "linearizable"
     comparison: int = 0
     include_value: bool = True
@@ -462,7 +470,7 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
     limit: int = 1000
     include_value: bool = True
     consistency: str = "linearizable"
-    hashes: tuple[int, ...] = ()
+    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
 
 
 AdminRequest = (

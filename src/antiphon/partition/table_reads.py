@@ -6,14 +6,13 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
 from antiphon.model.metadata import HASH_MAX
-from antiphon.model.requests import TableGet, TableRows, TableScan
+from antiphon.model.requests import GET_KEYS_MAX, TableGet, TableRows, TableScan
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.table.ranges import covers, wrong_shard
 from antiphon.table.state import EQUAL
 
-GET_KEYS_MAX: Final = 100_000  # of one request
 READ_TIMEOUT_S: Final = 30.0
 CONSISTENCIES: Final = ("linearizable", "leader", "local")
 Admit = Callable[[Callable[[], None]], None]

@@ -38,6 +38,7 @@ from typing import Final, NamedTuple
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
 from antiphon.invariants import invariant, unreachable
 from antiphon.model.requests import (
+    OPS_MAX,
     Check,
     Delete,
     DeleteRange,
@@ -67,7 +68,6 @@ from antiphon.table.state import TableState
 
 ABSENT: Final = -1
 KEY_BYTES_MAX: Final = 64 * 1024
-OPS_MAX: Final = 100_000
 RANGE_KEYS_MAX: Final = 100_000
 OVERLAY_KEYS_MAX: Final = 1_000_000
 SETTLED_KEYS_MAX: Final = 32_768
