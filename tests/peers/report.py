@@ -65,7 +65,7 @@ def _table(rows: dict[str, Any], peers: dict[str, Any], ours: str) -> str:
     headings = ["row", "peer", "a second, median (min..max)", "Antiphon / peer", *(one[0] for one in COLUMNS)]
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     for name, row in rows.items():
-        for peer, figures in row["peers"].items():
+        for peer, figures in ((one, row["peers"][one]) for one in peers if one in row["peers"]):
             rates = [one["rate"] for one in figures]
             over = ratio(row["peers"], ours, peer)
             cells = [
