@@ -32,6 +32,7 @@ from antiphon.node.config import Limits
 from antiphon.records.batch import CONTROL_BIT, HEADER_BYTES
 from antiphon.records.builder import build_batch, seal
 from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
+from tests.log.helpers import data_bytes
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 
@@ -118,7 +119,7 @@ async def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same() 
 def flip_last_bit(disk: SimulatedDisk, shard: str) -> None:
     (name,) = (name for name in disk.listdir(shard) if name.endswith(".log"))
     path = f"{shard}/{name}"
-    disk.flip_bit(path, 8 * (disk.open(path).size() - 3))
+    disk.flip_bit(path, 8 * (data_bytes(disk, path) - 3))
 
 
 @in_virtual_time
