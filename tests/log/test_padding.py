@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from antiphon.log import group_commit
 from antiphon.log.config import LogConfig
-from antiphon.log.group_commit import PADDED_WRITE_MAX, PADDING_MAX, padding
+from antiphon.log.group_commit import PADDED_FROM_FREE_BYTES, PADDED_WRITE_MAX, PADDING_MAX, padding
 from antiphon.log.log_check import LogCheck
 from antiphon.log.operations import OpQueue
 from antiphon.log.shard_log import ShardLog
@@ -113,10 +114,12 @@ def test_zeros_where_the_index_knows_a_batch_are_damage() -> None:
     assert (found.damaged.offset, found.log_end) == (2, 2)
 
 
-def test_without_room_on_the_disk_none_is_made() -> None:
+@pytest.mark.parametrize("least", [0, PADDED_FROM_FREE_BYTES])
+def test_without_room_on_the_disk_none_is_made(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "PADDED_FROM_FREE_BYTES", least)
     disk, log, runner = new_log()
     runner.run(log.stage_append([batch_at(0, size=3800)]))
-    disk.capacity_bytes = disk.used_bytes() + 2000
+    disk.capacity_bytes = disk.used_bytes() + (2000 if least == 0 else least - 1)
     runner.run(log.stage_append([batch_at(1, size=6000)]))
     assert log.durable_end == 2
     assert disk.open(FIRST).size() == log.size_bytes

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 RUN_BYTES_MAX: Final = 8 * 1024 * 1024
 PADDED_WRITE_MAX: Final = 128 * 1024  # larger writes are sped up by nothing but the disk
 PADDING_MAX: Final = 1024 * 1024
+PADDED_FROM_FREE_BYTES: Final = (
+    256 * 1024 * 1024
+)  # what is left of a disk that is nearly full is for what has to be written
 _BLOCK: Final = 4096
 _ZEROS: Final = memoryview(bytes(PADDING_MAX + _BLOCK))
 Completion = tuple[LogOp, AntiphonError | None]
@@ -154,7 +157,7 @@ class GroupCommitter:
             file = run.file = self.disk.open(run.first.data_path)
             has_room = queue.padded_to >= run.end and queue.padded_path == run.first.data_path
             try:
-                if has_room or not _made_room(file, queue, run):
+                if has_room or not self._made_room(file, queue, run):
                     file.pwritev(run.buffers, run.first.position)
             except OSError as error:
                 if error.errno in FULL_DISK:
@@ -164,6 +167,21 @@ class GroupCommitter:
         except OSError as error:
             return error
         return None
+
+    def _made_room(self, file: File, queue: OpQueue, run: _Run) -> bool:
+        """Write with room behind it; False where none is wanted, or the disk has little, and perhaps none for the run."""
+        zeros = padding(queue, run.size_bytes, run.end)
+        if not zeros or self.disk.free_bytes(run.first.data_path) < PADDED_FROM_FREE_BYTES:
+            return False
+        try:
+            file.pwritev([*run.buffers, zeros], run.first.position)
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+            file.truncate(run.first.position)
+            return False
+        queue.padded_path, queue.padded_to = run.first.data_path, run.end + len(zeros)
+        return True
 
     def _sync(self, runs: list[tuple[OpQueue, _Run]], done: list[Completion]) -> None:
         due: list[OpQueue] = []
@@ -265,22 +283,6 @@ def padding(queue: OpQueue, size_bytes: int, end: int) -> memoryview:
         return _ZEROS[:0]
     size = min(PADDING_MAX, end)
     return _ZEROS[: size + -(end + size) % _BLOCK]
-
-
-def _made_room(file: File, queue: OpQueue, run: _Run) -> bool:
-    """Write with room behind it; False where none is wanted, or the disk has none, and perhaps none for the run alone."""
-    zeros = padding(queue, run.size_bytes, run.end)
-    if not zeros:
-        return False
-    try:
-        file.pwritev([*run.buffers, zeros], run.first.position)
-    except OSError as error:
-        if error.errno not in FULL_DISK:
-            raise
-        file.truncate(run.first.position)
-        return False
-    queue.padded_path, queue.padded_to = run.first.data_path, run.end + len(zeros)
-    return True
 
 
 def _nothing() -> None:
