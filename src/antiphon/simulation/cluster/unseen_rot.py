@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from antiphon.log.segment import DATA_SUFFIX, without_padding
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
 from antiphon.simulation.cluster.disk_view import shard_path
@@ -37,7 +38,9 @@ def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
     if not found:
         return
     path = draw.choice(found)
-    bit = draw.randrange(8 * len(machine.disk.durable(path) or b""))
+    data = bytes(machine.disk.durable(path) or b"")
+    written = without_padding(data) if path.endswith(DATA_SUFFIX) else data
+    bit = draw.randrange(8 * len(written))
     if path.startswith(f"{shard_path(CLUSTER_SHARD_ID)}/"):
         machine.cluster_log_decayed = (
             True  # a replica is opened anew once a minute at most, and a run is shorter
@@ -57,5 +60,6 @@ def _files_of(machine: "Machine", host: "Partition") -> Iterator[str]:
     paths = [path for view in host.log.reader.views()[:-1] for path in (view.data_path, view.index_path)]
     if host.table is not None:
         folder = host.table.path
-        paths += [f"{folder}/{name}" for name in machine.disk.durable_names(folder) if name.endswith(".run")]
+        runs = [f"{folder}/{name}" for name in machine.disk.durable_names(folder) if name.endswith(".run")]
+        paths += [path for path in runs if machine.disk.exists(path)]  # or its removal is not durable yet
     return (path for path in paths if machine.disk.durable(path))
