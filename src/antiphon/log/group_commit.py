@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 RUN_BYTES_MAX: Final = 8 * 1024 * 1024
 PADDED_WRITE_MAX: Final = 128 * 1024  # larger writes are sped up by nothing but the disk
 PADDING_MAX: Final = 1024 * 1024
-PADDED_FROM_FREE_BYTES: Final = (
-    256 * 1024 * 1024
-)  # what is left of a disk that is nearly full is for what has to be written
+# Of a disk that is nearly full, what is left is for what has to be written.
+PADDED_FROM_FREE_BYTES: Final = 256 * 1024 * 1024
 _BLOCK: Final = 4096
 _ZEROS: Final = memoryview(bytes(PADDING_MAX + _BLOCK))
 Completion = tuple[LogOp, AntiphonError | None]

@@ -42,9 +42,7 @@ class OpQueue:
         self.ops: deque[LogOp] = deque()
         self.failed: StorageFailedError | None = None
         self.blocked = False  # waits for room on the disk
-        self.padded_path = (
-            ""  # the file whose bytes up to `padded_to` are there already, zeros behind the last batch
-        )
+        self.padded_path = ""  # in this file there are bytes up to `padded_to`: zeros behind the last batch
         self.padded_to = 0
         self.first_step: CallStep | None = None  # comes before the first operation that is made (event loop)
 

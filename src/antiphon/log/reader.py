@@ -4,7 +4,6 @@ Every batch that comes from the disk is checked against its own CRC and its inde
 served.
 """
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -22,7 +21,6 @@ from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import TermIndex
 
 _ENTRIES_MAX: Final = 65_536
-_BATCH_CRC: Final = struct.Struct(">I")
 _REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -232,7 +230,7 @@ def batch_matches(entry: IndexEntry, batch: memoryview) -> bool:
     return (
         len(batch) == entry.size_flags & SIZE_MASK
         and crc32c(batch[:UNCHECKED_BYTES]) == entry.head_crc
-        and crc32c(batch[UNCHECKED_BYTES:]) == _BATCH_CRC.unpack_from(batch, 17)[0]
+        and crc32c(batch[UNCHECKED_BYTES:]) == int.from_bytes(batch[17:21], "big")
     )
 
 

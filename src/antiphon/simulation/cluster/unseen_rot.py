@@ -42,9 +42,8 @@ def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
     written = without_padding(data) if path.endswith(DATA_SUFFIX) else data
     bit = draw.randrange(8 * len(written))
     if path.startswith(f"{shard_path(CLUSTER_SHARD_ID)}/"):
-        machine.cluster_log_decayed = (
-            True  # a replica is opened anew once a minute at most, and a run is shorter
-        )
+        # Once in a run: a replica is opened anew once a minute at most.
+        machine.cluster_log_decayed = True
         bit //= 2  # what was written last may still look like a write that a crash cut off
     faults.cluster.watch.note_held(machine)
     hurt(faults, machine, f"bit {bit} of {path} while the node runs")
