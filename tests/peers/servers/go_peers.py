@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +65,12 @@ class GoPeer:
         raise UnavailableError(f"nobody has said how {self.title} starts")
 
 
+def _announce(servers: Processes, scheme: str, clients: Sequence[int]) -> None:
+    """Say where clients connect, and wait until all listen there."""
+    servers.addresses[TABLE] = ",".join(f"{scheme}://127.0.0.1:{port}" for port in clients)
+    servers.wait_until(lambda: all(listening(port) for port in clients))
+
+
 class Etcd(GoPeer):
     """Three members; reads are linearizable, as etcd's client asks for them."""
 
@@ -86,8 +93,7 @@ class Etcd(GoPeer):
                     "--initial-cluster", members, "--initial-cluster-state", "new", "--log-level", "warn",
                 )
             )  # fmt: skip
-        servers.addresses[TABLE] = ",".join(f"http://127.0.0.1:{port}" for port in clients)
-        servers.wait_until(lambda: all(listening(port) for port in clients))
+        _announce(servers, "http", clients)
 
 
 class Nats(GoPeer):
@@ -117,8 +123,7 @@ class Nats(GoPeer):
             }
             file.write_text(json.dumps(found))
             servers.start((str(self.server), "--config", str(file)))
-        servers.addresses[TABLE] = ",".join(f"nats://127.0.0.1:{port}" for port in clients)
-        servers.wait_until(lambda: all(listening(port) for port in clients))
+        _announce(servers, "nats", clients)
 
 
 class Oxia(GoPeer):
