@@ -81,6 +81,7 @@ class FakeReplica:
     log_start: int = 0
     fails: Callable[[int], AntiphonError | None] = lambda _offset: None
     asked: int = 0
+    damage: str | None = None
 
     def __post_init__(self) -> None:
         if not self.places:
@@ -109,6 +110,9 @@ class FakeReplica:
 
     def fetch_ahead(self, shard_id: int, offset: int) -> None:
         """Nothing to prepare."""
+
+    def known_damage(self, shard_id: int) -> str | None:
+        return self.damage
 
 
 def shard_plan(

@@ -230,6 +230,24 @@ def test_a_log_that_was_cut_below_what_was_committed() -> None:
     assert ("missing", 0, 36) in places(report)
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["at its end", "behind its end"])
+def test_a_log_that_ends_where_its_node_found_damage(answers: bool) -> None:
+    """The node has cut the log at the damage before anybody read it: it knows what is missing, and says so."""
+    replicas = three()
+    plan = shard_plan(replicas)
+    replicas[0].damage = "from offset 36 on, 0.log: the batch's CRC does not fit"
+    cut = 12 if answers else 11
+    del replicas[0].batches[cut:], replicas[0].places[cut:]
+    if not answers:
+        replicas[0].fails = lambda offset: (
+            OffsetOutOfRangeError("no", asked=offset, start=0, end=33) if offset >= 33 else None
+        )
+    report = audit_fakes(replicas, plan)
+    found = {(kind, node) for kind, node, _ in places(report)}
+    assert found == {("damaged", 0)}
+    assert "the batch's CRC does not fit" in report.problems[0].what
+
+
 def test_a_replica_that_gives_the_same_for_ever() -> None:
     replicas = three()
     stuck = replicas[1].batches[0]

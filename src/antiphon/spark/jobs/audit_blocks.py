@@ -60,6 +60,10 @@ class ReplicaLog(Protocol):
         """The same fetch is about to be made."""
         ...
 
+    def known_damage(self, shard_id: int) -> str | None:
+        """What the node knows to be damaged of this replica, in its own words."""
+        ...
+
 
 class _Markers:
     """One producer's first batch in a block, and its newest so far."""
@@ -337,9 +341,9 @@ def scan_replica(scanner: BlockScanner, log: ReplicaLog) -> Iterator[Block]:
             last = _end_of(payload)
             if before < last < scanner.end:
                 log.fetch_ahead(scanner.shard_id, last)
-            _take(scanner, reply, payload)
+            _take(scanner, log, reply, payload)
         except OffsetOutOfRangeError as error:
-            _out_of_range(scanner, error)
+            _out_of_range(scanner, log, error)
         except DamagedLogError as error:
             said = error.details.get("offset")
             at = said if isinstance(said, int) else before
@@ -378,7 +382,7 @@ def _end_of(payload: memoryview) -> int:
     return end
 
 
-def _take(scanner: BlockScanner, reply: Fetched, payload: memoryview) -> None:
+def _take(scanner: BlockScanner, log: ReplicaLog, reply: Fetched, payload: memoryview) -> None:
     before, blocks = scanner.offset, len(scanner.done)
     scanner.feed(payload)
     if scanner.offset > before or len(scanner.done) > blocks or scanner.is_done or scanner.is_torn:
@@ -389,19 +393,32 @@ def _take(scanner: BlockScanner, reply: Fetched, payload: memoryview) -> None:
             DIFFERS, "missing", before, f"asked for offset {before}, it gave batches before it; {said}"
         )
     elif reply.log_end <= before:
-        scanner.found(DIFFERS, "missing", before, f"the log ends before the cut at {scanner.end}; {said}")
+        _lacks(scanner, log, f"the log ends before the cut at {scanner.end}; {said}")
     else:
         scanner.found(INCOMPLETE, "silent", before, f"it gave nothing at offset {before}; {said}")
     scanner.skip(UNREAD)
 
 
-def _out_of_range(scanner: BlockScanner, error: AntiphonError) -> None:
+def _lacks(scanner: BlockScanner, log: ReplicaLog, what: str) -> None:
+    """Offsets that were committed are not there. A node that knows why has stopped counting on this replica.
+
+    Whoever meets a damaged batch first, a reader or the scrub, has the node cut the log there and fetch the rest again.
+    """
+    try:
+        damage = log.known_damage(scanner.shard_id)
+    except AntiphonError:  # it has answered a moment ago; what it gave is what counts
+        damage = None
+    if damage is None:
+        scanner.found(DIFFERS, "missing", scanner.offset, what)
+    else:
+        scanner.found(DIFFERS, "damaged", scanner.offset, f"the node found damage itself: {damage}")
+
+
+def _out_of_range(scanner: BlockScanner, log: ReplicaLog, error: AntiphonError) -> None:
     start = error.details.get("start", -1)
     if isinstance(start, int) and start > scanner.offset:
         scanner.found(NOTE, "trimmed", start, f"the log's start moved to {start} while it was read")
         scanner.skip(TRIMMED, start)
         return
-    scanner.found(
-        DIFFERS, "missing", scanner.offset, f"the log was cut below what was committed: {error.message}"
-    )
+    _lacks(scanner, log, f"the log was cut below what was committed: {error.message}")
     scanner.skip(UNREAD, scanner.end)

@@ -15,6 +15,9 @@ SILENT_S: Final = 60.0  # for so long a node that did not answer is hardly waite
 SILENT_TIMEOUT_S: Final = 0.5
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 0.5
+RECENT_S: Final = 60.0  # damage that was mended since then explains what a reader has just missed
+DAMAGED_KINDS: Final = ("log_damaged", "replica_stopped")
+DAMAGED_STATES: Final = ("damaged", "failed")
 
 
 # Address -> until when. A worker process carries out many tasks, one after the other.
@@ -126,12 +129,26 @@ class NodeLink(Closes):
 
     def statuses(self) -> dict[int, ReplicaStatus]:
         """The node's replicas, by shard id."""
+        return {replica.shard_id: replica for replica in self._status().replicas}
+
+    def known_damage(self, shard_id: int) -> str | None:
+        """What the node itself says is, or was a moment ago, damaged of its replica of a shard; None: nothing."""
+        status = self._status()
+        recent_ms = time.time() * 1000 - RECENT_S * 1000
+        for finding in status.findings:
+            is_current = not finding.mended_ms or finding.mended_ms > recent_ms
+            if finding.shard_id == shard_id and finding.kind in DAMAGED_KINDS and is_current:
+                return finding.what
+        states = {replica.shard_id: replica.state for replica in status.replicas}
+        return f"its replica is {states[shard_id]}" if states.get(shard_id) in DAMAGED_STATES else None
+
+    def _status(self) -> StatusReply:
         reply = self.ask(GetStatus()).body
         if not isinstance(reply, StatusReply):
             raise ProtocolViolationError(
                 f"node {self.node} answered with {type(reply).__name__}, not its status"
             )
-        return {replica.shard_id: replica for replica in reply.replicas}
+        return reply
 
 
 def _stopped(error: AntiphonError) -> AntiphonError:
