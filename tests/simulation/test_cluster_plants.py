@@ -14,6 +14,7 @@ QUICK_SEEDS = 8
 QUICK = [
     "scrub-skips-checksums",
     "scrub-finds-and-does-not-tell",
+    "scrub-skips-stores",
     "one-step-change",
     "marker-of-everything",
     "few-are-enough",

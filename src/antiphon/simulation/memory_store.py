@@ -428,6 +428,12 @@ def _named(disk: Disk, path: str) -> _Manifest:
     return _manifest.decode(content)
 
 
+def runs_named_in(manifest: bytes) -> set[str] | None:
+    """The names of the runs of which a store is made; None if the manifest is not what was written."""
+    content = _content(manifest, 0, len(manifest))
+    return None if content is None else {name for name, _ in _manifest.decode(content).runs}
+
+
 def is_whole_run(data: bytes) -> bool:
     """Is every block of a run what was written?"""
     if len(data) < _END.size:

@@ -202,7 +202,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         own is not None and cluster.evidence.holds_all(machine, own, needed.get(CLUSTER_SHARD_ID, 0))
     ):
         return False
-    if any(is_rotten(machine, path) for path in machine.rotten):
+    if any(is_rotten(machine.disk, path) for path in machine.rotten):
         return False
     return all(host.log.damaged is None for host in node.hosts.values())
 

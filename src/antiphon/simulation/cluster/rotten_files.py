@@ -1,14 +1,13 @@
 """Is a file of a simulated node as it was written? Judged by the bytes themselves, past what the node makes of them."""
 
-from typing import TYPE_CHECKING, Final
+import os
+from typing import Final
 
 from crc32c import crc32c
 
 from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX
-from antiphon.simulation.memory_store import is_whole_run
-
-if TYPE_CHECKING:
-    from antiphon.simulation.cluster.machine import Machine
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.simulation.memory_store import MANIFEST, is_whole_run, runs_named_in
 
 _INDEX_PIECE: Final = 40  # the header and each entry, with a CRC of all before it at the end
 _CRC_AT: Final = 36
@@ -18,9 +17,13 @@ _BATCH_CRC: Final = slice(17, 21)
 _COVERED_FROM: Final = 21
 
 
-def is_rotten(machine: "Machine", path: str) -> bool:
-    """Is the file there, and damaged? What of a log's data no CRC covers is compared with what was committed elsewhere."""
-    data = machine.disk.durable(path)
+def is_rotten(disk: SimulatedDisk, path: str) -> bool:
+    """Is it there, damaged, and in use? What no CRC covers of a log is compared elsewhere with what was committed.
+
+    "There" is what a power failure would leave, so a removal that is not durable does not count. Of a store's runs those are
+    in use that its manifest names: any other is removed by the next opening.
+    """
+    data = disk.durable(path)
     if data is None:
         return False
     if path.endswith(INDEX_SUFFIX):
@@ -30,7 +33,14 @@ def is_rotten(machine: "Machine", path: str) -> bool:
         )
     if path.endswith(DATA_SUFFIX):
         return not _are_batches(bytes(data))
-    return path.endswith(".run") and not is_whole_run(bytes(data))
+    return path.endswith(".run") and _is_named(disk, path) and not is_whole_run(bytes(data))
+
+
+def _is_named(disk: SimulatedDisk, path: str) -> bool:
+    """Does the manifest that a power failure would leave name this run? One that cannot be read may name all."""
+    folder, name = os.path.split(path)
+    named = runs_named_in(bytes(disk.durable(os.path.join(folder, MANIFEST)) or b""))
+    return named is None or name in named
 
 
 def _are_batches(data: bytes) -> bool:

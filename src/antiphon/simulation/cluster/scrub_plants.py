@@ -18,6 +18,8 @@ _ROT: Final = {
     "operations_per_s": 200,
     "store_flush_every": 20,
 }
+# Logs keep one segment, and stores so few runs that none is merged away with what is rotten in it.
+_ROT_IN_STORES: Final = {**_ROT, "topic_config": "", "store_flush_every": 150, "fault_every_ms": 1_500}
 
 SCRUB_PLANTS: Final = (
     ClusterPlant(
@@ -38,5 +40,11 @@ SCRUB_PLANTS: Final = (
         "the scrub counts what is damaged, and tells nobody who would have it mended",
         (Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),),
         options=_ROT,
+    ),
+    ClusterPlant(
+        "scrub-skips-stores",
+        "the scrub reads the logs of tables, and not their stores",
+        (Edit(Scrub, "_read", "damage = await self._read_store(host, table)", "pass"),),
+        options=_ROT_IN_STORES,
     ),
 )

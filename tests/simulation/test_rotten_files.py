@@ -1,0 +1,61 @@
+"""What the simulator takes for rotten: what a node may still read, by the bytes that a power failure would leave."""
+
+from random import Random
+
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.simulation.cluster.rotten_files import is_rotten
+from antiphon.simulation.memory_store import MANIFEST, RUNS_MAX, MemoryEngine, MemoryStore
+
+STORE = "/data/tables/6"
+FIRST = f"{STORE}/000001.run"
+
+
+def store_with_a_run() -> tuple[SimulatedDisk, MemoryStore]:
+    disk = SimulatedDisk(Random(1))
+    store = MemoryEngine(disk, Random(2)).open(STORE)
+    put(store, 0)
+    return disk, store
+
+
+def put(store: MemoryStore, number: int) -> None:
+    """One more run."""
+    batch = store.batch()
+    batch.put(b"key", b"%d" % number)
+    store.write(batch)
+    store.flush()
+
+
+def test_a_run_that_a_manifest_names_is_rotten_until_the_store_is_made_of_others() -> None:
+    """fluvio 960396, tarantool 960642: the removal of a run whose rows were written anew was never durable."""
+    disk, store = store_with_a_run()
+    assert not is_rotten(disk, FIRST)
+    disk.flip_bit(FIRST, 50)
+    assert is_rotten(disk, FIRST)
+    for number in range(1, RUNS_MAX - 1):
+        put(store, number)
+        assert is_rotten(disk, FIRST), "later runs do not stand for it"
+    put(store, RUNS_MAX)
+    assert not disk.exists(FIRST)
+    assert disk.durable(FIRST) is not None, "this test needs a removal that a power failure may undo"
+    assert not is_rotten(disk, FIRST)
+    for seed in range(20):
+        disk.rng = Random(seed)
+        found = MemoryEngine(disk.crash(), Random(seed)).open(STORE)
+        assert found.damaged == []
+        assert found.get(b"key") == b"%d" % RUNS_MAX
+
+
+def test_a_rotten_run_whose_removal_came_before_the_new_manifest_is_rotten() -> None:
+    disk, _ = store_with_a_run()
+    disk.flip_bit(FIRST, 50)
+    disk.remove(FIRST)
+    assert is_rotten(disk, FIRST), "a power failure brings it back"
+    disk.fsync_dir(STORE)
+    assert not is_rotten(disk, FIRST)
+
+
+def test_a_rotten_run_beside_a_rotten_manifest_is_rotten() -> None:
+    disk, _ = store_with_a_run()
+    disk.flip_bit(FIRST, 50)
+    disk.flip_bit(f"{STORE}/{MANIFEST}", 50)
+    assert is_rotten(disk, FIRST)
