@@ -85,6 +85,19 @@ def test_a_node_that_knows_no_users_yet_refuses_nobody_for_good(mechanism: str) 
         log_in(owner, mechanism, "alice", "wonder")
 
 
+def test_a_login_does_not_begin_before_the_users_are_known() -> None:
+    """With an answer to its first message it would be a stranger's, also if its user is known by the second."""
+    book = MetadataView("c").access
+    owner = Authenticator(Security(authentication=True), book, Counters(), b"secret" * 6)
+    first = ScramClient(["SCRAM-SHA-256"], "alice", "wonder").get_client_first().encode()
+    with pytest.raises(NotReadyError, match="just started"):
+        owner.begin("SCRAM-SHA-256", private=True).step(first)
+    own = owner.own_account
+    assert who(log_in(owner, "SCRAM-SHA-256", own.user, own.password)) is not None, "nodes need no users"
+    book.apply(AccessDelta(users=(User("alice", passwords.credentials("wonder")),)), whole=True)
+    assert who(log_in(owner, "SCRAM-SHA-256", "alice", "wonder")) == "User:alice"
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_right_wrong_and_unknown(mechanism: str) -> None:
     owner = authenticator()

@@ -109,12 +109,17 @@ class Authenticator:
         user = self._book.users.get(identity.principal.name)
         return user is not None and user.credential(proof.mechanism) == proof
 
+    @property
+    def knows_users(self) -> bool:
+        """Has this node heard of the users since it was started?"""
+        return self._book.is_known
+
     def failed(self) -> AntiphonError:
         """Count a failed login; returns what the client is told: an UnauthenticatedError.
 
         A node that was just started, and knows no users yet, refuses nobody for good: a NotReadyError, whoever it is.
         """
-        if not self._book.is_known:
+        if not self.knows_users:
             return NotReadyError("this node was just started and knows no users yet; ask another, or again")
         self._counters.logins_failed += 1
         return UnauthenticatedError(FAILED)
@@ -224,6 +229,8 @@ class _Scram:
         try:
             if self._steps == 1:
                 self._server.set_client_first(data.decode())
+                if not self._known and not self._owner.knows_users:
+                    raise self._owner.failed()  # not after the next message: the users may have come by then
                 return str(self._server.get_server_first()).encode()
             if self._steps > 2:
                 raise self._owner.failed()

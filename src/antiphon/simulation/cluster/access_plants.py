@@ -7,7 +7,7 @@ from antiphon.http import listener as http_listener
 from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.model.access import AccessBook
 from antiphon.native.session import NativeSession
-from antiphon.security.authenticator import Authenticator
+from antiphon.security.authenticator import Authenticator, _Scram
 from antiphon.security.authorizer import Authorizer
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
@@ -49,8 +49,20 @@ ACCESS_PLANTS: Final = (
     ClusterPlant(
         "access-refuses-early",
         "a node that was just started, and knows no users yet, says that a login is wrong",
-        (Edit(Authenticator, "failed", "if not self._book.is_known:", "if False:"),),
+        (Edit(Authenticator, "failed", "if not self.knows_users:", "if False:"),),
         options={**CRASHES, **_ACCESS, "fault_every_ms": 250, "kill_weight": 2, "power_weight": 4},
+    ),
+    ClusterPlant(
+        "access-refuses-strangers-of-before",
+        "a node that hears of its users between the two messages of a login says that it is wrong",
+        (Edit(_Scram, "step", "if not self._known and not self._owner.knows_users:", "if False:"),),
+        options={
+            **_ACCESS,
+            "delay_us": (5_000, 20_000),
+            "fault_ms": 6_000,
+            "fault_every_ms": 1_500,
+            "power_all_weight": 1,
+        },
     ),
     ClusterPlant(
         "access-native-asks-nobody",
