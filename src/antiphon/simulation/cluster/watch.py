@@ -112,12 +112,22 @@ class Watch:
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
         self._gathered.pop(machine.node_id, None)
+        self._look_at_last_step(machine)
         self.multi.node_gone(machine)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
             host = self._seen.pop(key).host
             if not host.state.closed and host.log.config.flush == "always":
                 self._had[key] = host.log.durable_end
         self._stopped = {key for key in self._stopped if key[0] != machine.node_id}
+
+    def _look_at_last_step(self, machine: "Machine") -> None:
+        """The power failed in the middle of a step: what its leaders have committed in it is committed, and counts."""
+        for (node_id, _), seen in self._seen.items():
+            host, replica = seen.host, seen.replica
+            is_news = replica.role is Role.LEADER and replica.settled != seen.settled
+            if node_id == machine.node_id and is_news and host.state.failed is None:
+                self._judge(self._look_at_commit, machine, host, seen, replica.settled)
+        self._judge(self.modes.judge_markers)
 
     def _judge(self, check: Callable[..., None], *facts: Any) -> None:
         """Check something in the middle of a step; what is found ends the run after it, whatever the node makes of it."""
