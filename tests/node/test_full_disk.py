@@ -44,6 +44,11 @@ class Full:
     def has_reserve(self, node_id: int) -> bool:
         return self.nodes.disks[node_id].exists(f"{DIRECTORY}/{RESERVE_NAME}")
 
+    def reserved(self, node_id: int) -> int:
+        """How large the reserve is now, in bytes."""
+        disk, path = self.nodes.disks[node_id], f"{DIRECTORY}/{RESERVE_NAME}"
+        return disk.open(path).size() if disk.exists(path) else 0
+
     def fill_disks(self) -> None:
         for disk in self.nodes.disks.values():
             disk.capacity_bytes = disk.used_bytes()
@@ -125,6 +130,23 @@ def test_a_disk_that_fills_up_under_a_running_node_lets_others_be_elected() -> N
         await full.serves_reads()
 
     on_disks(3, test)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_running_node_gives_up_may_be_taken_and_a_restart_still_serves_reads(count: int) -> None:
+    """Whatever fills the disk goes on, and takes the part of the reserve which the running node gave up."""
+
+    async def test(full: Full) -> None:
+        full.fill_disks()
+        await eventually(lambda: all(full.reserved(one) == RESERVE_BYTES // 2 for one in full.nodes.nodes))
+        await full.restart(how="killed")
+        await full.serves_reads()
+        await full.refuses_writes()
+        full.make_room()
+        await full.nodes.append(full.topic, b"there is room again")
+        await eventually(lambda: all(full.reserved(one) == RESERVE_BYTES for one in full.nodes.nodes))
+
+    on_disks(count, test)
 
 
 def test_the_reserve_is_for_elections_and_not_for_what_leaders_send() -> None:

@@ -14,6 +14,7 @@ from antiphon.errors import AntiphonError, DiskFullError, TimedOutError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import AppendBatch, CreateTopic, Put, TableScan, TableWrite
 from antiphon.node.config import Limits
+from antiphon.node.reserve import RESERVE_NAME
 from antiphon.records.builder import build_batch
 from tests.node.processes import Processes, eventually
 
@@ -103,6 +104,7 @@ def test_a_node_serves_reads_says_so_and_takes_writes_again_when_there_is_room(
         filler = fill(small_disk)
         eventually(lambda: refused(cluster, topic))
         if restarts:
+            eventually(lambda: (small_disk / RESERVE_NAME).stat().st_size == reserve // 2)
             cluster.kill(0)
             fill(small_disk)
             cluster.start(0)

@@ -1,9 +1,9 @@
 """Room that is kept on the disk for what a node cannot do without when it is full: votes, terms, a leader's first entry.
 
-A file of that size lies in the node's directory. Where a start finds the disk full, or a running node does, the file is
-removed: replicas can be recovered and leaders be elected, so reads are served. Writes of clients are refused (`disk_full`)
-as long as less than twice that is left. When there is room again the file is made anew, and writes are taken, without a
-restart.
+A file of that size lies in the node's directory. A running node that finds the disk full gives up half of it, and a start
+what is left: replicas can be recovered and leaders be elected, so reads are served. A start needs a part of its own, as
+whatever filled the disk may have taken what the running node gave up. Writes of clients are refused (`disk_full`) as long as
+less than twice the reserve is left. When there is room again the file is made anew, and writes are taken, without a restart.
 """
 
 import contextlib
@@ -66,19 +66,22 @@ class Reserve:
             return
         disk, wal, size = self._node.disk, self._wal, self._size
         try:
-            free, is_held = disk.free_bytes(self._directory), disk.exists(self._path)
+            free, held = disk.free_bytes(self._directory), self._held_bytes()
+            # What waits to be written would take all of it at once.
+            if free < size // 2 < held and wal.backlog_bytes < size // 4:
+                disk.open(self._path).truncate(size // 2)
+                free, held = free + held - size // 2, size // 2
         except OSError:
             return  # the next look may be luckier
-        # What waits to be written would take all of it at once.
-        if is_held and free < size // 2 and wal.backlog_bytes < size // 4:
-            with contextlib.suppress(OSError):
-                disk.remove(self._path)
-            is_held, free = False, free + size
-        if not is_held and free >= 2 * size:
+        if held < size and free >= 2 * size:
             self._is_making = True
             self._node.loop.run_in_executor(None, self._make).add_done_callback(lambda _done: self._made())
-        wal.is_low = not is_held and free < 2 * size
+        wal.is_low = held < size and free < 2 * size
         wal.room_bytes = free - size // 2
+
+    def _held_bytes(self) -> int:
+        disk = self._node.disk
+        return disk.open(self._path).size() if disk.exists(self._path) else 0
 
     def _make(self) -> None:
         try:
