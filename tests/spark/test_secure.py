@@ -19,7 +19,7 @@ from antiphon.lake.pipeline import read_pipeline
 from antiphon.model.requests import AlterUser
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
-from antiphon.spark import jobs, servers
+from antiphon.spark import jobs, servers, upserts
 from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.jobs.replay_frames import source_frame
 from antiphon.spark.option_values import parse_servers
@@ -42,10 +42,10 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     made = Secure(directory, security=Security(tls=tls, **SECURITY))  # type: ignore[arg-type]
     made.call(made.server.node.gateway.administer(AlterUser("spark", credentials(PASSWORD))))
     with connect(made) as db:
-        for topic in ("secured", "streamed"):
+        for topic in ("secured", "streamed", "counted"):
             db.create_topic(topic)
-        db.create_table("rows")
-        db.create_table("loaded")
+        for table in ("rows", "loaded", "counts"):
+            db.create_table(table)
     yield made
     made.stop()
 
@@ -128,7 +128,33 @@ def test_jobs_take_servers_with_an_access(spark: Any, secure: Secure, options: d
     assert loaded.rows == 20
     report = jobs.audit(spark, place, topics=["secured"], replica_timeout_s=30)
     assert report.verdict == "agree", report
-    assert PASSWORD not in f"{place!r} {loaded} {report}"
+    replayed = jobs.replay_table(spark, place, "loaded", to_table="replayed", timeout_ms=30_000)
+    with connect(secure) as db:
+        rows = {row.key: row.value for row in db.table("replayed").scan()}
+    assert rows == {b"%d" % number: b"%d" % number for number in range(20)}
+    assert PASSWORD not in f"{place!r} {loaded} {report} {replayed}"
+
+
+def test_upserts_of_foreach_batch_get_in(
+    spark: Any, secure: Secure, options: dict[str, str], tmp_path: Path
+) -> None:
+    place = servers(secure.native, tls=str(secure.authority), user="spark", password=PASSWORD)
+    with connect(secure) as db:
+        db.topic("counted").append_batch([b"a", b"b", b"a"])
+    words = (
+        spark.readStream.format("antiphon")
+        .options(**options, topic="counted", startingOffsets="earliest")
+        .load()
+    )
+    counts = words.groupBy(words.value.cast("string").alias("key")).count()
+    query = (
+        counts.selectExpr("key", "cast(count as string) as value").writeStream.outputMode("update")
+        .foreachBatch(upserts(place, "counts")).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(100)
+    with connect(secure) as db:
+        assert {row.key: row.value for row in db.table("counts").scan()} == {b"a": b"2", b"b": b"1"}
 
 
 def connect(secure: Secure) -> antiphon.Client:
