@@ -15,6 +15,8 @@ QUICK = [
     "scrub-skips-checksums",
     "scrub-finds-and-does-not-tell",
     "scrub-skips-stores",
+    "cluster-log-without-coordinator",
+    "cluster-log-counts-as-whole",
     "one-step-change",
     "marker-of-everything",
     "few-are-enough",

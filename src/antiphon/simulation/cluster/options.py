@@ -84,6 +84,7 @@ class ClusterOptions:
     impostors: int = 0  # those who say that they are nodes, and do not know it; needs `peer_key`
     scrub: bool = False  # nodes read what is on their disks again and again
     rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
+    cluster_rot_weight: int = 0  # the same, in the cluster's own log only; never drawn, as `rot` does it too
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login

@@ -4,6 +4,7 @@ from typing import Final
 
 from antiphon.log import log_check
 from antiphon.node.scrub import Scrub
+from antiphon.node.shards import Shards
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM
 
@@ -20,6 +21,15 @@ _ROT: Final = {
 }
 # Logs keep one segment, and stores so few runs that none is merged away with what is rotten in it.
 _ROT_IN_STORES: Final = {**_ROT, "topic_config": "", "store_flush_every": 150, "fault_every_ms": 1_500}
+# All voters' replicas of the cluster's own log are damaged, one after the other: who leads it stops.
+_ROT_IN_CLUSTER: Final = {
+    **_ROT,
+    "fault_ms": 45_000,
+    "fault_every_ms": 1_000,
+    "operations_per_s": 20,
+    "rot_weight": 0,
+    "cluster_rot_weight": 1,
+}
 
 SCRUB_PLANTS: Final = (
     ClusterPlant(
@@ -46,5 +56,37 @@ SCRUB_PLANTS: Final = (
         "the scrub reads the logs of tables, and not their stores",
         (Edit(Scrub, "_read", "damage = await self._read_store(host, table)", "pass"),),
         options=_ROT_IN_STORES,
+    ),
+    ClusterPlant(
+        "cluster-log-stays-closed",
+        "a voter whose replica of the cluster's own log was found damaged closes it, and does not open it again",
+        (Edit(Shards, "_removed", "self._long.open(shard_id)", "pass"),),
+        options=_ROT_IN_CLUSTER,
+    ),
+    ClusterPlant(
+        "cluster-log-without-coordinator",
+        "no coordinator rests on a replica of the cluster's own log that is opened anew while its node runs",
+        (
+            Edit(
+                Shards,
+                "_cluster_recovered",
+                "self._start_cluster_shard(found)",
+                "self._node.hosts[CLUSTER_SHARD_ID] = self._opener.start_cluster_shard(found)",
+            ),
+        ),
+        options=_ROT_IN_CLUSTER,
+    ),
+    ClusterPlant(
+        "cluster-log-counts-as-whole",
+        "a replica of the cluster's own log that is opened anew votes at once, whatever its log has lost",
+        (
+            Edit(
+                Shards,
+                "_cluster_recovered",
+                "self._start_cluster_shard(found)",
+                "found.log.clear_damage(); self._start_cluster_shard(found)",
+            ),
+        ),
+        options=_ROT_IN_CLUSTER,
     ),
 )

@@ -36,7 +36,25 @@ def what_is_open(cluster: "SimulatedCluster") -> str:
         for shard_id, host in node.hosts.items():
             replicas.setdefault(shard_id, []).append((machine, host))
     problems = [_what_is_open_in(shard_id, found) for shard_id, found in sorted(replicas.items())]
-    return next((problem for problem in problems if problem), "") or _what_moves(cluster, replicas)
+    return (
+        next((problem for problem in problems if problem), "")
+        or _what_is_not_known(cluster)
+        or _what_moves(cluster, replicas)
+    )
+
+
+def _what_is_not_known(cluster: "SimulatedCluster") -> str:
+    """Somebody coordinates, and every node knows what the cluster's own log says."""
+    nodes = [machine.node for machine in cluster.machines if machine.node is not None]
+    shells = [node.coordinator for node in nodes if node.coordinator is not None]
+    active = [shell for shell in shells if shell.is_active]
+    if len(active) != 1:
+        return f"{len(active)} nodes coordinate"
+    version = active[0].state.version
+    for node in nodes:
+        if node.view.version != version:
+            return f"node {node.node_id} knows the metadata up to {node.view.version}, the coordinator up to {version}"
+    return ""
 
 
 def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Machine, Partition]]]") -> str:

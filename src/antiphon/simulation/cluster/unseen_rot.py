@@ -26,12 +26,27 @@ OF_CLUSTER: Final = 0.25  # of all rot; it has few files
 def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
     """A bit flips in a closed segment, its index, a table's store, or in the first half of the cluster's own log."""
     machine = faults.machine(fault)
+    if _may_decay(faults, machine):
+        is_of_cluster = draw.random() < OF_CLUSTER and not machine.cluster_log_decayed
+        _decay(faults, machine, draw, is_of_cluster=is_of_cluster)
+
+
+@register("cluster_rot")
+def _cluster_rot(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The same, in the cluster's own log."""
+    machine = faults.machine(fault)
+    if _may_decay(faults, machine) and not machine.cluster_log_decayed:
+        _decay(faults, machine, draw, is_of_cluster=True)
+
+
+def _may_decay(faults: Faults, machine: "Machine") -> bool:
     node = machine.node
-    if node is None or not node.agent.registered.is_set() or not may_be_hurt(faults.cluster, machine):
-        return
+    return node is not None and node.agent.registered.is_set() and may_be_hurt(faults.cluster, machine)
+
+
+def _decay(faults: Faults, machine: "Machine", draw: Random, *, is_of_cluster: bool) -> None:
     found: list[str] = []
-    is_of_cluster = draw.random() < OF_CLUSTER and not machine.cluster_log_decayed
-    for shard_id, host in sorted(node.hosts.items()):
+    for shard_id, host in sorted(machine.node.hosts.items() if machine.node else ()):
         sound = host.state.failed is None and host.log.damaged is None
         if sound and is_of_cluster == (shard_id == CLUSTER_SHARD_ID):
             found += _files_of(machine, host)
