@@ -33,6 +33,9 @@ lint: setup
 	$(BIN)/ruff format --check --quiet src tests examples || { echo "formatting differs: make fix"; exit 1; }
 	$(BIN)/ruff check --quiet src tests examples
 
+# The tests start hundreds of Python processes: each would compile the sources anew where the environment forbids byte code.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 # Types are checked while the tests begin: mypy needs one core for as long as the tests take to be collected.
 test: lint ## lint, types and the whole test suite
 	@$(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; \
