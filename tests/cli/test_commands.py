@@ -93,6 +93,31 @@ def test_the_python_of_the_readme(cluster: LocalCluster) -> None:
     assert "b'at IAH'" in done.stdout
 
 
+def test_lists_from_a_file(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "acls.toml"
+    entry = '[[acl]]\nprincipal = "User:alice"\nname = "{}"\noperation = {}\n'
+    file.write_text(entry.format("orders", '["read", "write"]'))
+    plan = shell.ok("acl", "apply", str(file), "--dry-run")
+    assert "+ allow User:alice to read topic orders from *" in plan
+    assert "2 would be added, 0 would be removed, 0 stay" in plan
+    assert shell.ok("acl", "list") == "", "a dry run changes nothing"
+    assert "2 added, 0 removed, 0 stay" in shell.ok("acl", "apply", str(file))
+    assert "0 added, 0 removed, 2 stay" in shell.ok("acl", "apply", str(file))
+    file.write_text(entry.format("orders", '"read"') + entry.format("bills", '"read"'))
+    assert "1 added, 0 removed, 2 stay" in shell.ok("acl", "apply", str(file))
+    pruned = shell.ok("acl", "apply", str(file), "--prune")
+    assert "- allow User:alice to write topic orders from *" in pruned
+    assert "0 added, 1 removed, 2 stay" in pruned
+    assert len(shell.ok("acl", "list").splitlines()) == 2
+    file.write_text(entry.format("orders", '"cluster_action"'))
+    assert "cluster_action is nothing that is done with a topic" in shell.refused(
+        "acl", "apply", str(file), "--prune"
+    )
+    assert len(shell.ok("acl", "list").splitlines()) == 2, "nothing is half done"
+    file.write_text("")
+    assert "0 added, 2 removed, 0 stay" in shell.ok("acl", "apply", str(file), "--prune")
+
+
 def test_topics_from_creation_to_deletion(shell: Shell) -> None:
     made = json.loads(
         shell.ok("topic", "create", "t-life", "--shards", "2", "--config", "retention.ms=60000", "--json")

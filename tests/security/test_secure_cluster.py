@@ -327,7 +327,7 @@ def test_aiokafka_with_a_password_and_with_a_token(secure: Secure) -> None:
         assert asyncio.run(aiokafka_round(settings, f"aiokafka-{mechanism.lower()}", VALUES)) == VALUES
 
 
-def test_users_and_lists_by_commands(secure: Secure) -> None:
+def test_users_and_lists_by_commands(secure: Secure, tmp_path: Path) -> None:
     said = secure.antiphon("user", "add", "alice", "--generate")
     password = said.rsplit(" ", 1)[1].strip()
     secure.antiphon("acl", "add", "--principal", "User:alice", "--name", "shared", "--operation", "read")
@@ -346,6 +346,12 @@ def test_users_and_lists_by_commands(secure: Secure) -> None:
         with pytest.raises(antiphon.AntiphonError, match="alice"):
             db.topic("shared").append(b"mine", shard=0)
     secure.antiphon("user", "remove", "alice")
+    listed = tmp_path / "acls.toml"
+    listed.write_text(secure.antiphon("acl", "list", "--toml"))
+    assert 'principal = "User:alice"' in listed.read_text()
+    secure.antiphon("acl", "remove", "--principal", "User:alice", "--name", "shared", "--operation", "read")
+    assert "+ allow User:alice to read topic shared from *" in secure.antiphon("acl", "apply", str(listed))
+    assert secure.antiphon("acl", "list", "--toml") == listed.read_text()
     with pytest.raises(antiphon.AntiphonError, match="authentication failed"):
         connect(secure, user="alice", password=password).close()
 

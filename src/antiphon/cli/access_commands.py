@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 import antiphon
+from antiphon.cli import acl_file
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
 from antiphon.cli.output import reports_errors
 from antiphon.errors import InvalidRequestError
-from antiphon.model.access import ANY, CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
+from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
 
 users = typer.Typer(no_args_is_help=True, help="Users, who log in with a password (SCRAM, PLAIN).")
@@ -102,7 +103,7 @@ def acl_add(
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
     """Add an entry."""
-    acl = _entry(principal, resource, name, operation, pattern, host, deny)
+    acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterAcls((acl,))))
     typer.echo(_text(acl))
@@ -124,7 +125,7 @@ def acl_remove(
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
     """Remove the entry that says exactly this."""
-    acl = _entry(principal, resource, name, operation, pattern, host, deny)
+    acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
     if acl not in _access(servers, directory).acls:
         raise InvalidRequestError(f"there is no entry: {_text(acl)}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
@@ -132,12 +133,50 @@ def acl_remove(
     typer.echo(f"removed: {_text(acl)}")
 
 
-@acls.command("list", epilog="Example: antiphon acl list")
+@acls.command("list", epilog="Example: antiphon acl list --toml > acls.toml")
 @reports_errors
-def acl_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+def acl_list(
+    toml: Annotated[bool, typer.Option("--toml", help="Print a file for `antiphon acl apply`.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
     """List the entries."""
-    for acl in _access(servers, directory).acls:
+    found = _access(servers, directory).acls
+    if toml:
+        typer.echo(acl_file.to_toml(found), nl=False)
+        return
+    for acl in found:
         typer.echo(_text(acl))
+
+
+@acls.command("apply", epilog="Example: antiphon acl apply acls.toml --prune --dry-run")
+@reports_errors
+def acl_apply(
+    file: Annotated[
+        Path, typer.Argument(help="TOML with [[acl]] tables, as `antiphon acl list --toml` prints.")
+    ],
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove the entries that are not in the file.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Add the entries of a file that the cluster lacks, all in one step; with --prune the file is all there is."""
+    wanted = acl_file.read_acls(file)
+    known = _access(servers, directory).acls
+    there, named = set(known), set(wanted)
+    added = tuple(acl for acl in wanted if acl not in there)
+    removed = tuple(acl for acl in known if acl not in named) if prune else ()
+    if (added or removed) and not dry_run:
+        with antiphon.connect(server_addresses(servers, directory)) as db:
+            db.run(db.aio.administer(AlterAcls(added, removed)))
+    for sign, changed in (("+", added), ("-", removed)):
+        for acl in changed:
+            typer.echo(f"{sign} {_text(acl)}")
+    would = "would be " if dry_run else ""
+    kept = len(known) - len(removed)
+    typer.echo(f"{len(added)} {would}added, {len(removed)} {would}removed, {kept} stay")
 
 
 def _access(servers: str | None, directory: Path) -> AccessReply:
@@ -145,21 +184,8 @@ def _access(servers: str | None, directory: Path) -> AccessReply:
         return db.run(db.aio.access())
 
 
-def _entry(
-    principal: str,
-    resource: Resource,
-    name: str,
-    operation: Operation,
-    pattern: Pattern,
-    host: str,
-    deny: bool,
-) -> Acl:
-    if resource is Resource.CLUSTER:
-        name = CLUSTER_NAME
-    if not name:
-        raise InvalidRequestError("--name says which resource; '*' for all of them")
-    permission = Permission.DENY if deny else Permission.ALLOW
-    return Acl(principal, resource, name, operation, pattern, permission, host)
+def _permission(*, deny: bool) -> Permission:
+    return Permission.DENY if deny else Permission.ALLOW
 
 
 def _text(acl: Acl) -> str:
