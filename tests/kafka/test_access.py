@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
@@ -268,7 +269,11 @@ async def test_a_node_that_knows_no_users_yet_hangs_up_without_a_verdict() -> No
         with pytest.raises(asyncio.IncompleteReadError):
             await log_in(client, "eve")
         book.users, book.is_known = users, True
-        await as_user(connect, "eve")
+        eve = await as_user(connect, "eve")
+        book.is_known = False  # as for who has a certificate or a token, whatever the node knows
+        with capture_logs() as lines, pytest.raises(asyncio.IncompleteReadError):
+            await ask(eve, "CreateTopics")
+        assert "no access control lists yet" in lines[-1]["reason"]
 
 
 @in_virtual_time

@@ -369,7 +369,15 @@ async def test_a_node_that_knows_no_users_yet_asks_to_come_again(monkeypatch: py
         assert (await get("/status", basic(ROOT)))[0] == 503
         book.users, book.is_known = users, True
         assert (await get("/status", basic(ROOT)))[0] == 200
-        await (await open_connection(ADDRESS, "test", None, ROOT)).close()
+        async with connected(EVE) as eve:
+            book.is_known = False  # as for who has a certificate or a token, whatever the node knows
+            with pytest.raises(NotReadyError, match="no access control lists yet"):
+                await eve.request(GetStatus())
+            assert (await get("/status", basic(EVE)))[0] == 503
+            assert (await get("/status", basic(ROOT)))[0] == 200
+            book.is_known = True
+            with pytest.raises(AccessDeniedError):
+                await eve.request(GetStatus())
 
 
 # -- the first user, and the commands ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from antiphon.errors import AccessDeniedError
+from antiphon.errors import AccessDeniedError, NotReadyError
 from antiphon.model.access import (
     AccessBook,
     AccessDelta,
@@ -13,6 +13,7 @@ from antiphon.model.access import (
     Permission,
     Resource,
 )
+from antiphon.model.cluster import MetadataView
 from antiphon.security.authorizer import EVERYTHING, TOLD_PER_S, Authorizer, Rights
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 
@@ -87,6 +88,21 @@ def test_who_needs_no_list() -> None:
     assert not decider.allows(ANONYMOUS, "h", Op.READ, R.TOPIC, "t")
     assert authorizer(on=False).allows(ANONYMOUS, "h", Op.READ, R.TOPIC, "t")
     assert EVERYTHING.may(Op.ALTER, R.CLUSTER)
+
+
+def test_a_node_that_knows_no_lists_yet_denies_nobody_for_good() -> None:
+    """Who has a certificate or a token asks before the node has heard of the metadata."""
+    book = MetadataView("c").access
+    decider = Authorizer(book, ("User:root",), Counters())
+    rights = Rights(decider, ALICE, "h")
+    for ask in (rights.may, rights.sees, rights.may_any, rights.require):
+        with pytest.raises(NotReadyError, match="just started"):
+            ask(Op.READ, R.TOPIC)
+    assert decider.allows(Principal("User", "root"), "h", Op.READ, R.TOPIC, "t")
+    assert decider.allows(NODE, "h", Op.CLUSTER_ACTION, R.CLUSTER, "kafka-cluster")
+    book.apply(AccessDelta(acls=(acl("t", Op.READ),)), whole=True)
+    assert rights.may(Op.READ, R.TOPIC, "t")
+    assert not rights.may(Op.WRITE, R.TOPIC, "t")
 
 
 def test_a_change_of_the_lists_counts_at_once() -> None:

@@ -42,15 +42,14 @@ def refused(session: Session, path: str, authorization: bytes) -> Reply | None:
     try:
         if authorization:
             _log_in(session, authorization)
+        if not session.is_open:
+            return UNAUTHORIZED, _TEXT, b"say who you are\n"
+        may = path == TOPICS_PAGE or session.rights.may(Operation.DESCRIBE, Resource.CLUSTER)
     except UnauthenticatedError as error:
         return UNAUTHORIZED, _TEXT, f"{error.message}\n".encode()
     except NotReadyError as error:
         return UNAVAILABLE, _TEXT, f"{error.message}\n".encode()
-    if not session.is_open:
-        return UNAUTHORIZED, _TEXT, b"say who you are\n"
-    if path != TOPICS_PAGE and not session.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-        return FORBIDDEN, _TEXT, b"this page takes the right to describe the cluster\n"
-    return None
+    return None if may else (FORBIDDEN, _TEXT, b"this page takes the right to describe the cluster\n")
 
 
 def may_see(rights: Rights, topic: TopicMeta) -> bool:

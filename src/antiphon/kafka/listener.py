@@ -303,7 +303,8 @@ class KafkaListener:
         """A failure of ours in one request closes its connection, not the node."""
         try:
             await work
-        except ProtocolViolationError as error:
+        except (ProtocolViolationError, NotReadyError) as error:
+            # Not ready is a node that knows no rights yet, for which Kafka has no code.
             connection.fail(error.message)
         except Exception:  # noqa: BLE001 (whatever it is, it is logged, and nobody else may suffer)
             structlog.get_logger().exception(

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import structlog
 
 from antiphon import system
-from antiphon.errors import AccessDeniedError
+from antiphon.errors import AccessDeniedError, NotReadyError
 from antiphon.model.access import (
     ANY,
     CLUSTER_NAME,
@@ -98,7 +98,10 @@ class Authorizer:
     def allows(
         self, principal: Principal, host: str, operation: Operation, resource: Resource, name: str
     ) -> bool:
-        """The decision; nobody is told of it."""
+        """The decision; nobody is told of it.
+
+        Raises NotReadyError at a node that was just started and knows no lists yet, but for super users.
+        """
         if not self.on:
             return True
         if self._version != self._book.version:
@@ -115,6 +118,7 @@ class Authorizer:
         """Is there a name that the principal may do this with? In Kafka: authorizeByResourceType."""
         if not self.on or self.is_super(principal):
             return True
+        self._check_that_lists_are_known()
         names = {
             acl.name if acl.pattern is Pattern.LITERAL else acl.name + "\0"
             for acl in self._book.acls.values()
@@ -149,9 +153,17 @@ class Authorizer:
             by_type.setdefault(acl.resource, []).append(acl)
         self._indexes = {resource: _Index(acls) for resource, acls in by_type.items()}
 
+    def _check_that_lists_are_known(self) -> None:
+        """Who has a certificate or a token may ask before the node has heard of any list, and is not refused for good."""
+        if not self._book.is_known:
+            raise NotReadyError(
+                "this node was just started and knows no access control lists yet; ask another, or again"
+            )
+
     def _decide(self, question: _Question) -> bool:
         if self.is_super(question.principal):
             return True
+        self._check_that_lists_are_known()
         index = self._indexes.get(question.resource)
         if index is None:
             return False
