@@ -20,6 +20,7 @@ from antiphon.node.node import Node
 from antiphon.node.partition_opener import PartitionOpener
 from antiphon.node.trimming import trim_replica
 from antiphon.partition.partition import Partition
+from antiphon.partition.table_shard import TableShard
 from antiphon.table.state import TableState
 from tests.node.in_process import NATIVE_PORT, Nodes, ask, cluster_of, eventually, in_virtual_time
 
@@ -74,6 +75,10 @@ def _hand_on(done: "asyncio.Future[Any]", to: "asyncio.Future[Any]") -> None:
 
 def is_flush(work: Any) -> bool:
     return getattr(work, "__func__", None) is TableState.flush
+
+
+def is_closing(work: Any) -> bool:
+    return getattr(work, "__func__", None) is TableShard.let_go
 
 
 def is_recovery(work: Any) -> bool:
@@ -138,6 +143,40 @@ async def test_a_replica_that_goes_while_its_store_is_flushed_takes_nothing_with
             await nodes.append(other, b"after")
         assert node.metrics.shard_failures == 0
         assert not wrong(node)
+
+
+@in_virtual_time
+async def test_a_store_that_goes_is_closed_in_a_thread_and_its_files_are_removed_then() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id, other = await one_table(nodes), await other_shard(nodes)
+        node = nodes.nodes[0]
+        path = node.hosts[shard_id].state.require_table().path
+        with held(nodes, is_closing) as closings:
+            await node.gateway.delete_topic("t")
+            await eventually(lambda: bool(closings.waiting))
+            assert shard_id not in node.hosts
+            await nodes.append(other, b"meanwhile")
+            assert nodes.disks[0].is_dir(path), "nothing is removed under a store that is open"
+            closings.let_go()
+            await eventually(lambda: not nodes.disks[0].is_dir(path))
+        assert not wrong(node)
+
+
+@in_virtual_time
+async def test_a_stop_waits_for_a_store_that_is_being_closed() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id = await one_table(nodes)
+        node = nodes.nodes[0]
+        with held(nodes, is_closing) as closings:
+            await node.gateway.delete_topic("t")
+            await eventually(lambda: bool(closings.waiting))
+            stop = asyncio.create_task(nodes.stop(0))
+            await asyncio.sleep(2)
+            assert not stop.done()
+            closings.let_go()
+            await stop
+        await nodes.start(0)
+        await eventually(lambda: shard_id not in nodes.nodes[0].hosts)
 
 
 KINDS: dict[str, dict[str, Any]] = {

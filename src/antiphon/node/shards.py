@@ -6,6 +6,7 @@ directory is removed when the metadata shows that its shard is gone, or, for one
 metadata is certainly newer than the shard: it knows a later one (ids only rise).
 """
 
+import asyncio
 import contextlib
 import os
 from collections import deque
@@ -43,8 +44,6 @@ from antiphon.partition.table_files import (
 from antiphon.replication.messages import AnyMessage
 
 if TYPE_CHECKING:
-    import asyncio
-
     from antiphon.node.agent import ClusterAgent
     from antiphon.node.timers import Timers
 
@@ -89,6 +88,7 @@ class Shards:
         self._opener = PartitionOpener(node, disk, directory, self.settings)
         self._long = LongOpenings(node, disk, directory, self._plan, self._recovered)
         self.broken: dict[int, AntiphonError] = {}  # shards whose replica cannot be opened
+        self._closing: set[asyncio.Future[None]] = set()  # threads that close tables' stores
         self._removing: set[int] = set()  # not to be opened before their files are gone, or let go of
         self._reopening = Reopening(node, self)
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
@@ -409,12 +409,25 @@ class Shards:
         self._node.hosts.pop(shard_id, None)
         self._node.timers.forget(shard_id)
         host.close()
-        if host.table is not None:
-            host.table.let_go(host.state.failed)
         self._removing.add(shard_id)
         # What is queued for the files is carried out first; nothing is submitted for this log any more.
         barrier = LogOp(host.log.queue, [])
-        host.driver.submit(barrier, lambda _error: then(shard_id))
+        host.driver.submit(barrier, lambda _error: self._close_store(host, then))
+
+    def _close_store(self, host: Partition, then: Callable[[int], None]) -> None:
+        """A store writes what it has in memory when it is closed, which may take long: that is done in a thread.
+
+        At a stop of the node the next start does what is to follow.
+        """
+        if host.table is None:
+            then(host.shard_id)
+        elif self._node.stopping:
+            host.table.let_go(host.state.failed)
+        else:
+            closing = self._node.loop.run_in_executor(None, host.table.let_go, host.state.failed)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            closing.add_done_callback(lambda _done: then(host.shard_id))
 
     def _remove_files(self, shard_id: int) -> None:
         self._removing.add(shard_id)
@@ -450,6 +463,8 @@ class Shards:
     async def opening_ended(self) -> None:
         """For a stop: nothing is opened any more, and no thread is at a replica's files."""
         await self._long.ended()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def close_tables(self) -> None:
         """Close the tables' stores; the last thing of a stop."""
