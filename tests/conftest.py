@@ -83,23 +83,27 @@ def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, 
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The one Spark session of a run, as `antiphon.spark.session` makes it, with two cores."""
     import antiphon.spark
+    from tests.spark.warm_python import warm_python
 
     # Compile less: the tests run many small jobs, and start-up counts.
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"
     warehouse = tmp_path_factory.mktemp("warehouse")
-    session = antiphon.spark.session(
-        "tests",
-        cores=2,
-        config={
-            "spark.sql.warehouse.dir": str(warehouse),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
-            "spark.python.daemon.module": "tests.spark.warm_daemon",
-        },
-    )
-    yield session
-    session.stop()
+    with warm_python(tmp_path_factory.mktemp("python")) as python:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+                patch.setenv(name, python)
+            session = antiphon.spark.session(
+                "tests",
+                cores=2,
+                config={
+                    "spark.sql.warehouse.dir": str(warehouse),
+                    "spark.sql.shuffle.partitions": "2",
+                    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+                    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+                },
+            )
+        yield session
+        session.stop()
 
 
 @pytest.fixture
