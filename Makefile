@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TYPES := $(VENV)/types.txt
+CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 3
 
@@ -33,11 +34,15 @@ lint: setup
 	$(BIN)/ruff format --check --quiet src tests examples || { echo "formatting differs: make fix"; exit 1; }
 	$(BIN)/ruff check --quiet src tests examples
 
+$(CLASSES): $(STAMP)
+	@echo "keeping Spark's classes in $@ for the drivers that tests start (half a minute, once)" >&2
+	$(BIN)/python -m tests.spark.quick_java $@
+
 # The tests start hundreds of Python processes: each would compile the sources anew where the environment forbids byte code.
 test: export PYTHONDONTWRITEBYTECODE :=
 
 # Types are checked while the tests begin: mypy needs one core for as long as the tests take to be collected.
-test: lint ## lint, types and the whole test suite
+test: lint $(CLASSES) ## lint, types and the whole test suite
 	@$(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; \
 	$(BIN)/pytest -n $(WORKERS) $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat $(TYPES); test $$tests -eq 0 -a $$types -eq 0

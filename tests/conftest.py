@@ -83,10 +83,10 @@ def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, 
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The one Spark session of a run, as `antiphon.spark.session` makes it, with two cores."""
     import antiphon.spark
+    from tests.spark.quick_java import QUICK_START
     from tests.spark.warm_python import warm_python
 
-    # Compile less: the tests run many small jobs, and start-up counts.
-    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx1g"
+    os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_START} -Xmx1g"
     warehouse = tmp_path_factory.mktemp("warehouse")
     with warm_python(tmp_path_factory.mktemp("python")) as python:
         with pytest.MonkeyPatch.context() as patch:

@@ -17,6 +17,7 @@ from antiphon.tools.demo.data import AircraftState, FlightEvent, load_flights
 from antiphon.tools.demo.lake import Epoch, delays_ms
 from antiphon.tools.demo.replicas import digest, identical
 from antiphon.tools.demo.report import lake_curve, longest_gap_ms
+from tests.spark.quick_java import QUICK_START
 
 SECOND_NS = 1_000_000_000
 
@@ -90,7 +91,7 @@ def test_a_small_demo_proves_everything(tmp_path: Path) -> None:
         sys.executable, "-m", "antiphon.cli.main",
         "demo", "--events", "3000", "--rate", "1000", "--json", "--plot", str(plot),
     )  # fmt: skip
-    quick_start = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    quick_start = {"JDK_JAVA_OPTIONS": QUICK_START}
     ran = subprocess.run(
         command, env=os.environ | quick_start, capture_output=True, text=True, timeout=230, check=False
     )

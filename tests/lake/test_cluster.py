@@ -18,6 +18,7 @@ from antiphon.errors import KeyNotFoundError
 from antiphon.lake.targets.target import open_target
 from antiphon.spark import jobs
 from antiphon.tools.local_cluster import LocalCluster
+from tests.spark.quick_java import QUICK_START
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +89,7 @@ def test_a_killed_pipeline_leaves_each_row_once(
         env={
             **os.environ,
             "TMPDIR": str(temporary),
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JDK_JAVA_OPTIONS": QUICK_START,
         },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -13,11 +13,11 @@ import pytest
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
+from tests.spark.quick_java import QUICK_START
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.spark import java
 from antiphon.spark.java import JavaNotFoundError, find_java
 from antiphon.spark.spark_session import session
+from tests.spark.quick_java import QUICK_START
 
 SCRIPT = """
 import antiphon.spark, os
@@ -82,7 +83,7 @@ def test_spark_runs_where_there_is_no_java(tmp_path: Path) -> None:
     (tools / "python3").symlink_to("/bin/false")
     env = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "PYSPARK_PYTHON"}}
     env |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    env["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    env["JDK_JAVA_OPTIONS"] = QUICK_START
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False, timeout=170
     )

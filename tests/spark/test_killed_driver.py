@@ -12,6 +12,7 @@ import pytest
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
+from tests.spark.quick_java import QUICK_START
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
@@ -47,7 +48,7 @@ spark.stop()
 def _driver(cluster: LocalCluster, folder: Path, epoch_offsets: int) -> "subprocess.Popen[bytes]":
     env = {
         **os.environ,
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": QUICK_START,
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     return subprocess.Popen(

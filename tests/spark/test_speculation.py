@@ -22,6 +22,7 @@ import antiphon
 import antiphon.spark
 from antiphon.tools.local_cluster import LocalCluster
 from tests.spark import speculating_driver
+from tests.spark.quick_java import QUICK_START
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
@@ -29,7 +30,6 @@ EVENTS = 1_500
 SHARDS = 3
 HOSTS = ("127.0.0.2", "127.0.0.3")
 PROTOCOLS = ("staged", "direct")
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
