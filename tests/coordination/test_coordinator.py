@@ -273,6 +273,39 @@ def test_heartbeat_of_a_stranger_asks_for_registration() -> None:
     assert world.coordinator.heartbeat(Heartbeat(0, "another process", 0), world.now_ms) == (False, [])
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateTopic("new", shards=3),
+        CreateTopic("new", replicas=9),
+        CreateTopic("t"),
+        CreateTopic("new", config={"cleanup.policy": "compact"}),
+        AlterTopic("t", config={"retention.ms": "7"}),
+        AlterTopic("t", config={"retention.ms": "soon"}),
+        AlterTopic("t", shards=5),
+        AlterTopic("t", shards=1),
+        AlterTopic("t", replicas=2),
+        AlterTopic("t", replicas=40),
+        AlterTopic("t", replicas=2, shards=7),
+        AlterTopic("none"),
+    ],
+    ids=str,
+)
+def test_a_rehearsal_is_answered_as_the_deed_and_writes_nothing(request_: CreateTopic | AlterTopic) -> None:
+    world = started()
+    assert isinstance(world.ask(CreateTopic("t", shards=2)), CommandDone)
+    version = world.state.version
+    rehearsed = world.ask(msgspec.structs.replace(request_, validate_only=True))
+    assert world.state.version == version
+    done = world.ask(request_)
+    assert type(done) is type(rehearsed)
+    if isinstance(done, AntiphonError):
+        assert isinstance(rehearsed, AntiphonError)
+        assert (done.code, done.message) == (rehearsed.code, rehearsed.message)
+    else:
+        assert world.state.version > version
+
+
 def test_topic_commands() -> None:
     world = started()
     create(world, "t", shards=2)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from antiphon.coordination import access, topics
 from antiphon.coordination.actions import Action, MetadataChanged
+from antiphon.coordination.balance import Goal
 from antiphon.coordination.capacity import DEFAULT, Capacity
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
@@ -322,11 +323,18 @@ class Coordinator:
 
     def _carry_out(self, token: int, request: CommandRequest) -> None:
         match request:
+            case CreateTopic(validate_only=True):
+                self._check_assembled()
+                topics.check_create(self._model, request, self._config.capacity)
+                self._ledger.answer_when_committed(token)
             case CreateTopic():
                 self._check_assembled()
                 capacity = self._config.capacity
                 topic, shard_ids = topics.create(self._ledger, self._config.cluster_id, request, capacity)
                 self._begin_new(token, topic.topic_id, shard_ids)
+            case AlterTopic(validate_only=True):
+                self._check_alter(request)
+                self._ledger.answer_when_committed(token)
             case AlterTopic():
                 before = self._model.topics.get(request.name)
                 topic, shard_ids = self._alter(request)
@@ -350,16 +358,26 @@ class Coordinator:
             case _:
                 raise InvalidRequestError(f"{type(request).__name__} is not offered")
 
-    def _alter(self, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
+    def _check_alter(self, request: AlterTopic) -> dict[int, Goal]:
+        """Raise what keeps a topic from being altered; returns its shards' goals where their members change."""
+        capacity = self._config.capacity
         if request.replicas is None:
-            return topics.alter(self._ledger, request, self._config.capacity)
+            topics.check_alter(self._model, request, capacity)
+            return {}
         topic = topics.find(self._model, request.name)
         if request.shards is not None:
             raise InvalidRequestError("change the shards and the replicas of a topic one after the other")
         goals = self._member_commands.plan_replicas(topic, request.replicas)
-        self._config.capacity.check_goals(self._model, goals)
-        altered, _ = topics.alter(self._ledger, request, self._config.capacity)
-        return self._member_commands.set_replicas(altered, request.replicas, goals), []
+        capacity.check_goals(self._model, goals)
+        topics.check_alter(self._model, request, capacity)
+        return goals
+
+    def _alter(self, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
+        goals = self._check_alter(request)
+        topic, shard_ids = topics.alter(self._ledger, request, self._config.capacity)
+        if request.replicas is None:
+            return topic, shard_ids
+        return self._member_commands.set_replicas(topic, request.replicas, goals), []
 
     def _check_assembled(self) -> None:
         """Refuse: a topic created while the first nodes are still registering would keep fewer replicas than intended."""

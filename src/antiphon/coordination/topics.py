@@ -4,6 +4,7 @@ All functions raise an `AntiphonError` before they change anything.
 """
 
 import hashlib
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,44 +25,67 @@ from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import AlterTopic, CreateTopic
 
 
-def create(
-    ledger: Ledger, cluster_id: str, request: CreateTopic, capacity: Capacity
-) -> tuple[TopicMeta, list[int]]:
-    """Write a new topic or table with placed shards; returns it and its shards' ids, which have no leaders yet."""
+class NewTopic(NamedTuple):
+    """What a request to create comes to: the topic's settings by their usual names, and where its shards are placed."""
+
+    config: dict[str, str]
+    replicas: int
+    ensembles: list[tuple[int, ...]]
+
+
+class AlteredTopic(NamedTuple):
+    """What a request to alter comes to. `ensembles`: of the shards that are added to the `has` that there are."""
+
+    topic: TopicMeta
+    config: dict[str, str]
+    has: int
+    ensembles: list[tuple[int, ...]]
+
+
+def check_create(state: ClusterState, request: CreateTopic, capacity: Capacity) -> NewTopic:
+    """Whatever may keep a topic from being made, raised as an error; nothing is changed."""
     topic_rules.check_name(request.name)
     topic_rules.check_owner(request.kind, request.internal, request.name)
     topic_rules.check_internal_kind(request.kind, request.name)
     topic_rules.check_profile(request.profile)
     config = {normal_name(name): value for name, value in request.config.items()}
     topic_rules.check_shards(request.shards)
-    old = ledger.model.topics.get(request.name)
+    old = state.topics.get(request.name)
     if old is not None:
         raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
-    loads, replicas = _choose_nodes(ledger.model, request.replicas)
+    loads, replicas = _choose_nodes(state, request.replicas)
     topic_rules.check_settings(request.profile, config, replicas, request.kind)
     if not request.internal:
-        capacity.check_topic(ledger.model)
-        capacity.check_shards(ledger.model, request.shards)
+        capacity.check_topic(state)
+        capacity.check_shards(state, request.shards)
     ensembles = place(loads, request.shards, replicas)
     if not request.internal:
-        capacity.check_nodes(ledger.model, ensembles)
+        capacity.check_nodes(state, ensembles)
+    return NewTopic(config, replicas, ensembles)
+
+
+def create(
+    ledger: Ledger, cluster_id: str, request: CreateTopic, capacity: Capacity
+) -> tuple[TopicMeta, list[int]]:
+    """Write a new topic or table with placed shards; returns it and its shards' ids, which have no leaders yet."""
+    made = check_create(ledger.model, request, capacity)
     topic = TopicMeta(
         name=request.name,
         topic_id=_topic_id(cluster_id, ledger.take(TOPIC_COUNTER)),
         kind=request.kind,
-        replicas=replicas,
+        replicas=made.replicas,
         profile=request.profile,
         shards=(),
-        config=dict(sorted(config.items())),
+        config=dict(sorted(made.config.items())),
         internal=request.internal,
     )
     ledger.put_topic(topic)
-    return topic, _add_shards(ledger, topic, ensembles, 0)
+    return topic, _add_shards(ledger, topic, made.ensembles, 0)
 
 
-def alter(ledger: Ledger, request: AlterTopic, capacity: Capacity) -> tuple[TopicMeta, list[int]]:
-    """Write changed settings and added shards; returns the topic and the ids of the added shards."""
-    topic = find(ledger.model, request.name)
+def check_alter(state: ClusterState, request: AlterTopic, capacity: Capacity) -> AlteredTopic:
+    """Whatever may keep a topic's settings or number of shards from being changed, raised as an error."""
+    topic = find(state, request.name)
     if topic.internal and (request.config or request.shards is not None):
         raise InvalidRequestError(
             f"{topic.kind.value} {topic.name!r} belongs to the cluster: only the number of its replicas can be changed"
@@ -74,20 +98,26 @@ def alter(ledger: Ledger, request: AlterTopic, capacity: Capacity) -> tuple[Topi
             config[normal_name(name)] = value
     wanted = topic_rules.check_settings(topic.profile, config, topic.replicas, topic.kind)
     _check_fixed(topic, wanted)
-    for voters in _voters_now(ledger.model, topic) - {topic.replicas}:
+    for voters in _voters_now(state, topic) - {topic.replicas}:
         check_replication(topic.profile, config, voters, topic.kind)
-    count = len(ledger.model.shards_of[topic.topic_id])
+    count = len(state.shards_of[topic.topic_id])
     ensembles: list[tuple[int, ...]] = []
     if request.shards is not None:
         _check_more_shards(topic, count, request.shards)
-        capacity.check_shards(ledger.model, request.shards - count)
-        loads, _ = _choose_nodes(ledger.model, topic.replicas, may_be_away=True)
+        capacity.check_shards(state, request.shards - count)
+        loads, _ = _choose_nodes(state, topic.replicas, may_be_away=True)
         ensembles = place(loads, request.shards - count, topic.replicas)
-        capacity.check_nodes(ledger.model, ensembles)
+        capacity.check_nodes(state, ensembles)
+    return AlteredTopic(topic, config, count, ensembles)
+
+
+def alter(ledger: Ledger, request: AlterTopic, capacity: Capacity) -> tuple[TopicMeta, list[int]]:
+    """Write changed settings and added shards; returns the topic and the ids of the added shards."""
+    topic, config, has, ensembles = check_alter(ledger.model, request, capacity)
     if config != topic.config:
         topic = msgspec.structs.replace(topic, config=dict(sorted(config.items())))
         ledger.put_topic(topic)
-    return topic, _add_shards(ledger, topic, ensembles, count) if ensembles else []
+    return topic, _add_shards(ledger, topic, ensembles, has) if ensembles else []
 
 
 def check_delete(state: ClusterState, name: str) -> TopicMeta:

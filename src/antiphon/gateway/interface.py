@@ -103,7 +103,10 @@ class Gateway(Protocol):
         ...
 
     async def create_topic(self, request: CreateTopic, timeout_s: float = 30.0) -> TopicMeta:
-        """Create, by way of the coordinator; returns when every shard has a leader that is ready."""
+        """Create, by way of the coordinator; returns when every shard has a leader that is ready.
+
+        With `validate_only` it returns what would be made, with shards that are nowhere.
+        """
         ...
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:

@@ -216,7 +216,7 @@ _APIS: Final = (
     ),
     ServedApi(
         47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse,
-        lambda on: on.group_offsets.delete, Routing.COORDINATOR, "while the group has no members",
+        lambda on: on.group_offsets.delete, Routing.COORDINATOR, "not of topics that members subscribe to",
     ),
     ServedApi(
         48, "DescribeClientQuotas", 0, 1, 1,

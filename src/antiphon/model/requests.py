@@ -104,7 +104,7 @@ class MetadataReply(Body, frozen=True, array_like=True, tag=True):
 class CreateTopic(Body, frozen=True, array_like=True, tag=True):
     """Create a topic or table. `replicas` 0: as many as there are nodes, at most 3. Answered when every shard leads.
 
-    An empty `profile` is the answering node's default.
+    An empty `profile` is the answering node's default. `validate_only`: all is checked, and nothing made.
     """
 
     name: str
@@ -114,6 +114,7 @@ class CreateTopic(Body, frozen=True, array_like=True, tag=True):
     profile: str = "oxia"
     config: Annotated[dict[str, str], Meta(max_length=SETTINGS_MAX)] = {}
     internal: bool = False
+    validate_only: bool = False
 
 
 class DeleteTopic(Body, frozen=True, array_like=True, tag=True):
@@ -126,12 +127,14 @@ class AlterTopic(Body, frozen=True, array_like=True, tag=True):
     """Change settings (value None: back to the default), add shards to a plain topic, or change the replicas of each shard.
 
     Answered when it is decided; replicas are then added and removed one after the other, with everybody at work.
+    `validate_only`: all is checked, and nothing changed.
     """
 
     name: str
     config: Annotated[dict[str, str | None], Meta(max_length=SETTINGS_MAX)] = {}
     shards: int | None = None
     replicas: int | None = None
+    validate_only: bool = False
 
 
 class ElectLeader(Body, frozen=True, array_like=True, tag=True):

@@ -71,6 +71,8 @@ def charge_reply(client: Client, body: Any, size_bytes: int) -> None:
 def _partitions(gateway: Gateway, body: Any) -> int:
     try:
         match body:
+            case CreateTopic(validate_only=True) | AlterTopic(validate_only=True):
+                return 0
             case CreateTopic():
                 return max(1, body.shards)
             case DeleteTopic():

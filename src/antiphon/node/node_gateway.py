@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -187,6 +188,8 @@ class NodeGateway:
 
             rule_named(request.config["conflict"])  # the coordinator cannot know what is installed here
         await self.cluster.command(request, timeout_s)
+        if request.validate_only:
+            return self._planned(request)
         # Where a try whose answer got lost had made it already, this node may not have heard of it yet.
         while request.name not in self.cluster.view.topics:
             left_s = deadline_s - asyncio.get_running_loop().time()
@@ -196,6 +199,22 @@ class NodeGateway:
                 )
             await self.cluster.wait_version(self.cluster.view.version, left_s)
         return self.topic(request.name)
+
+    def _planned(self, request: CreateTopic) -> TopicMeta:
+        """What a request that only asks whether it could be done would make."""
+        nodes = sum(1 for node in self.metadata.nodes if not node.draining)
+        replicas = request.replicas or min(REPLICAS_DEFAULT, nodes)
+        shards = tuple(ShardMeta(shard_id=-1, index=index, ensemble=()) for index in range(request.shards))
+        return TopicMeta(
+            request.name,
+            bytes(16),
+            request.kind,
+            replicas,
+            request.profile,
+            shards,
+            request.config,
+            request.internal,
+        )
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
         """See Gateway."""

@@ -18,6 +18,7 @@ from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import (
+    LIST,
     SOURCE_BROKER,
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
@@ -35,6 +36,8 @@ TOPIC: Final = 2
 BROKER: Final = 4
 SET: Final = 0
 RESET: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
 
 
 class ConfigHandler:
@@ -130,19 +133,43 @@ class ConfigHandler:
             )
         if not may(self._gateway, rights, Operation.ALTER_CONFIGS, resource.resource_name):
             raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED, "its settings may not be altered")
-        refuse_internal(self._gateway.topic(resource.resource_name))
+        topic = self._gateway.topic(resource.resource_name)
+        refuse_internal(topic)
         changes: dict[str, str | None] = {}
         for setting in resource.configs:
-            if setting.config_operation not in {SET, RESET}:
-                raise RefusedError(code.INVALID_CONFIG, f"{setting.name} is not a list: set it or reset it")
-            value = setting.value if setting.config_operation == SET else None
-            if setting.config_operation == SET and value is None:
-                raise RefusedError(code.INVALID_CONFIG, f"{setting.name} is set to nothing")
+            if setting.name in changes:
+                raise RefusedError(code.INVALID_REQUEST, f"{setting.name} is changed twice by one request")
+            value = _altered(topic, setting)
             check_setting(setting.name, value)
             changes[setting.name] = value
-        if changes and not validate_only:
+        if changes:
             with config_errors(True):
-                await self._gateway.alter_topic(AlterTopic(name=resource.resource_name, config=changes))
+                request = AlterTopic(resource.resource_name, changes, validate_only=validate_only)
+                await self._gateway.alter_topic(request)
+
+
+def _altered(topic: TopicMeta, change: m.AlterableSetting) -> str | None:
+    """A setting's value after a change; None: back to the default. Raises RefusedError for what has no value then."""
+    name, operation = change.name, change.config_operation
+    if operation == RESET:
+        return None
+    if operation not in {SET, APPEND, SUBTRACT}:
+        raise RefusedError(code.INVALID_REQUEST, f"{operation} is no operation on {name}")
+    if change.value is None:
+        raise RefusedError(code.INVALID_CONFIG, f"{name} is set to nothing")
+    known = TOPIC_SETTINGS.get(name)
+    if operation == SET or known is None:
+        return change.value
+    if known.kafka_type != LIST:
+        raise RefusedError(code.INVALID_CONFIG, f"{name} is not a list: set it or reset it")
+    items = [item for item in topic.config.get(name, known.default).split(",") if item]
+    named = [item.strip() for item in change.value.split(",") if item.strip()]
+    if operation == APPEND:
+        return ",".join(dict.fromkeys([*items, *named]))
+    left = [item for item in items if item not in named]
+    if not left:
+        raise RefusedError(code.INVALID_CONFIG, f"nothing would be left of {name}")
+    return ",".join(left)
 
 
 def _described_setting(

@@ -9,6 +9,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import Committed, GroupOffsets, OffsetAt
+from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
 from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import groups as m
 from antiphon.model.access import Operation, Resource
@@ -150,22 +151,28 @@ class GroupOffsetsHandler:
         return [(topic.name, [(index, next(found)) for index in topic.partition_indexes]) for topic in topics]
 
     async def delete(self, request: m.OffsetDeleteRequest, context: RequestContext) -> m.OffsetDeleteResponse:
-        """OffsetDelete: forget offsets of a group that nobody is in."""
+        """OffsetDelete: forget offsets that no member of the group reads on from."""
         rights = context.rights
         if not rights.may(Operation.DELETE, Resource.GROUP, request.group_id):
             return m.OffsetDeleteResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
-        allowed = {
-            topic.name: may(self._gateway, rights, Operation.READ, topic.name) for topic in request.topics
-        }
-        flat = [
-            (topic.name, each.partition_index)
-            for topic in request.topics
-            if allowed[topic.name]
-            for each in topic.partitions
-        ]
         try:
-            if self._coordinator.find(request.group_id) is not None:
+            group = self._coordinator.find(request.group_id)
+            if group is not None and group.protocol_type != CONSUMER:
                 return m.OffsetDeleteResponse(error_code=code.NON_EMPTY_GROUP)
+            read = (
+                frozenset[str]()
+                if group is None
+                else subscribed_topics(group.members.values(), group.protocol_name)
+            )
+            refusals = {
+                topic.name: self._delete_refusal(topic.name, read, rights) for topic in request.topics
+            }
+            flat = [
+                (topic.name, each.partition_index)
+                for topic in request.topics
+                if not refusals[topic.name]
+                for each in topic.partitions
+            ]
             await self._offsets.delete_some(request.group_id, flat)
         except UnknownTopicError:
             return m.OffsetDeleteResponse(error_code=code.GROUP_ID_NOT_FOUND)
@@ -178,8 +185,7 @@ class GroupOffsetsHandler:
                     name=topic.name,
                     partitions=[
                         m.CommittedPartition(
-                            partition_index=each.partition_index,
-                            error_code=code.NONE if allowed[topic.name] else code.TOPIC_AUTHORIZATION_FAILED,
+                            partition_index=each.partition_index, error_code=refusals[topic.name]
                         )
                         for each in topic.partitions
                     ],
@@ -187,6 +193,12 @@ class GroupOffsetsHandler:
                 for topic in request.topics
             ],
         )
+
+    def _delete_refusal(self, topic: str, read: frozenset[str] | None, rights: Rights) -> int:
+        """`read`: the topics that members read; None where nobody knows."""
+        if not may(self._gateway, rights, Operation.READ, topic):
+            return code.TOPIC_AUTHORIZATION_FAILED
+        return code.GROUP_SUBSCRIBED_TO_TOPIC if read is None or topic in read else code.NONE
 
 
 def _offset_problem(topic: TopicMeta | None, each: m.CommitPartition) -> int:

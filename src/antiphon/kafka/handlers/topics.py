@@ -111,10 +111,9 @@ class TopicHandler:
         made: list[TopicMeta] = []
 
         async def work() -> None:
-            wanted = self._checked(topic)
-            if request.validate_only:
-                return
-            self._charge(context, STRICT_CREATE, wanted.shards)
+            wanted = self._checked(topic, validate_only=request.validate_only)
+            if not request.validate_only:
+                self._charge(context, STRICT_CREATE, wanted.shards)
             with config_errors(bool(wanted.config)):
                 made.append(await self._gateway.create_topic(wanted, timeout_s(request.timeout_ms)))
 
@@ -137,7 +136,7 @@ class TopicHandler:
             ],
         )
 
-    def _checked(self, topic: m.CreatableTopic) -> CreateTopic:
+    def _checked(self, topic: m.CreatableTopic, *, validate_only: bool) -> CreateTopic:
         problem = name_problem(topic.name)
         if problem:
             raise RefusedError(code.INVALID_TOPIC_EXCEPTION, problem)
@@ -163,6 +162,7 @@ class TopicHandler:
             replicas=0 if topic.replication_factor == DEFAULT else topic.replication_factor,
             profile="",
             config={s.name: s.value for s in topic.configs if s.value is not None},
+            validate_only=validate_only,
         )
 
     def _refuse_existing(self, name: str) -> None:
@@ -294,8 +294,8 @@ class TopicHandler:
         _check_partitions(topic.count)
         if not request.validate_only:
             self._charge(context, STRICT_GROW, topic.count - has)
-            wanted = AlterTopic(name=topic.name, shards=topic.count)
-            await self._gateway.alter_topic(wanted, timeout_s(request.timeout_ms))
+        wanted = AlterTopic(name=topic.name, shards=topic.count, validate_only=request.validate_only)
+        await self._gateway.alter_topic(wanted, timeout_s(request.timeout_ms))
 
     async def describe_log_dirs(
         self, request: m.DescribeLogDirsRequest, context: RequestContext
