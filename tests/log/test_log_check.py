@@ -66,6 +66,24 @@ def test_each_flipped_bit_of_data_and_index_is_found_where_it_is() -> None:
     assert read_all(log).damage is None
 
 
+def test_what_was_trimmed_and_is_still_there_is_read_too() -> None:
+    """A recovery that reads everything begins there, and would take all that follows for damaged."""
+    disk = SimulatedDisk(Random(1))
+    log = ShardLog.open(disk, PATH, LogConfig(segment_bytes=1700))
+    runner = Runner(disk)
+    for _ in range(4 * BATCHES):
+        runner.run(log.stage_append([batch_at(log.log_end, count=2, size=90)]))
+    log.release_memory()
+    second = log.reader.views()[1]
+    runner.run(log.trim(second.base_offset + 6))
+    assert log.reader.views()[0] == second
+    assert read_all(log).damage is None
+    disk.flip_bit(second.data_path, 8 * 100)
+    found = read_all(log).damage
+    assert found is not None
+    assert (found.offset, found.path) == (second.base_offset, second.data_path)
+
+
 @pytest.mark.parametrize("suffix", [".log", ".index"])
 @pytest.mark.parametrize("harm", ["cut", "extended", "gone", "emptied", "another"])
 def test_files_of_other_sizes_are_found(suffix: str, harm: str) -> None:

@@ -13,6 +13,7 @@ from antiphon.log.config import LogConfig
 from antiphon.log.disk import RealDisk
 from antiphon.log.producer_state import Duplicate, ProducerState
 from antiphon.log.recovery import DamageReport, save_damage
+from antiphon.log.segment import SNAPSHOT_SUFFIX, offsets_of
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault
@@ -259,6 +260,70 @@ def test_producers_outlive_a_trim_within_the_first_segment_that_is_left(
     log.reopen()
     assert (log.log.log_start, log.log.log_end, log.log.segment_count) == (2, 4, 1)
     assert log.log.producers.check(read_header(batch_at(4, producer_id=9, sequence=0))) == Duplicate(0, 1)
+
+
+@pytest.mark.parametrize("trimmed", [0, 4], ids=["between segments", "within one"])
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "rotten"])
+def test_producers_outlive_damage_of_a_log_that_was_trimmed(log: Log, trimmed: int, is_lost: bool) -> None:
+    """The snapshots that are left are of later offsets than the damage; they still know who wrote what was trimmed."""
+    log.runner.run(log.log.stage_append([batch_at(0, producer_id=9, sequence=0)]))
+    for _ in range(60):
+        log.append(2)
+    log.runner.run(log.log.stage_append([batch_at(log.log.log_end, producer_id=8, sequence=0)]))
+    _, _, first, bad, *_ = log.log.reader.views()
+    start = first.base_offset + trimmed
+    log.runner.run(log.log.trim(start))
+    assert min(offsets_of(log.disk.listdir(log.path), SNAPSHOT_SUFFIX)) > bad.base_offset
+    if is_lost:
+        Path(bad.data_path).unlink()
+    else:
+        content = bytearray(Path(bad.data_path).read_bytes())
+        content[50] ^= 1
+        Path(bad.data_path).write_bytes(content)
+        save_damage(log.disk, log.path, DamageReport(bad.base_offset, bad.data_path, 0, "a read has met it"))
+    theirs = read_header(batch_at(200, producer_id=9, sequence=0))
+    for _ in range(2):
+        log.reopen()
+        assert (log.log.log_start, log.log.log_end, log.log.damaged is None) == (
+            start,
+            bad.base_offset,
+            False,
+        )
+        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        assert not log.log.producers.knows(8), "what comes next may be another batch"
+    log.runner.run(log.log.truncate(log.log.log_end))  # as its leader has it done before it sends the rest
+    for _ in range(2):
+        log.reopen()
+        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        log.append(2)
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["at first", "again"])
+def test_damage_before_the_start_of_a_log_has_it_begin_earlier_with_its_producers(
+    log: Log, is_cut: bool
+) -> None:
+    """What is missing between the damage and the start told of producers too: its leader sends it, or a snapshot."""
+    log.runner.run(log.log.stage_append([batch_at(0, producer_id=9, sequence=0)]))
+    for _ in range(60):
+        log.append(2)
+    _, _, first, second, *_ = log.log.reader.views()
+    log.runner.run(log.log.trim(first.base_offset + 8))
+    if is_cut:
+        Path(second.data_path).unlink()
+        log.reopen()
+        log.runner.run(log.log.truncate(log.log.log_end))
+    content = bytearray(Path(first.data_path).read_bytes())
+    content[150] ^= 1
+    Path(first.data_path).write_bytes(content)
+    save_damage(
+        log.disk, log.path, DamageReport(first.base_offset + 2, first.data_path, 95, "a scrub met it")
+    )
+    for _ in range(2):
+        log.reopen()
+        assert (log.log.log_start, log.log.log_end) == (first.base_offset, first.base_offset + 2)
+        assert log.log.damaged is not None
+        theirs = read_header(batch_at(200, producer_id=9, sequence=0))
+        assert log.log.producers.check(theirs) == Duplicate(0, 1)
 
 
 def test_trim_removes_whole_segments_and_moves_the_start(log: Log) -> None:

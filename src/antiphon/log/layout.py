@@ -1,8 +1,10 @@
 """Changes of a shard's files. Each is durable when it returns, and harmless if a crash repeats it or stops it half way."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from antiphon.errors import CorruptBatchError
 from antiphon.log.disk import FULL_DISK, Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header
 from antiphon.log.producer_state import ProducerState
@@ -95,12 +97,23 @@ def create_segment(disk: Disk, directory: str, base_offset: int) -> None:
     disk.fsync_dir(directory)
 
 
-def cut_files(disk: Disk, directory: str, to_offset: int, kept: tuple[int, int, int] | None) -> None:
+def cut_files(
+    disk: Disk,
+    directory: str,
+    to_offset: int,
+    kept: tuple[int, int, int] | None,
+    front: tuple[int, bytes] | None = None,
+) -> None:
     """Truncate the log at `to_offset`; `kept`: (base offset, bytes, batches) of the last segment that stays.
 
     The order guarantees that a crash in between leaves a longer or shorter prefix, never a gap: descriptions are
-    removed before the data that they describe.
+    removed before the data that they describe. `front` (see `front_of`) is written where no other snapshot would be left.
     """
+    if front is not None:
+        found_all = offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)
+        if not any(front[0] <= found <= to_offset for found in found_all):
+            with _suppress_full_disk():  # a cut makes room
+                replace_file(disk, file_of(directory, front[0], SNAPSHOT_SUFFIX), front[1])
     remove_snapshots(disk, directory, to_offset)
     if kept is None:
         remove_segments(disk, directory, 0)
@@ -160,10 +173,18 @@ def write_last_snapshot(
     disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str], log_start: int
 ) -> None:
     """The same just before the last segment is removed. A disk too full for it must not keep the trim from making room."""
-    try:
+    with (
+        contextlib.suppress(FileNotFoundError),
+        _suppress_full_disk(),
+    ):  # an earlier try got as far as the segments
         write_snapshot(disk, directory, offset, data, last, log_start)
-    except FileNotFoundError:
-        return  # an earlier try got as far as the segments
+
+
+@contextlib.contextmanager
+def _suppress_full_disk() -> Iterator[None]:
+    """Go on where the disk has no room for what is written inside."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
@@ -178,6 +199,30 @@ def newest_snapshot(disk: Disk, directory: str, up_to: int) -> Snapshot | None:
             if snapshot is not None:
                 return snapshot
     return None
+
+
+def front_of(first: int, start: EntryId, producers: ProducerState) -> tuple[int, bytes]:
+    """A snapshot of where a log's first segment begins, with its offset: for the producers of what was trimmed before.
+
+    `start`: of the log.
+    """
+    term = start.term if start.offset == first else 0  # not known, and not needed
+    return first, encode_snapshot(Snapshot(first, first, term, [], [], producers.encode(before=first), b""))
+
+
+def producers_before(disk: Disk, directory: str, first: int) -> ProducerState:
+    """The producers' state at offset `first`, where a log's first segment begins; empty where nothing says.
+
+    The newest snapshot knows it, whether or not the log still fits that: what was trimmed was committed.
+    """
+    offsets = offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)
+    found = newest_snapshot(disk, directory, offsets[-1]) if first and offsets else None
+    if found is None or found.offset < first:
+        return ProducerState()
+    try:
+        return ProducerState.decode(ProducerState.decode(found.producers).encode(before=first))
+    except CorruptBatchError:
+        return ProducerState()
 
 
 def last_entry_bytes(disk: Disk, segment: Segment) -> bytes:

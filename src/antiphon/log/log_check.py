@@ -62,8 +62,8 @@ class LogCheck:
         """The next piece, to be called in any thread; None when all that is durable was looked at."""
         log = self._log
         end = min(log.durable_end, log.log_end)
-        offset = max(self.offset, log.log_start)
         views = log.reader.views()
+        offset = max(self.offset, views[0].base_offset if views else 0)
         segment = next((view for view in views if view.next_offset > offset), None)
         if offset >= end or segment is None:
             return None

@@ -23,6 +23,7 @@ from antiphon.log.layout import (
     DAMAGE_NAME,
     finish_wipe,
     newest_snapshot,
+    producers_before,
     remove_segments,
     remove_snapshots,
 )
@@ -96,7 +97,7 @@ class RecoveredLog(NamedTuple):
     """The state that `ShardLog` starts from.
 
     `files_beyond`: files hold more than the log does; cut before appending. `is_blank`: the log begins after offset 0, and
-    nothing was found of it, nor a snapshot of what was before: its producers are not known.
+    nothing was found of it, nor a snapshot of what is right before it: its producers are not known.
     """
 
     terms: TermIndex
@@ -284,13 +285,15 @@ class _Recovery:
             # The term before a segment that was trimmed in its middle is not known, and not needed.
             known = self.bases[0] == self.start.log_start
             self.terms = TermIndex(self.bases[0], self.start.start_term if known else 0)
+            self.producers = producers_before(self.disk, self.directory, self.bases[0])
             if self.bases[0] > self.start.log_start:
                 self._remember_members()
         done = len(self.segments)
         for number in range(max(0, done - 1), len(self.bases)):
             if self.damaged is None:
                 self._scan(number)
-        is_blank = self.snapshot_offset is None and 0 < self.start.log_start >= self.terms.log_end
+        missing = self.start.log_start - self.terms.log_end  # before the log's start, or nothing follows it
+        is_blank = self.start.log_start > 0 and missing >= (1 if self.snapshot_offset is not None else 0)
         self._trim()
         if self.damaged is None:
             self._look_for_losses()

@@ -310,7 +310,9 @@ class ShardLog:
         self._files_beyond = False
         last = self._segments.newest
         kept = None if last is None else (last.base_offset, last.size_bytes, last.count)
-        cut = functools.partial(layout.cut_files, self.disk, self.path, self.terms.log_end, kept)
+        first = 0 if last is None or self._snapshot_offset is not None else self._segments.all[0].base_offset
+        front = layout.front_of(first, self.terms.start, self.producers) if first else None
+        cut = functools.partial(layout.cut_files, self.disk, self.path, self.terms.log_end, kept, front)
         return CallStep(functools.partial(self._held.cut, self.terms.end, cut))
 
     def reset(

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from antiphon.log import log_check
+from antiphon.log import log_check, recovery
+from antiphon.log.log_check import LogCheck
 from antiphon.node.scrub import Scrub
 from antiphon.node.shards import Shards
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -30,6 +31,7 @@ _ROT_IN_CLUSTER: Final = {
     "rot_weight": 0,
     "cluster_rot_weight": 1,
 }
+_PRODUCERS_BEFORE: Final = "producers_before(self.disk, self.directory, self.bases[0])"
 
 SCRUB_PLANTS: Final = (
     ClusterPlant(
@@ -88,5 +90,33 @@ SCRUB_PLANTS: Final = (
             ),
         ),
         options=_ROT_IN_CLUSTER,
+    ),
+    ClusterPlant(
+        "scrub-skips-what-was-trimmed",
+        "the scrub reads logs from their start on, and not what was trimmed before it in the same file",
+        (Edit(LogCheck, "plan", "views[0].base_offset if views else 0", "log.log_start"),),
+        options={
+            **_ROT,
+            "trim_weight": 1,
+            "rot_weight": 3,
+            "fault_every_ms": 250,
+            "operations_per_s": 400,
+            "appenders": 3,
+        },
+    ),
+    ClusterPlant(
+        "node-damaged-log-forgets-producers",
+        "a damaged log that begins with a later segment learns its producers from what is left of it alone",
+        (Edit(vars(recovery)["_Recovery"], "run", _PRODUCERS_BEFORE, "ProducerState()"),),
+        options={
+            **_ROT,
+            "trim_weight": 2,
+            "lost_files_weight": 2,
+            "fault_every_ms": 300,
+            "operations_per_s": 150,
+            "appenders": 20,
+            "putters": 20,
+            "record_bytes": 1_500,
+        },
     ),
 )
