@@ -7,6 +7,7 @@ import msgspec
 
 from antiphon.coordination.capacity import Capacity
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
+from antiphon.gateway.turns import OPERATIONS
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
@@ -21,6 +22,7 @@ from antiphon.native.exchange import NativeLimits
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
+from antiphon.table.evaluator import RANGE_KEYS_MAX
 from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
 
 PAGE = " ".join((Path(__file__).parent.parent / "docs" / "limits.md").read_text().split())
@@ -56,6 +58,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     )
     assert f" {produce.OPEN_MAX} batches at most that wait for their commit" in PAGE
     assert f"operations of one table write | {GET_KEYS_MAX:,}; {OPS_MAX:,} |" in PAGE
+    assert f"to a table of more than {OPERATIONS:,} operations" in PAGE
+    assert f"one write hold at most {RANGE_KEYS_MAX:,} keys together" in PAGE
     groups = GroupConfig()
     assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE

@@ -1,8 +1,10 @@
 """The leader's evaluator: conditions, versions, the overlay, refusals, duplicates."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -21,11 +23,15 @@ from antiphon.model.requests import (
     TableWritten,
     Version,
 )
-from antiphon.records.builder import build_batch
+from antiphon.records.batch import stamp
+from antiphon.records.builder import build_batch, building
 from antiphon.records.changes import VERSION, ChangeKind, decode_changes
 from antiphon.table import evaluator as module
 from antiphon.table import state as states
-from antiphon.table.evaluator import ABSENT, Evaluation, TableEvaluator, results_from_batch
+from antiphon.table.evaluation import Evaluation
+from antiphon.table.evaluator import ABSENT, TableEvaluator
+from antiphon.table.known_keys import KnownKeys
+from antiphon.table.outcomes import results_from_batch
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState
 
@@ -392,19 +398,49 @@ some_op = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.lists(some_op, min_size=1, max_size=5), st.integers(0, 3)), max_size=12))
+def in_pieces(leader: Leader, ops: list[TableOp], now_ms: int, piece: int, ends: list[int]) -> Evaluation:
+    """Write `ops` in pieces; between two of them some more of what was written before is committed."""
+    to_commit = iter(ends)
+
+    def step_by_step(steps: Generator[Any, None, Any]) -> Any:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            leader.commit(max(next(to_commit, 0), leader.state.applied_offset))
+
+    evaluator = leader.evaluator
+    evaluation: Evaluation = step_by_step(evaluator.evaluating(ops, now_ms, piece))
+    if evaluation.records:
+        batch = step_by_step(building(evaluation.records, piece, (-1, -1, -1)))
+        step_by_step(evaluator.preparing(evaluation, piece))
+        stamp(batch, leader.end, 1)
+        leader.log.append(bytes(batch))
+        evaluator.appended(evaluation, leader.end)
+        leader.end += len(evaluation.records)
+    return evaluation
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(some_op, min_size=1, max_size=5), st.integers(0, 3)), max_size=12),
+    st.integers(0, 3),
+)
 def test_equals_the_plain_rules(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[list[TableOp], int]]
+    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[list[TableOp], int]], piece: int
 ) -> None:
-    """Whatever is pending, the outcome is that of carrying out every operation in order, one by one."""
+    """Whatever is pending, the outcome is that of carrying out every operation in order, in pieces or at once."""
     model = Model()
     directory = tmp_path_factory.mktemp("e")
     with open_state(str(directory / "leader")) as state, open_state(str(directory / "follower")) as follower:
         leader = Leader(state)
         ends = [0]
         for now_ms, (ops, behind) in enumerate(requests):
-            evaluation = leader.write(*ops, now_ms=now_ms)
+            if piece and now_ms % 2:
+                evaluation = in_pieces(leader, ops, now_ms, piece, ends[1:])
+            else:
+                evaluation = leader.write(*ops, now_ms=now_ms)
             for op, result in zip(ops, evaluation.results, strict=True):
                 expected = model.carry_out(op, now_ms)
                 assert result.status == expected.status
@@ -413,7 +449,7 @@ def test_equals_the_plain_rules(
             if evaluation.records:
                 assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
                 ends.append(leader.end)
-            leader.commit(ends[max(0, len(ends) - 1 - behind)])
+            leader.commit(max(ends[max(0, len(ends) - 1 - behind)], state.applied_offset))
         leader.commit()
         follower.apply(leader.log)
         for replica in (state, follower):
@@ -422,3 +458,47 @@ def test_equals_the_plain_rules(
                 r.key: (r.value, r.version.id, r.version.modifications, r.version.created_ms) for r in rows
             } == model.rows
         assert follower.applied_offset == leader.end
+
+
+def test_the_cost_of_a_range_does_not_rise_with_what_waits_for_its_commit(leader: Leader) -> None:
+    """Each of many ranges looks at its own keys only; what is known beside the store is sorted once."""
+    leader.write(*(Put(b"%04d" % number, b"v") for number in range(2000)))
+    ranges = [DeleteRange(b"%04d" % number, b"%04d" % (number + 1)) for number in range(0, 2000, 2)]
+    looked_at = 0
+    between = KnownKeys.between
+
+    def counted(self: KnownKeys, start: bytes, end: bytes) -> Iterator[bytes]:
+        nonlocal looked_at
+        for key in between(self, start, end):
+            looked_at += 1
+            yield key
+
+    with (
+        patch.object(KnownKeys, "between", counted),
+        patch.object(KnownKeys, "sort", autospec=True, side_effect=KnownKeys.sort) as sort,
+    ):
+        assert len(leader.write(*ranges).records) == 1000
+    assert looked_at == 1000
+    assert sort.call_count == 1
+
+
+def test_the_ranges_of_a_request_hold_so_many_keys_together(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removed rows are in the store until that is committed: ranges that overlap would look at them again and again."""
+    monkeypatch.setattr(module, "RANGE_KEYS_MAX", 10)
+    leader.write(*(Put(b"%02d" % number, b"v") for number in range(6)))
+    leader.commit()
+    assert len(leader.write(DeleteRange(b"", b"05")).records) == 5
+    with pytest.raises(InvalidRequestError, match="more than 10 keys"):
+        leader.write(DeleteRange(b"", b""), DeleteRange(b"", b""))
+
+
+def test_keys_are_found_by_range_whatever_run_they_are_in() -> None:
+    keys = [b"%03d" % number for number in Random(1).sample(range(300), 200)]
+    known = KnownKeys(keys)
+    while known.sort(7):
+        pass
+    for start, end in ((b"", b""), (b"100", b"200"), (b"2", b""), (b"3", b"1"), (b"100", b"100")):
+        expected = sorted(key for key in keys if key >= start and (not end or key < end))
+        assert sorted(known.between(start, end)) == expected

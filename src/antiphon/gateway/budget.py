@@ -26,13 +26,13 @@ SLOWEST_BYTES_S: Final = 16 * 1024
 
 
 class Budget:
-    """A node's memory for clients."""
+    """A node's memory for clients. `turns` are for requests that may take long."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, turns: Turns | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.pools: dict[str, Pool] = {}
-        self.turns = Turns()  # for requests that may take long
+        self.turns = turns or Turns()
         self.waits = 0  # times that a connection had to wait for room
         self.large: Account | None = None  # receives a request beyond its bound
         self._waiting: dict[Account, Callable[[], None]] = {}

@@ -233,8 +233,11 @@ class Gateway(Protocol):
         """Read a range of keys."""
         ...
 
-    def submit_table_write(self, request: TableWrite, done: Done) -> None:
-        """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn."""
+    def submit_table_write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+        """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn.
+
+        What one `sender` asks of a shard is carried out in order; others may go before what it has waiting there.
+        """
         ...
 
     def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:

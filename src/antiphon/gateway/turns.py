@@ -3,12 +3,20 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+OPERATIONS: Final = 1_000
 
 
 class Turns:
-    """Pieces of work by who wants them. Everybody has one piece in turn, however many he has waiting."""
+    """Pieces of work by who wants them. Everybody has one piece in turn, however many he has waiting.
+
+    Attributes:
+        operations: of a table's write, or rows, that a piece is about.
+    """
 
     def __init__(self) -> None:
+        self.operations = OPERATIONS
         self._waiting: dict[object, deque[Callable[[], None]]] = {}
         self._running = False
 
@@ -17,7 +25,10 @@ class Turns:
         self._waiting.setdefault(owner, deque()).append(work)
         if not self._running:
             self._running = True
-            asyncio.get_running_loop().call_soon(self._run)
+            self._soon()
+
+    def _soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         owner = next(iter(self._waiting))
@@ -27,7 +38,7 @@ class Turns:
             self._waiting[owner] = works  # behind all others
         work()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._run)
+            self._soon()
         else:
             self._running = False
 

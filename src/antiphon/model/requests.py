@@ -343,7 +343,10 @@ class Trimmed(Body, frozen=True, array_like=True, tag=True):
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-class Put(msgspec.Struct, frozen=True, array_like=True, tag=0):
+# Rows and operations refer to bytes and numbers only, so the garbage collector need not look at them: there may be many.
+
+
+class Put(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
     """Set a key. `expected_version` None: whatever is there; -1 (ABSENT): only if the key is not there."""
 
     key: bytes
@@ -351,21 +354,21 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=0):
     expected_version: int | None = None
 
 
-class Delete(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Delete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """Remove a key; `key_not_found` if it is not there."""
 
     key: bytes
     expected_version: int | None = None
 
 
-class DeleteRange(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class DeleteRange(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
     """Remove every key in [start, end); an empty end means to the end."""
 
     start: bytes
     end: bytes
 
 
-class Check(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
     """Change nothing; refused unless the key has that version, or is not there (-1, ABSENT)."""
 
     key: bytes
@@ -375,7 +378,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, tag=3):
 TableOp = Put | Delete | DeleteRange | Check
 
 
-class Version(msgspec.Struct, frozen=True, array_like=True):
+class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Version of a key's value. `id` is unique in its shard and rises; `modifications` is 0 at creation."""
 
     id: int
@@ -419,7 +422,7 @@ class OpStatus:
     NOT_CARRIED_OUT = 4  # fine by itself, but another one of the same atomic request was refused
 
 
-class OpResult(msgspec.Struct, frozen=True, array_like=True):
+class OpResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`version` is the new one of an OK put; on UNEXPECTED_VERSION the one that was found, None where absent."""
 
     status: int
@@ -446,7 +449,7 @@ class TableGet(Body, frozen=True, array_like=True, tag=True):
     include_value: bool = True
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A key as it stands. `value` is None when it was not asked for."""
 
     key: bytes

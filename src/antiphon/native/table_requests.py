@@ -14,7 +14,7 @@ def table_write(exchange: Exchange, request_id: int, body: TableWrite, _payload:
     exchange.gateway.check_may_write(body.shard_id, internal=body.internal)
     done = exchange.begin(request_id)
     try:
-        exchange.gateway.submit_table_write(body, done)
+        exchange.gateway.submit_table_write(body, done, exchange)
     except BaseException:
         exchange.end()
         raise

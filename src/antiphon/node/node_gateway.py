@@ -363,14 +363,14 @@ class NodeGateway:
         rows: TableRows = await future
         return rows
 
-    def submit_table_write(self, request: TableWrite, done: Done) -> None:
+    def submit_table_write(self, request: TableWrite, done: Done, sender: object = None) -> None:
         """See Gateway."""
         host = self.replicas.hosts.get(request.shard_id) or self.replicas.host(request.shard_id)
         if request.bulk:
             host.state.check_writable()
             self._bulk.take(request, done)
         else:
-            host.table_writes.write(request, done)
+            host.table_writes.write(request, done, sender)
 
     def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
         """See Gateway."""

@@ -9,11 +9,17 @@ pays for one `call_soon` a turn.
 import asyncio
 from collections.abc import Callable
 
+from antiphon.gateway.turns import Turns
+
 Work = Callable[[], None]
 
 
 class Turn:
-    """Collects work for the end of the current turn. Each piece of work keeps its own "asked for" mark."""
+    """Collects work for the end of the current turn. Each piece of work keeps its own "asked for" mark.
+
+    Attributes:
+        pieces: work that takes several turns.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_error: Callable[[Exception], None]) -> None:
         self._loop = loop
@@ -21,6 +27,7 @@ class Turn:
         self._shards: list[Work] = []
         self._connections: list[Work] = []
         self._scheduled = False
+        self.pieces = Turns()
 
     def for_shard(self, work: Work) -> None:
         """Run `work` in the first phase; work that a first phase asks for runs in the same phase."""

@@ -3,10 +3,14 @@
 With 1 the head of the log is at most one entry beyond what is committed (S0.14, S2.8). An append, a conditional append and
 a table's write wait in the same line, so what was sent first is judged first: a chain of expected offsets keeps its order.
 What waits is not in the log: when the shard's leadership ends, or the time is over, it certainly was not appended.
+
+Writes to a table wait here, too, while a large one is judged in pieces, as nothing may be appended in between. Then each
+sender's requests keep their order, and nobody waits for all that others have sent: the small ones that stand first in their
+sender's line go first, then one large one.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, OverloadedError, TimedOutError
@@ -23,26 +27,89 @@ class Waiting(NamedTuple):
     done: Done
     size_bytes: int
     deadline_s: float
+    sender: object = None
+    is_large: bool = False
+
+
+class Line:
+    """Requests that wait, `count` of them. Those of one sender keep their order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._by_sender: dict[object, deque[Waiting]] = {}
+        self._small: dict[
+            object, None
+        ] = {}  # senders whose first request is small, in the order of their turns
+        self._large: dict[object, None] = {}
+        self._small_first = 0  # that go before the next large one
+
+    def add(self, one: Waiting) -> None:
+        """Stand in line."""
+        mine = self._by_sender.get(one.sender)
+        if mine is None:
+            self._by_sender[one.sender] = deque((one,))
+            self._turn(one)
+        else:
+            mine.append(one)
+        self.count += 1
+
+    def pop(self) -> Waiting:
+        """Take out who goes next. Small ones that waited when a large one ended go before the next large one."""
+        senders = self._small if self._small and (self._small_first or not self._large) else self._large
+        sender = next(iter(senders))
+        del senders[sender]
+        mine = self._by_sender[sender]
+        one = mine.popleft()
+        self.count -= 1
+        if mine:
+            self._turn(mine[0])
+        else:
+            del self._by_sender[sender]
+        self._small_first = max(0, self._small_first - 1)
+        return one
+
+    def large_ended(self) -> None:
+        """All that wait now, and are small, go before the next large one."""
+        self._small_first = self.count
+
+    def _turn(self, first: Waiting) -> None:
+        (self._large if first.is_large else self._small)[first.sender] = None
+
+    def take_all(self, wanted: Callable[[Waiting], bool]) -> list[Waiting]:
+        """Take out all of a kind."""
+        everybody = [one for mine in self._by_sender.values() for one in mine]
+        taken = [one for one in everybody if wanted(one)]
+        if taken:
+            self._start_with(one for one in everybody if not wanted(one))
+        return taken
+
+    def _start_with(self, left: Iterable[Waiting]) -> None:
+        self.count = 0
+        for part in (self._by_sender, self._small, self._large):
+            part.clear()
+        for one in left:
+            self.add(one)
 
 
 class AppendQueue:
-    """The line of one shard. `limit` 0: nobody ever waits, and nothing is counted."""
+    """The line of one shard. `limit` 0: nobody waits unless somebody `holds` the log, and nothing is counted."""
 
     def __init__(self, shard_id: int) -> None:
         self.limit = 0
-        self.waiting: deque[Waiting] = deque()
+        self.waiting = Line()
+        self.holds = False  # is a write judged in pieces?
         self._shard_id = shard_id
         self._ends: deque[int] = deque()  # of the appends that are in the log and not committed
 
     @property
     def is_busy(self) -> bool:
         """Must the next append wait?"""
-        return self.limit > 0 and (bool(self.waiting) or len(self._ends) >= self.limit)
+        return self.holds or self.waiting.count > 0 or 0 < self.limit <= len(self._ends)
 
     @property
     def may_go_on(self) -> bool:
         """Waits somebody who need not?"""
-        return bool(self.waiting) and (not self.limit or len(self._ends) < self.limit)
+        return self.waiting.count > 0 and not self.holds and (not self.limit or len(self._ends) < self.limit)
 
     def set_limit(self, limit: int, ends: list[int]) -> None:
         """Bound the appends from now on; `ends` are those that are underway already."""
@@ -51,12 +118,11 @@ class AppendQueue:
             self._ends = deque(ends if limit else ())
 
     def wait(self, one: Waiting) -> None:
-        """Stand in line; OverloadedError when it is too long."""
-        if len(self.waiting) >= QUEUE_MAX:
-            raise OverloadedError(
-                f"{QUEUE_MAX} appends wait for their turn at shard {self._shard_id}, which takes {self.limit} at a time"
-            )
-        self.waiting.append(one)
+        """Stand in line; OverloadedError when it is too long. With a limit all stand in one line."""
+        if self.waiting.count >= QUEUE_MAX:
+            most = f", which takes {self.limit} at a time" if self.limit else ""
+            raise OverloadedError(f"{QUEUE_MAX} appends wait for their turn at shard {self._shard_id}{most}")
+        self.waiting.add(one._replace(sender=None, is_large=False) if self.limit else one)
 
     def staged(self, next_offset: int) -> None:
         """An append that ends at `next_offset` is in the log."""
@@ -69,19 +135,19 @@ class AppendQueue:
             ends.popleft()
 
     def clear(self) -> list[Waiting]:
-        """Leadership ended: nothing is underway; returns who waited."""
-        waiting, self.waiting = list(self.waiting), deque()
+        """Leadership ended: nothing is underway; returns who waited. Who holds the log lets go of it by himself."""
         self._ends.clear()
-        return waiting
+        return self.waiting.take_all(lambda _one: True)
 
     def overdue(self, now_s: float) -> list[tuple[Waiting, AntiphonError]]:
         """Take out whose time is over, each with its error."""
-        late = [one for one in self.waiting if one.deadline_s <= now_s]
-        if late:
-            self.waiting = deque(one for one in self.waiting if one.deadline_s > now_s)
+        late = self.waiting.take_all(lambda one: one.deadline_s <= now_s)
+        reason = (
+            f"takes {self.limit} appends at a time (max.in.flight) and those before this one are not committed"
+            if self.limit
+            else "is at other clients' large writes"
+        )
         error = TimedOutError(
-            f"shard {self._shard_id} takes {self.limit} appends at a time (max.in.flight) and those before this one are not "
-            "committed: nothing was appended",
-            shard_id=self._shard_id,
+            f"shard {self._shard_id} {reason}: nothing was appended", shard_id=self._shard_id
         )
         return [(one, error) for one in late]

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from antiphon.partition.settings import PartitionSettings
 
 WAITERS_MAX: Final = 100_000
+GO_ON_AT_ONCE: Final = 256  # of those in line, in one turn of the event loop
 NOT_FOR_CLIENTS: Final = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
@@ -115,7 +116,9 @@ class PartitionClients:
     @property
     def waiting(self) -> bool:
         """Does anybody wait for an answer that a time-out may have to give?"""
-        return bool(self._pending or self._waiters or self._reads or self._reads_next or self.queue.waiting)
+        return bool(
+            self._pending or self._waiters or self._reads or self._reads_next or self.queue.waiting.count
+        )
 
     # -- appends ------------------------------------------------------------------------------------------------
 
@@ -202,24 +205,46 @@ class PartitionClients:
         metrics.append_bytes += size
         metrics.append_records += records
 
-    def in_turn(self, run: Callable[[], None], timeout_s: float, done: Done, size_bytes: int = 0) -> None:
-        """Call `run`, which appends, as soon as the topic allows one more append in flight; or `done` with an error.
+    def in_turn(
+        self,
+        run: Callable[[], None],
+        timeout_s: float,
+        done: Done,
+        size_bytes: int = 0,
+        sender: object = None,
+        *,
+        is_large: bool = False,
+    ) -> None:
+        """Call `run`, which appends, as soon as the shard takes one more append; or `done` with an error.
 
-        `size_bytes`: about what is kept while it waits.
+        `size_bytes`: about what is kept while it waits. Requests of one `sender` keep their order.
         """
         if self.queue.is_busy:
-            self._wait_for_turn(lambda _left_s: run(), size_bytes, timeout_s, done)
+            self._wait_for_turn(lambda _left_s: run(), size_bytes, timeout_s, done, sender, is_large)
         else:
             run()
 
     def _wait_for_turn(
-        self, run: Callable[[float], None], size_bytes: int, timeout_s: float, done: Done
+        self,
+        run: Callable[[float], None],
+        size_bytes: int,
+        timeout_s: float,
+        done: Done,
+        sender: object = None,
+        is_large: bool = False,
     ) -> None:
         """Too many appends are in flight for this topic: come back when some are committed (C8)."""
         services = self._state.services
-        self.queue.wait(Waiting(run, done, size_bytes, services.now_s() + timeout_s))
+        deadline_s = services.now_s() + timeout_s
+        self.queue.wait(Waiting(run, done, size_bytes, deadline_s, sender, is_large))
         services.in_flight(size_bytes)
         services.someone_waits(self)
+
+    def let_go(self) -> None:
+        """Who held the log does not any more: go on with who waits."""
+        self.queue.holds = False
+        self.queue.waiting.large_ended()
+        self._queue_moved()
 
     def _queue_moved(self) -> None:
         """Go on with who waits, when all that this event brings about is done: the replica may add entries of its own."""
@@ -230,8 +255,10 @@ class PartitionClients:
     def _go_on(self) -> None:
         self._queue_asked = False
         services = self._state.services
-        while self.queue.may_go_on:
-            one = self.queue.waiting.popleft()
+        for _ in range(GO_ON_AT_ONCE):
+            if not self.queue.may_go_on:
+                return
+            one = self.queue.waiting.pop()
             services.in_flight(-one.size_bytes)
             try:
                 self._state.check_writable()
@@ -240,6 +267,9 @@ class PartitionClients:
                 one.done(self._driver.stopped_by(error))
             except AntiphonError as error:
                 one.done(error)
+        if self.queue.may_go_on:
+            self._queue_asked = True
+            services.turn.pieces.add(self, self._go_on)
 
     def too_large(self, size_bytes: int) -> BatchTooLargeError:
         """The error for a batch above the topic's limit, `max_message_bytes`."""

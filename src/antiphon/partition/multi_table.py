@@ -17,10 +17,10 @@ from antiphon.partition.state import not_a_table
 from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import append_effects, producer_header
 from antiphon.replication.multi_writer import MultiWriterReplica
-from antiphon.table.evaluator import results_from_batch
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
+from antiphon.table.outcomes import results_from_batch
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
@@ -74,7 +74,7 @@ class MergedWrites:
         self._replica = replica
         self._table = table
 
-    def write(self, request: TableWrite, done: Done) -> None:
+    def write(self, request: TableWrite, done: Done, sender: object = None) -> None:  # noqa: ARG002 - nobody waits here
         """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
         self._state.check_writable()
         if self._table is None:
@@ -115,4 +115,4 @@ class MergedWrites:
             written = TableWritten(tuple(evaluation.results), -1)
             clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
             return
-        append_effects(self._driver, clients, request, evaluation, judge.appended, timeout_s, done)
+        append_effects(self._driver, clients, request, evaluation, judge.appended, done)

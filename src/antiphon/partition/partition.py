@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 class WritesTable(Protocol):
     """What carries out the writes of clients to a table's shard."""
 
-    def write(self, request: TableWrite, done: Done) -> None:
-        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
+    def write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once.
+
+        Requests of one `sender` are carried out in their order.
+        """
         ...
 
 

@@ -15,8 +15,27 @@ if TYPE_CHECKING:
     from antiphon.replication.members import Members
 
 
+class Pieces(Protocol):
+    """Work that may take long, one piece of it in each turn of the event loop.
+
+    Attributes:
+        operations: of a table's write, or rows, that a piece is about.
+    """
+
+    operations: int
+
+    def add(self, owner: object, work: Callable[[], None]) -> None:
+        """Run `work`, which must not raise, in a coming turn; everybody else has one before the next of `owner`."""
+        ...
+
+
 class EndOfTurn(Protocol):
     """The end of the event loop's current turn."""
+
+    @property
+    def pieces(self) -> Pieces:
+        """Takes what is carried out in several turns."""
+        ...
 
     def for_shard(self, work: Callable[[], None]) -> None:
         """Run `work` then, before what goes to a connection is written; what that asks for in turn runs too."""

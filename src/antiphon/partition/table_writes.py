@@ -1,22 +1,25 @@
 """Writes to a table's shard, judged by its leader: only their effects go to the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from antiphon import system
 from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError, StorageFailedError
-from antiphon.log.producer_state import JOB_ID_MIN
+from antiphon.log.producer_state import JOB_ID_MIN, Duplicate
 from antiphon.model.requests import Put, TableWrite, TableWritten
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.long_writes import LongWrites, within
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.table_reads import joins
 from antiphon.partition.table_shard import TableShard
-from antiphon.records.batch import BatchHeader
-from antiphon.records.builder import build_batch
-from antiphon.table.evaluator import Evaluation, results_from_batch
+from antiphon.records.batch import BatchHeader, stamp
+from antiphon.records.builder import build_batch, building
+from antiphon.table.evaluation import Evaluation
+from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.outcomes import results_from_batch
 from antiphon.table.ranges import check_ops, wrong_shard
 
 OP_BYTES: Final = 256  # of an operation with its key, about
@@ -30,14 +33,20 @@ class TableWrites:
         self._state = driver.state
         self._clients = clients
         self._reads = reads
+        self._long = LongWrites(driver, clients)
 
-    def write(self, request: TableWrite, done: Done) -> None:
-        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once."""
+    def write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+        """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once.
+
+        Requests of one `sender` are carried out in their order.
+        """
         queue = self._clients.queue
-        if queue.limit and queue.is_busy:
+        if queue.holds or queue.waiting.count or (queue.limit and queue.is_busy):
             self._state.check_writable()
-            write = partial(self._write, request, done)
-            self._clients.in_turn(write, request.timeout_ms / 1000, done, size_of_write(request))
+            write, timeout_s = partial(self._write, request, done), request.timeout_ms / 1000
+            is_large = len(request.ops) > self._state.services.turn.pieces.operations
+            size_bytes = size_of_write(request)
+            self._clients.in_turn(write, timeout_s, done, size_bytes, sender, is_large=is_large)
             return
         try:
             self._write(request, done)
@@ -45,8 +54,8 @@ class TableWrites:
             raise self._driver.stopped_by(error) from error
 
     def _write(self, request: TableWrite, done: Done) -> None:
-        """Carry it out on the leader; see `table.evaluator` for the order of the steps."""
-        state, clients = self._state, self._clients
+        """Carry it out on the leader, or begin to; see `table.evaluator` for the order of the steps."""
+        state = self._state
         state.check_writable()
         table = state.table or state.require_table()
         if state.services.is_joining(state.shard_id):
@@ -54,7 +63,6 @@ class TableWrites:
         evaluator = table.evaluator
         if evaluator is None:
             raise NotReadyError(f"shard {state.shard_id} has just been elected; retry")
-        timeout_s = request.timeout_ms / 1000
         now_ms = system.wall_ms()
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
@@ -65,38 +73,102 @@ class TableWrites:
                 _check_inherited(table, header)
             duplicate = state.log.producers.check(header, table=True)
             if duplicate is not None:
-                state.services.metrics.duplicates += 1
-                base, end = duplicate.base_offset, duplicate.next_offset
-
-                def answer_again() -> None:
-                    if base < state.log.log_start:
-                        raise AlreadyAppliedError(
-                            f"this write of producer {request.producer_id} (sequence {request.sequence}) was applied "
-                            f"before, and nothing was applied again; shard {state.shard_id} no longer holds what it was "
-                            "answered: read the keys",
-                            offset=base,
-                            log_start=state.log.log_start,
-                        )
-                    (batch,) = self._reads.read(base, 1, end)
-                    done(results_from_batch(batch))
-
-                clients.when_committed(end, timeout_s, answer_again, done)
+                self._repeated(request, duplicate, done)
                 return
             if request.after >= 0:
                 table.order.check(request, state.log.producers)
+        if len(request.ops) > state.services.turn.pieces.operations:
+            self._begin_long(self._checked(request, evaluator, done), request, done)
+            return
         owned = evaluator.owned
         if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
-            # It is certain only when the entry that released the keys is: from then on no leader will carry this out.
-            error = wrong_shard(state.shard_id, owned)
-            clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
+            self._not_here(request, evaluator, done)
             return
-        evaluation = evaluator.evaluate(request.ops, now_ms, atomic=request.atomic)
+        evaluation = evaluator.at_once(request.ops, now_ms, atomic=request.atomic)
+        if evaluation is None:  # it removes a range, which may hold much
+            self._begin_long(self._judging(request, evaluator, done), request, done)
+        elif evaluation.records:
+            append_effects(self._driver, self._clients, request, evaluation, evaluator.appended, done)
+        else:
+            self._without_effect(request, evaluation, done)
+
+    def _begin_long(self, steps: Generator[Any, None, None], request: TableWrite, done: Done) -> None:
+        self._long.carry_out(steps, size_of_write(request), request.timeout_ms / 1000, done)
+
+    def _repeated(self, request: TableWrite, duplicate: Duplicate, done: Done) -> None:
+        """Answer a request that was carried out before as it was then."""
+        state = self._state
+        state.services.metrics.duplicates += 1
+        base, end = duplicate.base_offset, duplicate.next_offset
+
+        def answer_again() -> None:
+            if base < state.log.log_start:
+                raise AlreadyAppliedError(
+                    f"this write of producer {request.producer_id} (sequence {request.sequence}) was applied "
+                    f"before, and nothing was applied again; shard {state.shard_id} no longer holds what it was "
+                    "answered: read the keys",
+                    offset=base,
+                    log_start=state.log.log_start,
+                )
+            (batch,) = self._reads.read(base, 1, end)
+            done(results_from_batch(batch))
+
+        answer = answer_again
+        if end - base > state.services.turn.pieces.operations:
+            answer = partial(self._long.answer, answer_again, done)
+        self._clients.when_committed(end, request.timeout_ms / 1000, answer, done)
+
+    def _not_here(self, request: TableWrite, evaluator: TableEvaluator, done: Done) -> None:
+        """Refuse keys that another shard holds.
+
+        It is certain only when the entry that released them is: from then on no leader will carry this out.
+        """
+        error = wrong_shard(self._state.shard_id, evaluator.owned)
+        timeout_s = request.timeout_ms / 1000
+        self._clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
+
+    def _without_effect(self, request: TableWrite, evaluation: Evaluation, done: Done) -> None:
+        """Answer a request that leaves the table as it is."""
+        clients, timeout_s = self._clients, request.timeout_ms / 1000
+        self._state.require_table().order.left_no_trace(request)
+        written = TableWritten(tuple(evaluation.results), -1)
+        clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
+
+    # -- in pieces ----------------------------------------------------------------------------------------------
+
+    def _checked(
+        self, request: TableWrite, evaluator: TableEvaluator, done: Done
+    ) -> Generator[None, None, None]:
+        """The steps of a large request."""
+        owned, ops, piece = evaluator.owned, request.ops, self._state.services.turn.pieces.operations
+        for at in range(0, 0 if owned.is_whole else len(ops), piece):
+            if not check_ops(owned, ops[at : at + piece], request.hashes):
+                self._not_here(request, evaluator, done)
+                return
+            yield
+        yield from self._judging(request, evaluator, done)
+
+    def _judging(
+        self, request: TableWrite, evaluator: TableEvaluator, done: Done
+    ) -> Generator[Any, None, None]:
+        """The steps of a request to which the shard may say yes: judge it, build the batch, then append that."""
+        driver, clients, piece = self._driver, self._clients, self._state.services.turn.pieces.operations
+        judging = evaluator.evaluating(request.ops, system.wall_ms(), piece, atomic=request.atomic)
+        # An atomic request may turn out to be refused, and then it is no matter how large it would have been.
+        bytes_max = 1 << 62 if request.atomic else clients.max_message_bytes
+        evaluation = yield from within(judging, bytes_max, clients.too_large)
         if not evaluation.records:
-            table.order.left_no_trace(request)
-            written = TableWritten(tuple(evaluation.results), -1)
-            clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)
+            self._without_effect(request, evaluation, done)
             return
-        append_effects(self._driver, clients, request, evaluation, evaluator.appended, timeout_s, done)
+        yield
+        producer = (request.producer_id, request.producer_epoch, request.sequence)
+        batch = yield from building(evaluation.records, piece, producer)
+        if len(batch) > clients.max_message_bytes:
+            raise clients.too_large(len(batch))
+        yield
+        yield from evaluator.preparing(evaluation, piece)
+        stamp(batch, driver.state.log.terms.log_end, driver.state.replica.term)
+        append_effects(driver, clients, request, evaluation, evaluator.appended, done, batch)
 
 
 def append_effects(
@@ -105,25 +177,29 @@ def append_effects(
     request: TableWrite,
     evaluation: Evaluation,
     appended: Callable[[Evaluation, int], None],
-    timeout_s: float,
     done: Done,
+    batch: bytearray | None = None,
 ) -> None:
-    """Append what a judged request comes to, tell its judge where, and answer when it is committed."""
+    """Append what a judged request comes to, tell its judge where, and answer when it is committed.
+
+    `batch`: of the effects, stamped for the log's end, if it is there.
+    """
     state = driver.state
     base = state.log.terms.log_end
-    batch = build_batch(
-        evaluation.records,
-        base_offset=base,
-        leader_epoch=state.replica.term,
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        base_sequence=request.sequence,
-    )
+    if batch is None:
+        batch = build_batch(
+            evaluation.records,
+            base_offset=base,
+            leader_epoch=state.replica.term,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            base_sequence=request.sequence,
+        )
     if len(batch) > clients.max_message_bytes:
         raise clients.too_large(len(batch))
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
-    clients.stage(batch, records, base + records, written, timeout_s, done)
+    clients.stage(batch, records, base + records, written, request.timeout_ms / 1000, done)
     tell_judge(driver, partial(appended, evaluation, base))
 
 

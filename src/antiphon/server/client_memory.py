@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.quotas import Quotas, Use
+from antiphon.gateway.turns import Turns
 from antiphon.model.cluster import MetadataView
 from antiphon.node.config import Limits
 
 
-def memory_for_clients(limits: Limits) -> Budget:
-    """The budget with a pool for each listener: `kafka`, `native`, `http`."""
-    budget = Budget(limits.memory)
+def memory_for_clients(limits: Limits, turns: Turns | None = None) -> Budget:
+    """The budget with a pool for each listener: `kafka`, `native`, `http`. `turns`: of the node."""
+    budget = Budget(limits.memory, turns)
     budget.pool("kafka", limits.kafka_memory, limits.connection_memory)
     budget.pool("native", limits.native_memory, limits.connection_memory)
     budget.pool("http", limits.http_memory, limits.http_memory)

@@ -73,7 +73,7 @@ class Server:
         self.authenticator = Authenticator(
             settings_of(config), node.gateway.access, node.metrics, shared_secret(config, node.disk)
         )
-        self.memory = memory_for_clients(config.limits)
+        self.memory = memory_for_clients(config.limits, node.turn.pieces)
         add_memory_gauges(node.metrics.gauges, self.memory)
         add_capacity_gauges(node.metrics.gauges, config.limits, node.view)
         self.quotas = Quotas(node.gateway.access)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from antiphon.records.changes import VERSION, VERSION_HEADER
-from antiphon.table.evaluator import RecordInput
+from antiphon.table.evaluation import RecordInput
 
 
 class CopiedRow(NamedTuple):

@@ -11,10 +11,13 @@ How the shell of a shard drives this, all on one event loop, on the leader only:
 1. For a `TableWrite`: first ask the log's producer state whether (producer id, epoch, sequence) is a duplicate. If so, wait
    until the original batch is committed and answer `results_from_batch(batch)`.
 2. `evaluation = evaluate(ops, now_ms)`. This changes nothing. It raises InvalidRequestError or OverloadedError.
+   `evaluating` does the same in pieces. Between two of them commits may be applied, which changes where a version is found
+   and not which one. Nothing else may be appended until the evaluation is, or is forgotten: other writes wait.
 3. If `evaluation.records` is not empty: `build_batch(evaluation.records, producer_id=..., base_sequence=...)`, make the
    checks that can refuse an append (size, disk full), append at `base_offset` and at once call
    `appended(evaluation, base_offset)`: no other `evaluate` in between. If the append is refused, forget the evaluation.
-4. On `Commit(high_watermark)`: call `committed(high_watermark)`. It applies the effects to the store, in one write batch.
+4. On `Commit(high_watermark)`: call `committed(high_watermark)`. It applies the effects to the store, in write batches that
+   each end with a request.
    *Then* answer those requests whose `evaluation.wait_for` is at or below the high watermark, with
    `TableWritten(evaluation.results, offset=base_offset)`, and then wake those who follow the log (S0.20).
 5. If `evaluation.records` is empty, every operation was refused or touched nothing, and nothing is appended. The answer is
@@ -33,10 +36,10 @@ Versions: an id per successful put, rising by one from 0 in each shard; deletes 
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
-from antiphon.invariants import invariant, unreachable
+from antiphon.errors import InvalidRequestError, OverloadedError
+from antiphon.invariants import unreachable
 from antiphon.model.requests import (
     OPS_MAX,
     Check,
@@ -46,68 +49,40 @@ from antiphon.model.requests import (
     OpStatus,
     Put,
     TableOp,
-    TableWritten,
     Version,
 )
-from antiphon.records.batch import Buffer, read_header
 from antiphon.records.changes import (
     INDEX,
     INDEX_HEADER,
-    OUTCOMES_HEADER,
     VERSION,
     VERSION_HEADER,
-    Outcome,
     VersionTuple,
-    pack_outcomes,
-    unpack_outcomes,
 )
-from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Inherit, SplitEntry
+from antiphon.table.evaluation import (
+    DONE,
+    NOT_CARRIED_OUT,
+    NOT_FOUND,
+    Evaluation,
+    Pending,
+    RecordInput,
+    Steps,
+    effects_in,
+    finished,
+    note_outcomes,
+)
+from antiphon.table.known_keys import KnownKeys
 from antiphon.table.ranges import advance
-from antiphon.table.state import TableState
+from antiphon.table.state import TableState, add_effects
 
 ABSENT: Final = -1
 KEY_BYTES_MAX: Final = 64 * 1024
 RANGE_KEYS_MAX: Final = 100_000
 OVERLAY_KEYS_MAX: Final = 1_000_000
 SETTLED_KEYS_MAX: Final = 32_768
-
-RecordInput = tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]
+AT_ONCE: Final = 1 << 30  # a piece that holds every request
 
 _GONE: Final = object()
-_DONE: Final = OpResult(OpStatus.OK)
-_NOT_FOUND: Final = OpResult(OpStatus.KEY_NOT_FOUND)
-_NOT_CARRIED_OUT: Final = OpResult(OpStatus.NOT_CARRIED_OUT)
-
-
-class Evaluation:
-    """What a request comes to. `records` are for `build_batch`; see the module's text for how to go on.
-
-    Attributes:
-        results: one `OpResult` per operation, in order.
-        records: the effects with their headers, empty if there are none.
-        wait_for: nothing may be answered before the log is committed and applied up to this offset (exclusive).
-    """
-
-    __slots__ = ("changed", "generation", "next_version_id", "records", "results", "wait_for")
-
-    def __init__(self, generation: int, next_version_id: int) -> None:
-        self.results: list[OpResult] = []
-        self.records: list[RecordInput] = []
-        self.wait_for = 0
-        self.changed: dict[bytes, VersionTuple | None] = {}  # key -> version after the request, None: removed
-        self.next_version_id = next_version_id
-        self.generation = generation
-
-
-class _Pending(NamedTuple):
-    """An appended evaluation that is not known to be committed."""
-
-    end: int
-    records: list[RecordInput]
-    changed: dict[bytes, VersionTuple | None]
-    next_version_id: int
-    entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
 
 
 class TableEvaluator:
@@ -119,7 +94,7 @@ class TableEvaluator:
         self._next_version_id = state.next_version_id
         self._appended_end = state.applied_offset
         self._generation = 0
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Pending] = deque()
         self._overlay: dict[bytes, VersionTuple | None] = {}
         # Versions of recently committed keys, in two generations: saves the look-up in the store, memory is bounded.
         self._settled: dict[bytes, VersionTuple | None] = {}
@@ -139,50 +114,90 @@ class TableEvaluator:
         refuses the others, whose status is then NOT_CARRIED_OUT.
 
         Raises:
-            InvalidRequestError: no or too many operations, a key above 64 KiB, an impossible expected version, a range that
-                holds more than 100,000 keys. The whole request is refused then.
+            InvalidRequestError: no or too many operations, a key above 64 KiB, an impossible expected version, ranges that
+                hold more than 100,000 keys together. The whole request is refused then.
             OverloadedError: too much is waiting for its commit.
         """
+        return self.at_once(ops, now_ms, atomic=atomic) or finished(
+            self.evaluating(ops, now_ms, AT_ONCE, atomic=atomic)
+        )
+
+    def at_once(self, ops: Sequence[TableOp], now_ms: int, *, atomic: bool = False) -> Evaluation | None:
+        """`evaluate`, or None if there is a range among `ops`: nobody knows how much that is."""
         if not 0 < len(ops) <= OPS_MAX:
-            raise InvalidRequestError(
-                f"a write has 1 to {OPS_MAX} operations, got {len(ops)}", found=len(ops)
-            )
-        if len(self._overlay) > OVERLAY_KEYS_MAX:
-            raise OverloadedError(f"{len(self._overlay)} keys wait for their commit")
+            raise _too_many(ops)
         evaluation = Evaluation(self._generation, self._next_version_id)
-        view = self._view(ops)
-        at = 0
-        while at < len(ops):
-            op = ops[at]
-            if type(op) is Put:
-                at = self._puts(evaluation, view, at, ops, now_ms)
-                continue
-            if type(op) is Delete:
-                self._delete(evaluation, view, at, op, now_ms)
-            elif isinstance(op, DeleteRange):
-                self._delete_range(evaluation, view, at, op, now_ms)
-            elif isinstance(op, Check):
-                self._check(evaluation, view, op)
-            at += 1
+        view = self._view(ops, evaluation.changed)
+        at, end = 0, len(ops)
+        while at < end:  # nearly all operations are puts
+            if type(ops[at]) is Put:
+                at = self._puts(evaluation, view, at, ops, now_ms, end)
+            elif type(ops[at]) is DeleteRange:
+                return None
+            else:
+                self._judge(evaluation, view, at, ops[at], now_ms)
+                at += 1
         if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
             return self._none_of_it(evaluation)
         if evaluation.records:
-            self._note_outcomes(evaluation)
+            note_outcomes(evaluation)
         return evaluation
+
+    def evaluating(
+        self, ops: Sequence[TableOp], now_ms: int, piece: int, *, atomic: bool = False
+    ) -> Steps[Evaluation]:
+        """`evaluate` in steps of `piece` operations, keys or rows; see the module's text for what may happen between two."""
+        if not 0 < len(ops) <= OPS_MAX:
+            raise _too_many(ops)
+        evaluation = Evaluation(self._generation, self._next_version_id)
+        at = 0
+        for end in range(piece, len(ops) + piece, piece):
+            if at:
+                yield evaluation.records
+            end = min(len(ops), end)
+            view = self._view(ops[at:end], evaluation.changed)
+            while at < end:
+                if type(ops[at]) is Put:
+                    at = self._puts(evaluation, view, at, ops, now_ms, end)
+                    continue
+                if type(ops[at]) is DeleteRange:
+                    yield from self._delete_range(evaluation, view, at, ops, now_ms, piece)
+                else:
+                    self._judge(evaluation, view, at, ops[at], now_ms)
+                at += 1
+        if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
+            return self._none_of_it(evaluation)
+        if evaluation.records:
+            note_outcomes(evaluation)
+        return evaluation
+
+    def _judge(
+        self, to: Evaluation, view: dict[bytes, VersionTuple | None], at: int, op: TableOp, now_ms: int
+    ) -> None:
+        if isinstance(op, Delete):
+            self._delete(to, view, at, op, now_ms)
+        elif isinstance(op, Check):
+            self._check(to, view, op)
+        else:
+            unreachable(f"{type(op).__name__} is judged elsewhere")
 
     def _none_of_it(self, judged: Evaluation) -> Evaluation:
         """The evaluation of an atomic request with a refused operation."""
         refused = Evaluation(self._generation, self._next_version_id)
         refused.results = [
-            _NOT_CARRIED_OUT if result.status == OpStatus.OK else result for result in judged.results
+            NOT_CARRIED_OUT if result.status == OpStatus.OK else result for result in judged.results
         ]
         # Operations see each other's effects: whatever was looked at, none of it is answered before it is committed.
         refused.wait_for = self._appended_end if self._overlay else 0
         return refused
 
-    def _view(self, ops: Sequence[TableOp]) -> dict[bytes, VersionTuple | None]:
-        """Versions of all keys that `ops` name, as of now."""
+    def _view(
+        self, ops: Sequence[TableOp], changed: dict[bytes, VersionTuple | None]
+    ) -> dict[bytes, VersionTuple | None]:
+        """Versions of all keys that `ops` name, as of now; `changed` are those that the same request has made before."""
         overlay, settled, before = self._overlay, self._settled, self._settled_before
+        if len(overlay) > OVERLAY_KEYS_MAX:
+            raise OverloadedError(f"{len(overlay)} keys wait for their commit")
         view: dict[bytes, VersionTuple | None] = {}
         unknown: list[bytes] = []
         for op in ops:
@@ -193,7 +208,9 @@ class TableEvaluator:
                 raise InvalidRequestError(
                     f"a key has at most {KEY_BYTES_MAX} bytes, got {len(key)}", size_bytes=len(key)
                 )
-            if key in overlay:
+            if key in changed:
+                view[key] = changed[key]
+            elif key in overlay:
                 view[key] = overlay[key]
             elif key in settled:
                 view[key] = settled[key]
@@ -212,16 +229,16 @@ class TableEvaluator:
         start: int,
         ops: Sequence[TableOp],
         now_ms: int,
-        end: int | None = None,
+        end: int,
     ) -> int:
-        """The puts from place `start` up to the next operation of another kind (or to `end`), whose place is returned.
+        """The puts from place `start` up to the next operation of another kind, or to `end`, whose place is returned.
 
         Nearly all operations are puts, so this is one loop without calls: it costs two thirds of a call for each.
         """
         records, results, changed = to.records, to.results, to.changed
         version_id, pack = to.next_version_id, VERSION.pack
         at = start
-        for at in range(start, len(ops) if end is None else end):
+        for at in range(start, end):
             op = ops[at]
             if type(op) is not Put:
                 break
@@ -256,45 +273,74 @@ class TableEvaluator:
         if expected is not None and expected != (ABSENT if current is None else current[0]):
             self._refuse(to, op.key, expected, current)
         elif current is None:
-            to.results.append(_NOT_FOUND)
+            to.results.append(NOT_FOUND)
             self._looked_at(to, op.key)
         else:
             self._remove(to, view, index, op.key, current, now_ms)
-            to.results.append(_DONE)
+            to.results.append(DONE)
 
     def _check(self, to: Evaluation, view: dict[bytes, VersionTuple | None], op: Check) -> None:
         current = view[op.key]
         if op.expected_version != (ABSENT if current is None else current[0]):
             self._refuse(to, op.key, op.expected_version, current)
         else:
-            to.results.append(_DONE)
+            to.results.append(DONE)
             self._looked_at(to, op.key)
 
     def _delete_range(
-        self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: DeleteRange, now_ms: int
-    ) -> None:
-        start, end = op.start, op.end
-        # Keys that this request or the overlay knows better than the store does; their rows in the store are ignored.
-        known = {
-            key: version
-            for source in (self._overlay, to.changed)
-            for key, version in source.items()
-            if key >= start and (not end or key < end)
-        }
-        limit = RANGE_KEYS_MAX + 1 + len(known)
-        stored = self.state.versions_in(start, end, limit)
-        found = {key: version for key, version in stored if key not in known}
-        found.update((key, version) for key, version in known.items() if version is not None)
-        if len(found) > RANGE_KEYS_MAX:
-            raise InvalidRequestError(
-                f"the range holds more than {RANGE_KEYS_MAX} keys: delete it in smaller ranges",
-                limit=RANGE_KEYS_MAX,
-            )
-        if not found and known:
-            to.wait_for = self._appended_end
-        for key in sorted(found):
-            self._remove(to, view, index, key, found[key], now_ms)
-        to.results.append(_DONE)
+        self,
+        to: Evaluation,
+        view: dict[bytes, VersionTuple | None],
+        index: int,
+        ops: Sequence[TableOp],
+        now_ms: int,
+        piece: int,
+    ) -> Steps[None]:
+        op = ops[index]
+        if not isinstance(op, DeleteRange):
+            unreachable("only a range is looked through")
+        known = to.known
+        if known is None:
+            named = (other.key for other in ops if type(other) is Put)
+            known = to.known = KnownKeys([*self._overlay, *named])
+            while known.sort(piece):
+                yield to.records
+        start: bytes | None = op.start
+        while start is not None:
+            stored, following = self.state.versions_in(start, op.end, min(piece, RANGE_KEYS_MAX + 1))
+            end = op.end if following is None else following
+            found = self._in_range(to, known, stored, start, end)
+            to.looked_at += max(len(stored), len(found))
+            if to.looked_at > RANGE_KEYS_MAX:
+                raise InvalidRequestError(
+                    f"the ranges hold more than {RANGE_KEYS_MAX} keys: delete them in smaller ranges",
+                    limit=RANGE_KEYS_MAX,
+                )
+            for key in sorted(found):
+                self._remove(to, view, index, key, found[key], now_ms)
+            start = following
+            if start is not None:
+                yield to.records
+        to.results.append(DONE)
+
+    def _in_range(
+        self,
+        to: Evaluation,
+        known: KnownKeys,
+        stored: Iterable[tuple[bytes, VersionTuple]],
+        start: bytes,
+        end: bytes,
+    ) -> dict[bytes, VersionTuple]:
+        """The keys from `start` to before `end` with their versions. The overlay may have changed what is `stored`."""
+        overlay, changed = self._overlay, to.changed
+        found = {key: version for key, version in stored if key not in changed and key not in overlay}
+        for key in known.between(start, end):
+            version = changed[key] if key in changed else overlay.get(key)
+            if version is not None:
+                found[key] = version
+            if key in overlay:
+                to.wait_for = self._appended_end
+        return found
 
     def _remove(
         self,
@@ -324,19 +370,6 @@ class TableEvaluator:
         if key in self._overlay:
             to.wait_for = self._appended_end
 
-    @staticmethod
-    def _note_outcomes(to: Evaluation) -> None:
-        """Record the outcomes if the records alone do not contain them."""
-        results = to.results
-        # Without an index header each record stands at the place of its operation; as many of both is one for each.
-        if len(to.records) == len(results) and all(len(record[2]) == 1 for record in to.records):
-            return
-        outcomes: list[Outcome] = []
-        for result in results:
-            refused = result.status == OpStatus.UNEXPECTED_VERSION
-            outcomes.append((result.status, _tuple(result.version) if refused and result.version else None))
-        to.records[0][2].append((OUTCOMES_HEADER, pack_outcomes(outcomes)))
-
     # -- following the log --------------------------------------------------------------------------------------
 
     def appended(self, evaluation: Evaluation, base_offset: int) -> None:
@@ -350,13 +383,23 @@ class TableEvaluator:
         if base_offset < self._appended_end:
             unreachable(f"the log grows: {self._appended_end} is appended, then {base_offset}")
         end = base_offset + len(evaluation.records)
+        prepared, changed = evaluation.prepared, evaluation.changed
+        records = evaluation.records if prepared is None else []
         self._generation += 1
         self._next_version_id = evaluation.next_version_id
         self._appended_end = evaluation.wait_for = end
-        self._overlay.update(evaluation.changed)
-        self._pending.append(
-            _Pending(end, evaluation.records, evaluation.changed, evaluation.next_version_id)
-        )
+        self._overlay.update(changed)
+        self._pending.append(Pending(end, records, changed, evaluation.next_version_id, None, prepared))
+
+    def preparing(self, evaluation: Evaluation, piece: int) -> Steps[None]:
+        """Make what the store is to take of an evaluation, which is not appended yet, in steps of `piece` effects."""
+        records = evaluation.records
+        batch = self.state.batch()
+        for at in range(0, len(records), piece):
+            if at:
+                yield records
+            add_effects(batch, effects_in(records[at : at + piece]))
+        evaluation.prepared = batch
 
     def imported(self, records: list[RecordInput], base_offset: int) -> None:
         """A batch of rows that were copied from another shard, with their versions, is in the log at `base_offset`."""
@@ -366,32 +409,24 @@ class TableEvaluator:
             version: VersionTuple = VERSION.unpack(headers[0][1] or b"")
             changed[key] = None if value is None else version
             newest = max(newest, version[0])
-        self._append(base_offset, base_offset + len(records), records, changed, newest + 1)
+        next_version_id = max(self._next_version_id, newest + 1)
+        self._append(base_offset, Pending(base_offset + len(records), records, changed, next_version_id))
 
     def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:
         """An entry of a split is in the log at `base_offset`; later operations are evaluated under it."""
-        next_version_id = entry.next_version_id if isinstance(entry, Inherit) else 0
-        self._append(base_offset, base_offset + 1, [], {}, next_version_id, (entry, base_offset))
+        inherited = entry.next_version_id if isinstance(entry, Inherit) else 0
+        next_version_id = max(self._next_version_id, inherited)
+        self._append(base_offset, Pending(base_offset + 1, [], {}, next_version_id, (entry, base_offset)))
         self.owned = advance(self.owned, entry, base_offset)
 
-    def _append(
-        self,
-        base_offset: int,
-        end: int,
-        records: list[RecordInput],
-        changed: dict[bytes, VersionTuple | None],
-        next_version_id: int,
-        entry: tuple[SplitEntry, int] | None = None,
-    ) -> None:
-        invariant(
-            base_offset >= self._appended_end,
-            f"the log grows: {self._appended_end} is appended, then {base_offset}",
-        )
+    def _append(self, base_offset: int, pending: Pending) -> None:
+        if base_offset < self._appended_end:
+            unreachable(f"the log grows: {self._appended_end} is appended, then {base_offset}")
         self._generation += 1
-        self._next_version_id = max(self._next_version_id, next_version_id)
-        self._appended_end = end
-        self._overlay.update(changed)
-        self._pending.append(_Pending(end, records, changed, self._next_version_id, entry))
+        self._next_version_id = pending.next_version_id
+        self._appended_end = pending.end
+        self._overlay.update(pending.changed)
+        self._pending.append(pending)
 
     @property
     def appended_end(self) -> int:
@@ -405,17 +440,31 @@ class TableEvaluator:
         """
         if high_watermark <= self.state.applied_offset:
             return
-        pending = self._pending
-        done: list[_Pending] = []
-        while pending and pending[0].end <= high_watermark:
-            done.append(pending.popleft())
-        next_version_id = done[-1].next_version_id if done else self.state.next_version_id
-        entries = [item.entry for item in done if item.entry is not None]
-        self.state.apply_effects(_effects(done), high_watermark, next_version_id, entries)
+        state, pending = self.state, self._pending
+        released: list[Pending] = []
+        while state.applied_offset < high_watermark:
+            done: list[Pending] = []  # what is applied together: all up to one that is prepared
+            while pending and pending[0].end <= high_watermark and pending[0].prepared is None:
+                done.append(pending.popleft())
+            large = pending.popleft() if pending and pending[0].end <= high_watermark else None
+            if done or large is None:
+                effects = [
+                    (key, value, headers[0][1] or b"")  # the version comes first, and is never None
+                    for item in done
+                    for key, value, headers, _ in item.records
+                ]
+                next_version_id = done[-1].next_version_id if done else state.next_version_id
+                entries = [item.entry for item in done if item.entry is not None]
+                end = high_watermark if large is None else done[-1].end
+                state.apply_effects(effects, end, next_version_id, entries)
+            released += done
+            if large is not None and large.prepared is not None:
+                state.apply_prepared(large.prepared, large.end, large.next_version_id)
+                released.append(large)
         self._appended_end = max(self._appended_end, high_watermark)
-        self._release(done)
+        self._release(released)
 
-    def _release(self, done: Iterable[_Pending]) -> None:
+    def _release(self, done: Iterable[Pending]) -> None:
         overlay, settled = self._overlay, self._settled
         if not self._pending:  # nothing newer can be in the overlay
             for item in done:
@@ -437,42 +486,5 @@ class TableEvaluator:
         return any(key in item.changed for item in self._pending)
 
 
-def results_from_batch(batch: Buffer) -> TableWritten:
-    """The answer to the request that became `batch`: for a request that is sent again.
-
-    Raises CorruptBatchError if `TableEvaluator` did not make the batch.
-    """
-    header = read_header(batch)
-    written: dict[int, OpResult] = {}
-    outcomes: list[Outcome] | None = None
-    for place, record in enumerate(decode_records(batch)):
-        headers = dict(record.headers)
-        packed, index_bytes = headers.get(VERSION_HEADER), headers.get(INDEX_HEADER)
-        if packed is None or len(packed) != VERSION.size:
-            raise CorruptBatchError(f"the record at offset {record.offset} is no effect of a table operation")
-        if place == 0 and (told := headers.get(OUTCOMES_HEADER)) is not None:
-            outcomes = unpack_outcomes(told)
-        index = place if index_bytes is None else INDEX.unpack(index_bytes)[0]
-        written[index] = _DONE if record.value is None else OpResult(0, Version(*VERSION.unpack(packed)))
-    if outcomes is None:
-        return TableWritten(tuple(written[index] for index in sorted(written)), header.base_offset)
-    results = []
-    for index, (status, found) in enumerate(outcomes):
-        told_by_record = written.get(index)
-        if status == OpStatus.OK and told_by_record is not None:
-            results.append(told_by_record)
-        else:
-            results.append(OpResult(status, None if found is None else Version(*found)))
-    return TableWritten(tuple(results), header.base_offset)
-
-
-def _effects(done: Iterable[_Pending]) -> list[tuple[bytes, bytes | None, bytes]]:
-    return [
-        (key, value, headers[0][1] or b"")  # the version comes first, and is never None
-        for item in done
-        for key, value, headers, _ in item.records
-    ]
-
-
-def _tuple(version: Version) -> VersionTuple:
-    return (version.id, version.modifications, version.created_ms, version.modified_ms)
+def _too_many(ops: Sequence[TableOp]) -> InvalidRequestError:
+    return InvalidRequestError(f"a write has 1 to {OPS_MAX} operations, got {len(ops)}", found=len(ops))

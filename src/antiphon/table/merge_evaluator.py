@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from antiphon.model.requests import TableOp
 from antiphon.records.changes import INDEX, INDEX_HEADER, VERSION, VERSION_HEADER, VersionTuple
-from antiphon.table.evaluator import Evaluation, TableEvaluator
+from antiphon.table.evaluation import Evaluation
+from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.merge import pack_id
 from antiphon.table.merge_state import MergedState
 
@@ -61,7 +62,7 @@ class MergingEvaluator(TableEvaluator):
         start: int,
         ops: Sequence[TableOp],
         now_ms: int,
-        end: int | None = None,  # noqa: ARG002 - one at a time, for each has an id by its place
+        end: int,  # noqa: ARG002 - one at a time, for each has an id by its place
     ) -> int:
         to.next_version_id = self._base_id + start
         return super()._puts(to, view, start, ops, now_ms, start + 1)

@@ -38,7 +38,7 @@ from antiphon.records.batch import CONTROL_BIT, Buffer, iter_batches
 from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
-from antiphon.table.store import Store, StoreEngine
+from antiphon.table.store import Batch, Store, StoreEngine
 
 FORMAT: Final = 1
 META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
@@ -119,7 +119,7 @@ class TableState:
 
     def apply_effects(
         self,
-        effects: Iterable[tuple[bytes, bytes | None, bytes]],
+        effects: Iterable[Effect],
         end: int,
         next_version_id: int,
         entries: Sequence[tuple[SplitEntry, int]] = (),
@@ -132,12 +132,8 @@ class TableState:
         if end < self.applied_offset:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
         batch = self._store.batch()
-        put, delete = batch.put, batch.delete
-        for key, value, version in effects:
-            if value is None:
-                delete(USER + key)
-            else:
-                put(USER + key, version + value)
+        put = batch.put
+        add_effects(batch, effects)
         owned, jobs = self.owned, self.jobs
         if entries:
             self._purge_from = USER  # what they take away may lie before the place that was reached
@@ -151,6 +147,18 @@ class TableState:
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
         self.owned, self.jobs = owned, jobs
+
+    def batch(self) -> Batch:
+        """An empty batch, to be filled with `add_effects` before the effects may be applied."""
+        return self._store.batch()
+
+    def apply_prepared(self, batch: Batch, end: int, next_version_id: int) -> None:
+        """`apply_effects` of effects that are in a batch already, which is used up."""
+        if end < self.applied_offset:
+            unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
+        batch.put(META_KEY, META.pack(FORMAT, end, next_version_id))
+        self._store.write(batch)
+        self.applied_offset, self.next_version_id = end, next_version_id
 
     def purge(self, examined_max: int) -> bool:
         """Remove keys that splits took away, among the next `examined_max`; says whether there is more to look at.
@@ -285,17 +293,24 @@ class TableState:
             size_bytes += len(key) + (len(stored) if include_value else VERSION.size)
         return rows, False
 
-    def versions_in(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, VersionTuple]]:
-        """Keys in [start, end) with their versions, at most `limit` (empty end: to the end)."""
+    def versions_in(
+        self, start: bytes, end: bytes, examined_max: int
+    ) -> tuple[list[tuple[bytes, VersionTuple]], bytes | None]:
+        """Keys in [start, end) with their versions (empty end: to the end), and the key to go on with.
+
+        Looks at no more than `examined_max` rows.
+        """
         found: list[tuple[bytes, VersionTuple]] = []
         stop = USER + end if end else USER_END
         low, high = self._bounds(())
-        for key, stored in self._store.items(USER + start):
-            if key >= stop or len(found) == limit:
+        for examined, (key, stored) in enumerate(self._store.items(USER + start)):
+            if key >= stop:
                 break
+            if examined >= examined_max:
+                return found, key[1:]
             if low < 0 or low <= key_hash(key[1:]) <= high:
                 found.append((key[1:], VERSION.unpack_from(stored)))
-        return found
+        return found, None
 
     def _bounds(self, hashes: Sequence[int]) -> tuple[int, int]:
         """The hashes that a reader may see; (-1, -1): all that are there."""
@@ -375,6 +390,16 @@ def open_state(path: str, engine: StoreEngine) -> TableState:
         with contextlib.suppress(StorageFailedError):
             store.close()
         raise
+
+
+def add_effects(batch: Batch, effects: Iterable[Effect]) -> None:
+    """Add what effects come to in a store."""
+    put, delete = batch.put, batch.delete
+    for key, value, version in effects:
+        if value is None:
+            delete(USER + key)
+        else:
+            put(USER + key, version + value)
 
 
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:

@@ -108,7 +108,7 @@ _ANSWERS: Final = (
         (
             Edit(
                 TableWrites,
-                "_write",
+                "_without_effect",
                 "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
                 "done(written)",
             ),

@@ -13,6 +13,7 @@ from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
+from antiphon.simulation.cluster.slow_turns import SlowTurns
 from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
@@ -169,6 +170,10 @@ class Machine:
                 make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
                 finishes_epochs=False,  # it is a thread
             )
+            if self._world.options.table_piece:
+                server.node.turn.pieces = server.memory.turns = SlowTurns(
+                    self._world.options.table_piece, Random(process.random.getrandbits(64))
+                )
             self._watcher.node_made(self, server.node)
             await server.start()
             if self._world.options.principals:

@@ -87,6 +87,7 @@ class ClusterOptions:
     cluster_rot_weight: int = 0  # the same, in the cluster's own log only; never drawn, as `rot` does it too
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
+    table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
     @property
@@ -154,6 +155,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_deletes(profile, seed),
         **_proofs(profile, seed),
         **_rot(profile, seed),
+        **_pieces(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
@@ -238,6 +240,11 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
     }  # so that segments are closed
     small["disk_reserve"] = draw.choice((0, 16_384, 65_536))
     return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
+
+
+def _pieces(profile: str, seed: int) -> dict[str, int]:
+    """Small writes are to be worked on in pieces, too, as large ones are in real nodes."""
+    return {"table_piece": Random(f"antiphon cluster pieces {profile} {seed}").choice((0, 1, 3))}
 
 
 NEEDS_NO_LOGIN: Final = (

@@ -99,8 +99,8 @@ READ_PLANTS: Final = (
             Edit(
                 TableEvaluator,
                 "_view",
-                "if key in overlay:\n            view[key] = overlay[key]\n        elif key in settled:",
-                "if key in settled:",
+                "elif key in overlay:\n            view[key] = overlay[key]\n        elif key in settled:",
+                "elif key in settled:",
             ),
         ),
         options=_GROUPS,

@@ -13,7 +13,9 @@ from antiphon.table.evaluator import TableEvaluator
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
 
-def _committed_only(self: TableEvaluator, ops: Sequence[TableOp]) -> dict[bytes, Any]:
+def _committed_only(
+    self: TableEvaluator, ops: Sequence[TableOp], _changed: dict[bytes, Any]
+) -> dict[bytes, Any]:
     """Judges by the store, whatever is appended."""
     keys = [op.key for op in ops if isinstance(op, Put | Delete)]
     return dict(zip(keys, self.state.versions(keys), strict=True))
@@ -32,7 +34,7 @@ TABLE_PLANTS: Final = (
         (
             Edit(
                 TableWrites,
-                "_write",
+                "_without_effect",
                 "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
                 "clients.when_confirmed(0, timeout_s, lambda: done(written), done)",
             ),
@@ -68,8 +70,8 @@ TABLE_PLANTS: Final = (
             Edit(
                 TableEvaluator,
                 "_delete_range",
-                "self.state.versions_in(start, end, limit)",
-                'self.state.versions_in(start, b"", limit)',
+                "self.state.versions_in(start, op.end, min",
+                'self.state.versions_in(start, b"", min',
             ),
         ),
         options=_RANGES,
@@ -77,7 +79,13 @@ TABLE_PLANTS: Final = (
     ClusterPlant(
         "node-range-misses-uncommitted",
         "a delete of a range leaves alone what is in the log and not in the store yet",
-        (Edit(TableEvaluator, "_delete_range", "(self._overlay, to.changed)", "(to.changed,)"),),
+        (Edit(TableEvaluator, "_delete_range", "[*self._overlay, *named]", "[*named]"),),
         options=_RANGES,
+    ),
+    ClusterPlant(
+        "node-lets-writes-into-long-ones",
+        "a write that is judged in pieces lets others into the log before it is appended",
+        (Edit(TableWrites, "write", "if queue.holds or", "if (queue.holds and len(request.ops) > 1) or"),),
+        options={**_RANGES, "putters": 4, "transactions": True, "table_piece": 1},
     ),
 )

@@ -1,0 +1,98 @@
+"""What a request to a table comes to: made by `table.evaluator`, in pieces where it is large."""
+
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from antiphon.model.requests import OpResult, OpStatus, Version
+from antiphon.records.changes import OUTCOMES_HEADER, Effect, Outcome, VersionTuple, pack_outcomes
+from antiphon.records.split_entries import SplitEntry
+from antiphon.table.store import Batch
+
+if TYPE_CHECKING:
+    from antiphon.table.known_keys import KnownKeys
+
+Result = TypeVar("Result")
+RecordInput = tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]
+Steps = Generator[list[RecordInput], None, Result]
+"""Work in pieces, each of which gives the effects so far; its result comes at the end."""
+
+DONE: Final = OpResult(OpStatus.OK)
+NOT_FOUND: Final = OpResult(OpStatus.KEY_NOT_FOUND)
+NOT_CARRIED_OUT: Final = OpResult(OpStatus.NOT_CARRIED_OUT)
+
+
+class Evaluation:
+    """What a request comes to. `records` are for `build_batch`; `table.evaluator` says how to go on.
+
+    Attributes:
+        results: one `OpResult` per operation, in order.
+        records: the effects with their headers, empty if there are none.
+        wait_for: nothing may be answered before the log is committed and applied up to this offset (exclusive).
+        prepared: the effects as the store takes them, where that was made beforehand (`preparing`).
+    """
+
+    __slots__ = (
+        "changed",
+        "generation",
+        "known",
+        "looked_at",
+        "next_version_id",
+        "prepared",
+        "records",
+        "results",
+        "wait_for",
+    )
+
+    def __init__(self, generation: int, next_version_id: int) -> None:
+        self.results: list[OpResult] = []
+        self.records: list[RecordInput] = []
+        self.wait_for = 0
+        self.changed: dict[bytes, VersionTuple | None] = {}  # key -> version after the request, None: removed
+        self.next_version_id = next_version_id
+        self.generation = generation
+        self.prepared: Batch | None = None
+        self.known: KnownKeys | None = None  # made for the first range
+        self.looked_at = 0  # rows, for all ranges
+
+
+class Pending(NamedTuple):
+    """An appended evaluation that is not known to be committed."""
+
+    end: int
+    records: list[RecordInput]
+    changed: dict[bytes, VersionTuple | None]
+    next_version_id: int
+    entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
+    prepared: Batch | None = None
+
+
+def finished(steps: Generator[Any, None, Result]) -> Result:
+    """The result of work in pieces, all of which are done now."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def effects_in(records: Iterable[RecordInput]) -> list[Effect]:
+    """Effects as a store takes them."""
+    return [(key, value, headers[0][1] or b"") for key, value, headers, _ in records]
+
+
+def note_outcomes(to: Evaluation) -> None:
+    """Record the outcomes if the records alone do not contain them."""
+    results = to.results
+    # Without an index header each record stands at the place of its operation; as many of both is one for each.
+    if len(to.records) == len(results) and all(len(record[2]) == 1 for record in to.records):
+        return
+    outcomes: list[Outcome] = []
+    for result in results:
+        refused = result.status == OpStatus.UNEXPECTED_VERSION
+        outcomes.append((result.status, _tuple(result.version) if refused and result.version else None))
+    to.records[0][2].append((OUTCOMES_HEADER, pack_outcomes(outcomes)))
+
+
+def _tuple(version: Version) -> VersionTuple:
+    return (version.id, version.modifications, version.created_ms, version.modified_ms)
