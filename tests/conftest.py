@@ -1,5 +1,6 @@
 """Settings of the whole test run."""
 
+import gc
 import os
 from collections import Counter
 from functools import cache
@@ -73,6 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = {groups[item] for item in items if item.get_closest_marker("cluster")}
     sizes = Counter(groups.values())
     items.sort(key=lambda item: _turn(groups[item], slow, sizes))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays. Each simulated run ends with a collection of all garbage, which need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, bool, int, str]:
