@@ -27,9 +27,6 @@ ROOT = Path(__file__).parent.parent
 # The groups of files with Spark: those of the one session, and those that start drivers of their own. They take longest.
 SESSION, DRIVERS = "spark session", "spark drivers"
 
-# Spark's own choice runs `chmod` and `readlink` as processes for each file of a checkpoint, a dozen of them an epoch.
-CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-
 
 @cache
 def _group(file: str) -> str:
@@ -87,30 +84,35 @@ def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, 
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The one Spark session of a run, as `antiphon.spark.session` makes it, with two cores."""
-    import antiphon.spark
-    from tests.spark.quick_java import QUICK_START
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[dict[str, str]]":
+    """The environment in which the Python processes of a Spark are forked from one that has imported what they need."""
     from tests.spark.warm_python import warm_python
 
-    os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_START} -Xmx1g"
-    warehouse = tmp_path_factory.mktemp("warehouse")
     with warm_python(tmp_path_factory.mktemp("python")) as python:
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-                patch.setenv(name, python)
-            session = antiphon.spark.session(
-                "tests",
-                cores=2,
-                config={
-                    "spark.sql.warehouse.dir": str(warehouse),
-                    "spark.sql.shuffle.partitions": "2",
-                    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-                    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
-                },
-            )
-        yield session
-        session.stop()
+        yield {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, warm_python: dict[str, str]) -> "Iterator[SparkSession]":
+    """The one Spark session of a run, as `antiphon.spark.session` makes it, with two cores."""
+    import antiphon.spark
+    from tests.spark.quick_java import QUICK_DRIVER
+
+    os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_DRIVER} -Xmx1g"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in warm_python.items():
+            patch.setenv(name, value)
+        session = antiphon.spark.session(
+            "tests",
+            cores=2,
+            config={
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+            },
+        )
+    yield session
+    session.stop()
 
 
 @pytest.fixture

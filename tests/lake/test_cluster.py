@@ -18,7 +18,7 @@ from antiphon.errors import KeyNotFoundError
 from antiphon.lake.targets.target import open_target
 from antiphon.spark import jobs
 from antiphon.tools.local_cluster import LocalCluster
-from tests.spark.quick_java import QUICK_START
+from tests.spark.quick_java import QUICK_DRIVER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,11 @@ def commits(folder: Path) -> list[int]:
 
 
 def test_a_killed_pipeline_leaves_each_row_once(
-    cluster: LocalCluster, db: antiphon.Client, spark: "SparkSession", tmp_path: Path
+    cluster: LocalCluster,
+    db: antiphon.Client,
+    spark: "SparkSession",
+    tmp_path: Path,
+    warm_python: dict[str, str],
 ) -> None:
     events = db.create_topic("events", shards=2)
     dead = {kind: db.create_topic(f"dead-{kind}") for kind in targets(tmp_path)}
@@ -88,8 +92,9 @@ def test_a_killed_pipeline_leaves_each_row_once(
         [sys.executable, "-m", "antiphon.cli.main", "pipeline", "run", str(file)],
         env={
             **os.environ,
+            **warm_python,
             "TMPDIR": str(temporary),
-            "JDK_JAVA_OPTIONS": QUICK_START,
+            "JDK_JAVA_OPTIONS": QUICK_DRIVER,
         },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

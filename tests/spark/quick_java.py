@@ -20,6 +20,14 @@ _SAY_NOTHING: Final = "-Xshare:auto -Xlog:disable"
 QUICK_START: Final = f"{_COMPILE_LITTLE} -XX:SharedArchiveFile={ARCHIVE} {_SAY_NOTHING}"
 """For JDK_JAVA_OPTIONS."""
 
+# Spark's own choice runs `chmod` and `readlink` as processes for each file of a checkpoint, a dozen of them an epoch.
+_CHECKPOINTS: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+QUICK_DRIVER: Final = f"{QUICK_START} -Dspark.sql.streaming.checkpointFileManagerClass={_CHECKPOINTS}"
+"""For JDK_JAVA_OPTIONS of a driver whose checkpoints are on this machine."""
+
 # What most drivers here do: a Python source, a stream with a checkpoint, an aggregation, a join, Parquet, a plan as text.
 _DRIVER: Final = """
 import sys

@@ -12,7 +12,7 @@ import pytest
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
-from tests.spark.quick_java import QUICK_START
+from tests.spark.quick_java import QUICK_DRIVER
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
@@ -45,10 +45,13 @@ spark.stop()
 """
 
 
-def _driver(cluster: LocalCluster, folder: Path, epoch_offsets: int) -> "subprocess.Popen[bytes]":
+def _driver(
+    cluster: LocalCluster, folder: Path, epoch_offsets: int, python: dict[str, str]
+) -> "subprocess.Popen[bytes]":
     env = {
         **os.environ,
-        "JDK_JAVA_OPTIONS": QUICK_START,
+        **python,
+        "JDK_JAVA_OPTIONS": QUICK_DRIVER,
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     return subprocess.Popen(
@@ -74,10 +77,12 @@ def _read(topic: antiphon.Topic) -> list[Counter[int]]:
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_driver_goes_on(cluster: LocalCluster, db: antiphon.Client, tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on(
+    cluster: LocalCluster, db: antiphon.Client, tmp_path: Path, warm_python: dict[str, str]
+) -> None:
     db.create_topic("long", shards=2).append_batch([(None, str(n).encode()) for n in range(EVENTS)], shard=0)
     copy = db.create_topic("copy", shards=2)
-    driver = _driver(cluster, tmp_path, 300)
+    driver = _driver(cluster, tmp_path, 300, warm_python)
     deadline = time.monotonic() + 90
     while copy.offsets(0)[1] < EVENTS // 6:
         assert driver.poll() is None, "the driver ended before it was killed"
@@ -96,5 +101,5 @@ def test_a_killed_driver_goes_on(cluster: LocalCluster, db: antiphon.Client, tmp
         assert all(count > 0 and count % 150 == 0 for count in found)
         assert time.monotonic() < deadline, "nobody finishes the epoch"
         time.sleep(0.2)
-    assert _driver(cluster, tmp_path, EVENTS).wait(120) == 0
+    assert _driver(cluster, tmp_path, EVENTS, warm_python).wait(120) == 0
     assert sum(_read(copy), Counter()) == Counter(range(EVENTS))

@@ -22,7 +22,7 @@ import antiphon
 import antiphon.spark
 from antiphon.tools.local_cluster import LocalCluster
 from tests.spark import speculating_driver
-from tests.spark.quick_java import QUICK_START
+from tests.spark.quick_java import QUICK_DRIVER
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
@@ -35,7 +35,7 @@ PROTOCOLS = ("staged", "direct")
 @contextmanager
 def _process(log: Path, *words: str, **environment: str) -> "Iterator[subprocess.Popen[bytes]]":
     """A process group of its own, killed at the end with all that it started."""
-    env = os.environ | antiphon.spark.environment() | {"JDK_JAVA_OPTIONS": QUICK_START} | environment
+    env = os.environ | antiphon.spark.environment() | {"JDK_JAVA_OPTIONS": QUICK_DRIVER} | environment
     with log.open("wb") as output:
         process = subprocess.Popen(words, env=env, stdout=output, stderr=output, start_new_session=True)
     try:
@@ -92,7 +92,7 @@ def _standalone(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.timeout(300)
-def test_slow_tasks_run_twice_on_two_machines(tmp_path: Path) -> None:
+def test_slow_tasks_run_twice_on_two_machines(tmp_path: Path, warm_python: dict[str, str]) -> None:
     with (
         LocalCluster.start(3) as cluster,
         antiphon.connect(cluster.native) as db,
@@ -113,7 +113,7 @@ def test_slow_tasks_run_twice_on_two_machines(tmp_path: Path) -> None:
             *PROTOCOLS,
         )
         log = tmp_path / "driver.log"
-        with _process(log, *command) as driver:
+        with _process(log, *command, **warm_python) as driver:
             driver.wait(240)
         said = log.read_text(errors="replace")
         assert driver.returncode == 0, said[-4000:]
