@@ -36,11 +36,13 @@ class Turns:
         work = works.popleft()
         if works:
             self._waiting[owner] = works  # behind all others
-        work()
-        if self._waiting:
-            self._soon()
-        else:
-            self._running = False
+        try:
+            work()
+        finally:  # a mistake in one piece is not the others' trouble
+            if self._waiting:
+                self._soon()
+            else:
+                self._running = False
 
     async def next(self, owner: object) -> None:
         """Return when it is the turn of `owner`."""

@@ -33,6 +33,7 @@ from antiphon.node.raft_shards import (
     placement_of,
 )
 from antiphon.node.reopening import Reopening
+from antiphon.node.rounds import Round
 from antiphon.node.topic_settings import SettingsBook
 from antiphon.partition.failures import as_failure
 from antiphon.partition.partition import Partition
@@ -95,6 +96,8 @@ class Shards:
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
         self._mending: asyncio.Task[None] | None = None
+        self._checkpoints = Round(node, lambda host: host.upkeep.checkpoint(), self._checkpoints_made)
+        self._retention = Round(node, _apply_retention)
 
     # -- following the metadata ---------------------------------------------------------------------------------
 
@@ -313,10 +316,9 @@ class Shards:
     def note_watermarks(self) -> None:
         """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
         self._note_joined()
-        for host in self._node.hosts.values():
-            if host.state.failed is not None or host.state.closed:
-                continue
-            host.upkeep.checkpoint()
+        self._checkpoints.begin()
+
+    def _checkpoints_made(self) -> None:
         if self._directory.inventory.has_news:
             self._node.wal.submit(self._directory.inventory.stage_save())
 
@@ -354,11 +356,7 @@ class Shards:
 
     def apply_retention(self) -> None:
         """Trim what the topics' settings no longer keep."""
-        now_ms = system.wall_ms()
-        for host in list(self._node.hosts.values()):
-            if host.state.failed is not None or host.state.closed or host.shard_id == CLUSTER_SHARD_ID:
-                continue
-            host.upkeep.apply_retention(now_ms)
+        self._retention.begin()
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -471,3 +469,8 @@ class Shards:
         for host in self._node.hosts.values():
             if host.table is not None:
                 host.table.let_go(host.state.failed)
+
+
+def _apply_retention(host: Partition) -> None:
+    if host.shard_id != CLUSTER_SHARD_ID:
+        host.upkeep.apply_retention(system.wall_ms())
