@@ -298,6 +298,25 @@ def test_producers_outlive_damage_of_a_log_that_was_trimmed(log: Log, trimmed: i
         log.append(2)
 
 
+def test_producers_outlive_a_deep_cut_of_a_log_that_was_trimmed(log: Log) -> None:
+    """Deeper than what is remembered to be undone, and than the snapshots that are left."""
+    log.runner.run(log.log.stage_append([batch_at(0, producer_id=9, sequence=0, timestamp=9000)]))
+    for _ in range(60):
+        log.append(2)
+    log.runner.run(log.log.stage_append([batch_at(log.log.log_end, producer_id=8, sequence=0)]))
+    start = log.log.reader.views()[2].base_offset + 4
+    log.runner.run(log.log.trim(start))
+    assert log.log.producers.expire(5000) == 1
+    assert min(offsets_of(log.disk.listdir(log.path), SNAPSHOT_SUFFIX)) > start + 8
+    log.runner.run(log.log.truncate(start + 8))
+    theirs = read_header(batch_at(200, producer_id=9, sequence=0))
+    for _ in range(2):
+        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        assert not log.log.producers.knows(8)
+        log.reopen()
+        assert (log.log.log_start, log.log.log_end, log.log.damaged) == (start, start + 8, None)
+
+
 @pytest.mark.parametrize("is_cut", [False, True], ids=["at first", "again"])
 def test_damage_before_the_start_of_a_log_has_it_begin_earlier_with_its_producers(
     log: Log, is_cut: bool

@@ -211,7 +211,7 @@ def front_of(first: int, start: EntryId, producers: ProducerState) -> tuple[int,
 
 
 def producers_before(disk: Disk, directory: str, first: int) -> ProducerState:
-    """The producers' state at offset `first`, where a log's first segment begins; empty where nothing says.
+    """The producers' state at offset `first`, where a log or its first segment begins; empty where nothing says.
 
     The newest snapshot knows it, whether or not the log still fits that: what was trimmed was committed.
     """
@@ -243,9 +243,10 @@ def producers_of(
 ) -> ProducerState:
     """The producers' state at the end of a log from `start` to `end`: from a snapshot and the batches after it."""
     found = newest_snapshot(disk, directory, end)
-    state, at = ProducerState(), start
-    if found is not None:
-        state, at = ProducerState.decode(found.producers), max(at, found.offset)
+    if found is None or found.offset < start:
+        state, at = producers_before(disk, directory, start), start
+    else:
+        state, at = ProducerState.decode(found.producers), found.offset
     for header in headers_from(at):
         state.update(header)
     return state
