@@ -13,14 +13,14 @@ import pytest
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
-from tests.spark.quick_java import QUICK_START
+from tests.spark.quick_java import QUICK_DRIVER
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path, warm_python: dict[str, str]) -> None:
     """As its README says, word for word."""
     here = tmp_path / "pipeline"
     copytree(EXAMPLES / "declarative_pipeline", here)
@@ -33,10 +33,11 @@ def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None
         ["/bin/sh", "-e", "-c", script],
         cwd=here,
         env=os.environ
+        | warm_python
         | {
             "ANTIPHON_SERVERS": cluster.native,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "JDK_JAVA_OPTIONS": QUICK_START,
+            "JDK_JAVA_OPTIONS": QUICK_DRIVER,
         },
         capture_output=True,
         text=True,
@@ -67,7 +68,7 @@ def test_the_declarative_pipeline(cluster: LocalCluster, tmp_path: Path) -> None
     }
 
 
-def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: dict[str, str]) -> None:
     import nbformat
     from nbclient import NotebookClient
 
@@ -84,7 +85,8 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for variable in ("JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "TMPDIR"):
         monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_START)
+    for variable, value in {"JDK_JAVA_OPTIONS": QUICK_DRIVER, **warm_python}.items():
+        monkeypatch.setenv(variable, value)
     client = NotebookClient(
         notebook, timeout=150, kernel_name="antiphon", resources={"metadata": {"path": str(tmp_path)}}
     )

@@ -3,7 +3,7 @@
 Spark starts Python processes by the hundred here: daemons for each kind of planning, runners of streaming sources, and
 workers, many of them only to be killed. Imports take most of the life of such a process. Spark is told that its Python is a
 script (`warm_python_call.py`), which hands its words, environment and streams to the server and lives as long as the fork.
-The examples and the demo have the plain Python, as users do.
+The demo has the plain Python, as users do.
 """
 
 import fcntl
