@@ -7,37 +7,80 @@ its directory whenever it gets SIGUSR1, and does what that says until told other
 
 A cut holds everything on its way to and from those nodes, as a network does that lost a link: what was sent before comes
 through when it is back. `antiphon verify --faults partition,disk` uses it.
+
+The file also names faults of a listener (`listener`), which this module hands on, and has a mark (`serial`), which the
+node writes into `faults.taken` when it has taken everything over, with the reason if it refuses: whoever told it knows
+then. A node that starts has a sound disk and reaches everybody; its listener does what the file says from the first
+request on.
 """
 
 import errno
 import json
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import structlog
+
+from antiphon.errors import AntiphonError
 from antiphon.log.disk import File, RealDisk
 from antiphon.records.batch import Buffer
 
 FAULTS_FILE: Final = "faults.json"
+TAKEN_FILE: Final = "faults.taken"
 FAULTS_VARIABLE: Final = "ANTIPHON_FAULTS"
 DISK_STATES: Final = ("ok", "full", "broken")
 
 
 class InjectedFaults:
-    """What is wrong right now."""
+    """What is wrong right now.
+
+    Attributes:
+        cut: nodes that are not reached.
+        disk: one of DISK_STATES.
+        listener: what the Kafka listener is to do wrong, as the file says it.
+        followers: called after each change. One may raise AntiphonError or ValueError to refuse it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FAULTS_FILE
+        self._taken = directory / TAKEN_FILE
         self.cut: frozenset[int] = frozenset()
         self.disk = "ok"
+        self.listener: Mapping[str, Any] = {}
+        self.followers: list[Callable[[], None]] = []
 
-    def read(self) -> None:
-        """Take over what the file says; no file: nothing is wrong. Raises ValueError for what makes no sense."""
+    def take(self, *, at_start: bool = False) -> None:
+        """Do as the file says now, and say so in `faults.taken`; at the start of a node that is its listener's part only."""
+        serial = refusal = ""
+        try:
+            found = self._read()
+            serial = str(found.get("serial", ""))
+            if not at_start:
+                self._take_node(found)
+            self.listener = found.get("listener", {})
+            for follow in self.followers:
+                follow()
+            structlog.get_logger().warning(
+                "faults_injected", cut=sorted(self.cut), disk=self.disk, listener=self.listener
+            )
+        except (AntiphonError, ValueError, OSError) as error:
+            refusal = str(error)
+            structlog.get_logger().error("faults_not_read", error=refusal)
+        _replace(self._taken, {"serial": serial, "refusal": refusal})
+
+    def _read(self) -> dict[str, Any]:
         try:
             found = json.loads(self._path.read_text())
         except FileNotFoundError:
-            found = {}
+            return {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{self._path}: expected an object, not {found!r}")
+        return found
+
+    def _take_node(self, found: Mapping[str, Any]) -> None:
         disk = found.get("disk", "ok")
         if disk not in DISK_STATES:
             raise ValueError(f"{self._path}: disk is one of {', '.join(DISK_STATES)}, not {disk!r}")
@@ -50,11 +93,34 @@ def wanted() -> bool:
     return os.environ.get(FAULTS_VARIABLE) == "1"
 
 
-def tell(directory: Path, *, cut: Sequence[int] = (), disk: str = "ok") -> None:
-    """Write what a node is to suffer from; it looks when it gets SIGUSR1."""
-    path = directory / FAULTS_FILE
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({"cut": list(cut), "disk": disk}))
+def tell(
+    directory: Path, *, cut: Sequence[int] = (), disk: str = "ok", listener: Mapping[str, Any] | None = None
+) -> str:
+    """Write what a node is to suffer from; it looks when it gets SIGUSR1. Returns the mark that `taken` then knows."""
+    serial = secrets.token_hex(8)
+    told = {"serial": serial, "cut": list(cut), "disk": disk, "listener": dict(listener or {})}
+    _replace(directory / FAULTS_FILE, told)
+    return serial
+
+
+def taken(directory: Path) -> tuple[str, str]:
+    """The mark of what a node has taken over last, and why it refused that; both are empty where there is nothing."""
+    try:
+        found = json.loads((directory / TAKEN_FILE).read_text())
+    except FileNotFoundError:
+        return "", ""
+    return found["serial"], found["refusal"]
+
+
+def forget(directory: Path) -> None:
+    """Remove what was told a node of an earlier test."""
+    for name in (FAULTS_FILE, TAKEN_FILE):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _replace(path: Path, what: Mapping[str, Any]) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(what))
     new.replace(path)
 
 

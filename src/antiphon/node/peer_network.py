@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from antiphon.errors import UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Hello
 from antiphon.node.accepted_peers import AcceptedPeers, PeerFrames
@@ -62,9 +60,10 @@ class PeerNetwork:
         self._own = config.node_id
         self._metrics = metrics
         self._faults = faults
+        if faults is not None:
+            faults.followers.append(self._follow_faults)
         self._on_accepted = ON_ACCEPTED[config.dial]
         self._encoded: tuple[AnyMessage | None, list[Buffer]] = (None, [])  # what was sent last
-        self._log = structlog.get_logger()
 
     def add_founders(self) -> None:
         """Know the nodes that the configuration names."""
@@ -169,17 +168,8 @@ class PeerNetwork:
     def _is_cut(self, node_id: int) -> bool:
         return self._faults is not None and node_id in self._faults.cut
 
-    def take_faults(self) -> None:
+    def _follow_faults(self) -> None:
         """Do as the faults say now that a test has told them anew."""
-        faults = self._faults
-        if faults is None:
-            return
-        try:
-            faults.read()
-        except (ValueError, OSError) as error:
-            self._log.error("faults_not_read", error=str(error))
-            return
-        self._log.warning("faults_injected", cut=sorted(faults.cut), disk=faults.disk)
         for link in self.links.values():
             link.cut(self._is_cut(link.node_id))
         self.accepted.cut_again()

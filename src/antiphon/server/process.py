@@ -62,7 +62,8 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
     faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
     server = Server(config, sockets, None if faults is None else HurtDisk(faults), faults)
     if faults is not None:
-        loop.add_signal_handler(signal.SIGUSR1, server.node.network.take_faults)
+        loop.add_signal_handler(signal.SIGUSR1, faults.take)
+        faults.take(at_start=True)
     try:
         await server.start()
         stopped = loop.create_task(stop.wait())

@@ -17,15 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from antiphon.errors import AntiphonError, TimedOutError, UnavailableError
-from antiphon.node.injected_faults import FAULTS_VARIABLE, tell
+from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, UnavailableError
+from antiphon.node.injected_faults import FAULTS_VARIABLE, taken, tell
+from antiphon.tools.cluster_files import running_pid
 
 COMMAND = (sys.executable, "-m", "antiphon.cli.main")
+TAKEN_TIMEOUT_S: Final = 20.0
+LOOK_S: Final = 0.002  # between two looks at what a node says in a file
 
 
 @dataclass
@@ -114,11 +118,47 @@ class LocalCluster:
         """Let a paused node go on."""
         os.kill(self.nodes[node_id].pid, signal.SIGCONT)
 
-    def hurt(self, node_id: int, *, cut: tuple[int, ...] = (), disk: str = "ok") -> None:
-        """Cut a node off from others, or take its disk away; without arguments all is well again."""
+    def hurt(
+        self,
+        node_id: int,
+        *,
+        cut: tuple[int, ...] = (),
+        disk: str = "ok",
+        listener: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Cut a node off from others, take its disk away, or let its Kafka listener do wrong (`kafka/hurt_faults.py`).
+
+        Without arguments all is well again. Returns a mark for `until_taken`.
+        """
         node = self.nodes[node_id]
-        tell(node.dir, cut=cut, disk=disk)
+        serial = tell(node.dir, cut=cut, disk=disk, listener=listener)
         with_suppressed_kill(node.pid, signal.SIGUSR1)
+        return serial
+
+    def until_taken(self, node_id: int, serial: str, timeout_s: float = TAKEN_TIMEOUT_S) -> None:
+        """Return when the node has taken over what `hurt` told it.
+
+        Raises InvalidRequestError with the node's words if it refuses, UnavailableError if it ends meanwhile, TimedOutError.
+        """
+        node = self.nodes[node_id]
+        deadline = time.monotonic() + timeout_s
+        while True:
+            mark, refusal = taken(node.dir)
+            if mark == serial:
+                if refusal:
+                    raise InvalidRequestError(refusal)
+                return
+            if running_pid(node.dir) is None:
+                raise UnavailableError(f"node {node_id} ended before it took over its faults: start it again")
+            if time.monotonic() > deadline:
+                raise TimedOutError(
+                    f"node {node_id} did not take over its faults within {timeout_s:g} s: is it paused?"
+                )
+            time.sleep(LOOK_S)
+
+    def is_running(self, node_id: int) -> bool:
+        """Has the node a process, a paused one included?"""
+        return running_pid(self.nodes[node_id].dir) is not None
 
     def start_node(self, node_id: int, timeout_s: float = 60.0) -> None:
         """Start a killed node again, where it was."""

@@ -1,0 +1,96 @@
+"""The pytest plug-in, in pytest processes of its own."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from antiphon.testing import plugin
+
+SUITE = """
+    import pytest
+    from confluent_kafka import Consumer, Producer
+
+    def written_and_read(cluster, topic):
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        producer.produce(topic, b"hello")
+        assert producer.flush(30) == 0
+        settings = {"group.id": topic, "auto.offset.reset": "earliest"}
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, **settings})
+        consumer.subscribe([topic])
+        assert consumer.poll(30).value() == b"hello"
+        consumer.close()
+
+    def test_first(antiphon_cluster, antiphon_topic):
+        print(f"cluster {len(antiphon_cluster.nodes)} in {antiphon_cluster.directory}")
+        print("topic", antiphon_topic)
+        written_and_read(antiphon_cluster, antiphon_topic)
+        antiphon_cluster.nodes[0].kill()
+
+    @pytest.mark.parametrize("why", ["the next test, gets it whole!"])
+    def test_second(antiphon_cluster, antiphon_topic, why):
+        print(f"cluster {len(antiphon_cluster.nodes)} in {antiphon_cluster.directory}")
+        print("topic", antiphon_topic)
+        assert antiphon_cluster.nodes[0].is_running
+        assert not antiphon_cluster.is_hurt
+"""
+
+# Loading the plug-in may not bring in anything heavy; nor may a test that asks for a name only.
+LIGHT = """
+    import sys
+
+    def test_a_name(antiphon_topic):
+        assert antiphon_topic.startswith("test-a-name-")
+        ours = {name for name in sys.modules if name.startswith("antiphon")}
+        assert ours == {"antiphon", "antiphon.testing", "antiphon.testing.plugin"}
+"""
+
+
+def run(tmp_path: Path, suite: str, *options: str) -> str:
+    """What pytest says about a suite in which everything passes."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nantiphon_nodes = 1\n")
+    (tmp_path / "test_suite.py").write_text(textwrap.dedent(suite))
+    # Only what is named here is loaded: the plug-in may be installed in this environment or not.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        plugin.__name__,
+        "-p",
+        "no:cacheprovider",
+        "-s",
+        *options,
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.cluster
+def test_one_cluster_for_the_session_whole_for_each_test_and_gone_at_the_end(tmp_path: Path) -> None:
+    said = run(tmp_path, SUITE)
+    first, second = re.findall(r"cluster (\d+) in (\S+)", said)
+    assert first == second
+    assert first[0] == "1"
+    assert not Path(first[1]).exists()
+    topics = re.findall(r"topic (\S+)", said)
+    assert [name[:-9] for name in topics] == ["test-first", "test-second-the-next-test-gets-it-whole"]
+
+
+def test_loading_it_costs_nothing(tmp_path: Path) -> None:
+    run(tmp_path, LIGHT)
+
+
+def test_it_is_an_entry_point_with_the_name_of_its_module() -> None:
+    """Under another name pytest would refuse `-p antiphon.testing.plugin` where the package is installed."""
+    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {plugin.__name__: plugin.__name__}
