@@ -7,7 +7,7 @@ import msgspec
 
 from antiphon.coordination.capacity import Capacity
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
-from antiphon.gateway.turns import OPERATIONS
+from antiphon.gateway.turns import OPERATIONS, READ_BYTES
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
@@ -16,9 +16,10 @@ from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
-from antiphon.model.requests import GET_KEYS_MAX, OPS_MAX
+from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
 from antiphon.native import exchange
 from antiphon.native.exchange import NativeLimits
+from antiphon.native.table_requests import KEY_BYTES
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
@@ -57,7 +58,9 @@ def test_the_figures_are_those_in_the_code() -> None:
         in PAGE
     )
     assert f" {produce.OPEN_MAX} batches at most that wait for their commit" in PAGE
-    assert f"operations of one table write | {GET_KEYS_MAX:,}; {OPS_MAX:,} |" in PAGE
+    assert f"operations of one table write | {GET_KEYS_MAX:,}; {FIND_KEYS_MAX:,}; {OPS_MAX:,} |" in PAGE
+    assert f"reads {READ_BYTES >> 20} MiB for answers to native clients" in PAGE
+    assert f"looks for {READ_BYTES // KEY_BYTES:,} keys" in PAGE
     assert f"to a table of more than {OPERATIONS:,} operations" in PAGE
     assert f"one write hold at most {RANGE_KEYS_MAX:,} keys together" in PAGE
     groups = GroupConfig()

@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, Pool
+from antiphon.gateway.turns import READ_BYTES, Turns
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
+    FIND_KEYS_MAX,
+    GET_KEYS_MAX,
     PROTOCOL_VERSION,
     CreateTopic,
     Failure,
@@ -30,7 +34,9 @@ from antiphon.native.exchange import (
     SCAN_BYTES,
     WAITING_BYTES,
 )
+from antiphon.native.table_requests import KEY_BYTES
 from antiphon.records.builder import build_batch
+from antiphon.table.state import TableState
 from antiphon.wire.frames import PREFIX, FrameDecoder, decode_reply, encode_message
 from tests.memory import allocated_at_most
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
@@ -97,7 +103,7 @@ async def test_a_get_of_more_than_an_answer_may_have_is_refused_before_it_is_rea
         client = await connect(nodes)
         with allocated_at_most(40 * MIB):
             for n, comparison in enumerate((0, 1)):
-                client.send(1 + n, TableGet(shard_id, (b"k",) * 2000, comparison=comparison))
+                client.send(1 + n, TableGet(shard_id, (b"k",) * FIND_KEYS_MAX, comparison=comparison))
                 answer = (await client.answered(2 + n))[1 + n]
                 assert isinstance(answer, Failure)
                 assert answer.code == "frame_too_large"
@@ -105,6 +111,59 @@ async def test_a_get_of_more_than_an_answer_may_have_is_refused_before_it_is_rea
         rows = (await client.answered(4))[9]
         assert [len(row.value) for row in rows.rows] == [900_000] * 8
         client.writer.close()
+
+
+class ReadInTurns:
+    """How many rows were read in one turn of the loop, and how many keys were looked for."""
+
+    def __init__(self) -> None:
+        self.rows = self.keys = self.most_rows = self.most_keys = 0
+
+    def patches(self) -> tuple[Any, Any]:
+        """What has it count."""
+        next_turn, get_many = Turns._next_turn, TableState.get_many
+
+        def ended(turns: Turns) -> None:
+            self.rows = self.keys = 0
+            next_turn(turns)
+
+        def read(state: TableState, keys: Any, **fields: Any) -> Any:
+            found = get_many(state, keys, **fields)
+            self.rows += sum(row is not None for row in found)
+            self.keys += len(keys)
+            self.most_rows, self.most_keys = max(self.most_rows, self.rows), max(self.most_keys, self.keys)
+            return found
+
+        return patch.object(Turns, "_next_turn", ended), patch.object(TableState, "get_many", read)
+
+
+@in_virtual_time
+async def test_so_much_is_read_for_answers_in_one_turn_of_the_loop_whoever_asks() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id = await large_row(nodes)
+        clients = [await connect(nodes) for _ in range(3)]
+        turns = ReadInTurns()
+        end, count = turns.patches()
+        with end, count:
+            for client in clients:
+                client.send(1, *[TableGet(shard_id, (b"k",), consistency="leader")] * 8)
+            await asyncio.gather(*(client.answered(9) for client in clients))
+            assert turns.most_rows <= 4, "900 KB each: two, and as many for whose turn it is"
+            for client in clients:
+                client.send(20, *[TableGet(shard_id, (b"no",) * 5000)] * 8)
+            await asyncio.gather(*(client.answered(17) for client in clients))
+            assert turns.most_keys <= 4 * READ_BYTES // KEY_BYTES
+
+
+@in_virtual_time
+async def test_a_get_of_too_many_keys_is_refused() -> None:
+    async with cluster_of(1) as nodes:
+        shard_id = await large_row(nodes)
+        client = await connect(nodes)
+        client.send(1, TableGet(shard_id, (b"k",) * (GET_KEYS_MAX + 1)))
+        client.send(2, TableGet(shard_id, (b"k",) * (FIND_KEYS_MAX + 1), comparison=1))
+        answers = await client.answered(3)
+        assert {answers[n].code for n in (1, 2)} == {"invalid_request"}
 
 
 READS: dict[str, Callable[[int], Any]] = {

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 OPERATIONS: Final = 1_000
+READ_BYTES: Final = 1024 * 1024  # that are read for answers in one turn
+COUNTED_BYTES: Final = 16 * 1024  # smaller answers are not counted
 
 
 class Turns:
@@ -19,6 +21,23 @@ class Turns:
         self.operations = OPERATIONS
         self._waiting: dict[object, deque[Callable[[], None]]] = {}
         self._running = False
+        self._read_bytes = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Was so much read for answers in this turn of the loop that more should be read in another one?"""
+        return self._read_bytes >= READ_BYTES
+
+    def spend(self, size_bytes: int) -> None:
+        """So much was read in this turn, or what costs as much."""
+        if size_bytes < COUNTED_BYTES:
+            return
+        if not self._read_bytes:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._read_bytes += size_bytes
+
+    def _next_turn(self) -> None:
+        self._read_bytes = 0
 
     def add(self, owner: object, work: Callable[[], None]) -> None:
         """Run `work` in a coming turn of the loop. It must not raise."""

@@ -19,7 +19,8 @@ PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 # What a request may hold, which is checked before any of it is decoded: decoding holds the event loop.
 OPS_MAX: Final = 100_000  # operations of a TableWrite
-GET_KEYS_MAX: Final = 100_000  # keys of a TableGet
+GET_KEYS_MAX: Final = 10_000  # keys of a TableGet
+FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted
 SETTINGS_MAX: Final = 1_000
 HASHES_MAX: Final = 16
 

@@ -23,6 +23,7 @@ from antiphon.errors import (
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, payer_of
+from antiphon.gateway.turns import COUNTED_BYTES
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
 from antiphon.native.access import check
@@ -75,6 +76,8 @@ class Exchange:
         self._open_requests = 0
         self._log = structlog.get_logger()
         self._account = account
+        self._turns = account.budget.turns
+        self._turn_asked = False
         self._is_held = False  # for want of memory
         self._deferred: deque[Callable[[], None]] = deque()  # work that waits for room for its answer
         self._sending, self._receiving = Patience(), Patience()
@@ -134,12 +137,29 @@ class Exchange:
         return self._account.room_bytes if not self.is_peers else 1 << 62
 
     def when_room(self, work: Callable[[], None]) -> None:
-        """Begin work with a large answer: now, or when there is room for one."""
-        if self.is_peers or (not self._deferred and self._account.has_room):
+        """Begin work with a large answer: now, or when there is room for one and its turn has come."""
+        if self.is_peers or (not self._deferred and self._account.has_room and not self._turns.is_spent):
             work()
         elif self.connection is not None:
             self._deferred.append(work)
-            self._full()
+            if not self._account.has_room:
+                self._full()
+            else:
+                self._ask_turn()
+
+    def _ask_turn(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._turns.add(self, self._my_turn)
+
+    def _my_turn(self) -> None:
+        self._turn_asked = False
+        if self._deferred:
+            self._room_again()
+
+    def costs(self, size_bytes: int) -> None:
+        """An answer is about to be read, which takes as long as so many bytes."""
+        self._turns.spend(size_bytes)
 
     def reserve(self, change_bytes: int) -> None:
         """Count what is about to be read for an answer, or, negative, count it no more."""
@@ -163,6 +183,9 @@ class Exchange:
 
     def _room_again(self) -> None:
         while self._deferred and self._account.has_room:
+            if self._turns.is_spent:
+                self._ask_turn()
+                return
             self._deferred.popleft()()
         if self.connection is None:
             return
@@ -211,6 +234,8 @@ class Exchange:
         try:
             parts = encode_message(request_id, body, payload or ())
             connection.send(parts)
+            if len(parts) > 1 or len(parts[0]) >= COUNTED_BYTES:
+                self._turns.spend(sum(map(len, parts)))
             if self.quotas.on and not self.is_peers:
                 charge_reply(self, body, sum(map(len, parts)))
         except FrameTooLargeError as error:

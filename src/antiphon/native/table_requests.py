@@ -8,6 +8,9 @@ from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.native.exchange import Exchange
 
+KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
+FIND_BYTES: Final = 1024  # the same for a key next to another one
+
 
 def table_write(exchange: Exchange, request_id: int, body: TableWrite, _payload: memoryview) -> None:
     """Carry out conditional operations; answered when their effects are committed."""
@@ -24,7 +27,8 @@ def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: mem
     """Read keys."""
     done = exchange.begin(request_id)
     try:
-        exchange.gateway.submit_table_get(body, done, partial(_when_room, exchange, done))
+        cost_bytes = len(body.keys) * (FIND_BYTES if body.comparison else KEY_BYTES)
+        exchange.gateway.submit_table_get(body, done, partial(_when_room, exchange, done, cost_bytes))
     except BaseException:
         exchange.end()
         raise
@@ -34,16 +38,19 @@ def table_scan(exchange: Exchange, request_id: int, body: TableScan, _payload: m
     """Read a range of keys."""
     done = exchange.begin(request_id)
     try:
-        exchange.gateway.submit_table_scan(body, done, partial(_when_room, exchange, done))
+        exchange.gateway.submit_table_scan(body, done, partial(_when_room, exchange, done, 0))
     except BaseException:
         exchange.end()
         raise
 
 
-def _when_room(exchange: Exchange, done: Callable[[Any], None], read: Callable[[], None]) -> None:
-    """Read once there is room for the answer."""
+def _when_room(
+    exchange: Exchange, done: Callable[[Any], None], cost_bytes: int, read: Callable[[], None]
+) -> None:
+    """Read once there is room for the answer, and its turn has come."""
 
     def attempt() -> None:
+        exchange.costs(cost_bytes)
         try:
             read()
         except AntiphonError as error:

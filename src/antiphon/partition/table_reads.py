@@ -6,7 +6,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
 from antiphon.model.metadata import HASH_MAX
-from antiphon.model.requests import GET_KEYS_MAX, TableGet, TableRows, TableScan
+from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, TableGet, TableRows, TableScan
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -32,8 +32,11 @@ class TableReads:
     def get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
         """Carry out a TableGet; `done` gets TableRows or an error."""
         table = self._state.require_table()
-        if len(request.keys) > GET_KEYS_MAX:
-            raise InvalidRequestError(f"a get has up to {GET_KEYS_MAX} keys, not {len(request.keys)}")
+        keys_max = GET_KEYS_MAX if request.comparison == EQUAL else FIND_KEYS_MAX
+        if len(request.keys) > keys_max:
+            raise InvalidRequestError(
+                f"a get has up to {GET_KEYS_MAX} keys, {FIND_KEYS_MAX} with a comparison, not {len(request.keys)}"
+            )
 
         def read() -> None:
             store = table.state

@@ -15,7 +15,7 @@ import msgspec
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Answer
 from antiphon.model.metadata import TopicMeta
-from antiphon.model.requests import Delete, OpStatus, TableGet, TableRows, TableWrite
+from antiphon.model.requests import GET_KEYS_MAX, Delete, OpStatus, TableGet, TableRows, TableWrite
 from antiphon.spark.job import Job
 from antiphon.spark.shard_writers import TableWriters, Waiting
 
@@ -45,9 +45,11 @@ class EpochTableWriters(TableWriters):
         request: TableWrite = head.call.body
         keys = tuple(op.key for op in request.ops if isinstance(op, Delete))
         shard_id = head.call.shard_id
-        call = ShardCall(shard_id, TableGet(shard_id, keys, include_value=False))
-        found: TableRows = self._cluster.call(call).body
-        ops = tuple(Delete(row.key, row.version.id) for row in found.rows if row is not None)
+        ops: tuple[Delete, ...] = ()
+        for at in range(0, len(keys), GET_KEYS_MAX):
+            call = ShardCall(shard_id, TableGet(shard_id, keys[at : at + GET_KEYS_MAX], include_value=False))
+            found: TableRows = self._cluster.call(call).body
+            ops += tuple(Delete(row.key, row.version.id) for row in found.rows if row is not None)
         if not ops:
             return None
         return head._replace(call=ShardCall(shard_id, msgspec.structs.replace(request, ops=ops)))
