@@ -19,7 +19,7 @@ import pytest
 import antiphon
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.schema import encode
-from antiphon.model.requests import PROTOCOL_VERSION, Fetch, Hello, TableGet
+from antiphon.model.requests import PROTOCOL_VERSION, Check, Fetch, Hello, Put, TableGet, TableWrite
 from antiphon.tools.local_cluster import LocalCluster, RunningNode
 from antiphon.wire.frames import encode_message
 from tests.kafka.raw import RawClient, fetch_body
@@ -57,11 +57,21 @@ def one_topic_again() -> bytearray:
     return encode(cluster.MetadataRequest(topics=again), 9, flexible=True)
 
 
+@cache
+def large_writes(shard_id: int) -> bytes:
+    """Four writes of 10,000 puts, and one of 100,000 checks that all fail."""
+    puts = TableWrite(shard_id, tuple(Put(b"%06d" % n, bytes(20)) for n in range(10_000)))
+    checks = TableWrite(shard_id, tuple(Check(b"%06d" % n, 1 << 60) for n in range(100_000)))
+    return b"".join(
+        part for n, one in enumerate((*[puts] * 4, checks)) for part in encode_message(2 + n, one)
+    )
+
+
 class Attackers:
     """Raw connections to one node; none of them reads anything."""
 
-    def __init__(self, node: Any, log: int, table: int) -> None:
-        self.node, self.log, self.table = node, log, table
+    def __init__(self, node: Any, log: int, table: int, other: int) -> None:
+        self.node, self.log, self.table, self.other = node, log, table, other
         self.writers: list[asyncio.StreamWriter] = []
 
     async def kafka(self) -> RawClient:
@@ -103,6 +113,9 @@ class Attackers:
             for n in range(500):
                 writer.write(b"".join(encode_message(3 + n, TableGet(self.table, (b"large",)))))
 
+    async def writes(self) -> None:
+        (await self.native()).write(large_writes(self.other))
+
     async def pages(self) -> None:
         for _ in range(40):
             _, writer = await asyncio.open_connection(*address(self.node.http), limit=1000)
@@ -137,7 +150,7 @@ class Attackers:
     async def round(self) -> None:
         attacks: tuple[Callable[[], Awaitable[None]], ...] = (
             self.announced, self.begun, self.kafka_fetches, self.native_fetches, self.gets, self.pages, self.costly,
-            self.members,
+            self.members, self.writes,
         )  # fmt: skip
         only = os.environ.get("ATTACK")
         for attack in attacks:
@@ -152,11 +165,11 @@ class Attackers:
         self.writers.clear()
 
 
-def attack(nodes: list[RunningNode], log: int, table: int, seconds: float) -> None:
+def attack(nodes: list[RunningNode], log: int, table: int, other: int, seconds: float) -> None:
     """In a process of its own: all attacks on all nodes, again and again."""
 
     async def run() -> None:
-        sides = [Attackers(node, log, table) for node in nodes]
+        sides = [Attackers(node, log, table, other) for node in nodes]
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             await asyncio.gather(*(side.round() for side in sides))
@@ -209,6 +222,7 @@ def test_all_attacks_at_once_hurt_neither_nodes_nor_other_clients(monkeypatch: p
     with LocalCluster.start(3) as running, antiphon.connect(running.native) as db:
         db.create_topic("log", shards=1, replicas=3)
         db.create_table("book", shards=1, replicas=3)
+        db.create_table("other", shards=1, replicas=3)
         for _ in range(20):
             db.topic("log").append(bytes(900_000))
         db.table("book").put(b"large", bytes(900_000))
@@ -219,7 +233,7 @@ def test_all_attacks_at_once_hurt_neither_nodes_nor_other_clients(monkeypatch: p
         quiet_s, before = puts.p99_s(), leaders(db)
         puts.took_s.clear()
         highest = dict.fromkeys(running.nodes, 0)
-        what = (list(running.nodes.values()), shards["log"], shards["book"], ATTACK_S)
+        what = (list(running.nodes.values()), shards["log"], shards["book"], shards["other"], ATTACK_S)
         attacking = multiprocessing.get_context("spawn").Process(target=attack, args=what)
         attacking.start()
         while attacking.is_alive():

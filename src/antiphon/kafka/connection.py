@@ -350,15 +350,12 @@ class Connection(asyncio.BufferedProtocol):
         self.account.add(len(self._large))
 
     def _grow(self) -> None:
-        """Make room for twice as much of the large frame as there is."""
+        """Make room for twice as much of the large frame as there is, up to 1 MiB more, which takes the loop a moment."""
         missing = self._large_size - self._large_filled
-        more = min(missing, max(RECEIVE_BYTES, self._large_filled))
+        more = min(missing, max(RECEIVE_BYTES, self._large_filled), len(_ZEROS))
         self.account.add(more)
         try:
-            while more > 0:
-                step = min(more, len(_ZEROS))
-                self._large += _ZEROS[:step]
-                more -= step
+            self._large += _ZEROS[:more]
         except BufferError:  # somebody still looks at it
             grown = bytearray(len(self._large) + more)
             grown[: self._large_filled] = self._large[: self._large_filled]
