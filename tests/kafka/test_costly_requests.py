@@ -72,7 +72,7 @@ async def test_many_names_are_looked_at_once() -> None:
         ]
         request = admin.CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
         began_s = time.process_time()
-        answer = await client.ask(request, 19, 5)
+        answer = await client.ask(request, 19, 4)  # later ones tell all settings of each
         assert time.process_time() - began_s < 4.0
         assert len(answer.topics) == 10_000
 

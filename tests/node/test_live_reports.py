@@ -1,5 +1,8 @@
 """What a leader's node tells the coordinator of a follower: that it feeds it only where it is heard from."""
 
+import asyncio
+
+from antiphon.model.cluster import LiveSet
 from antiphon.model.requests import CreateTopic
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import LogCondition
@@ -47,3 +50,43 @@ async def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -
         leader.driver.call(leader.replica.peer_connected, others[0])
         assert others[0] not in live_set(before).lagging
         assert others[0] not in live_set(before).live, "what it acknowledged it may have lost since"
+
+
+@in_virtual_time
+async def test_an_idle_shard_is_not_looked_at_by_each_heartbeat() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id, leader = await in_step(nodes)
+        node = nodes.nodes[leader.services.node_id]
+        await eventually(lambda: shard_id not in node.stirred)
+        looks = Looks(leader)
+        await asyncio.sleep(5)
+        assert looks.count == 0
+        follower = min(set(nodes.nodes) - {node.node_id})
+        leader.driver.call(leader.replica.peer_lost, follower)
+        await eventually(lambda: node.agent._live_told[shard_id].lagging == (follower,))
+        assert looks.count > 0, "an event"
+        await eventually(lambda: shard_id not in node.stirred)
+
+
+@in_virtual_time
+async def test_a_new_coordinator_is_told_of_idle_shards() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id, leader = await in_step(nodes)
+        node = nodes.nodes[leader.services.node_id]
+        await eventually(lambda: shard_id not in node.stirred)
+        looks = Looks(leader)
+        node.agent._coordinator_term += 1  # as the answer of another coordinator says
+        await eventually(lambda: looks.count > 0)
+
+
+class Looks:
+    """Counts how often it is asked what is to be told of a shard."""
+
+    def __init__(self, leader: SingleWriterPartition) -> None:
+        self.count = 0
+        self._due = leader.reports.due
+        leader.reports.due = self._counted  # type: ignore[method-assign]
+
+    def _counted(self, told: LiveSet | None) -> LiveSet | None:
+        self.count += 1
+        return self._due(told)

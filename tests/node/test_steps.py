@@ -24,7 +24,8 @@ class Rig:
         self.words: list[str] = []
         self.errors: list[Exception] = []
         self.log, self.replica = SimpleNamespace(log_end=0), SimpleNamespace(log_end=0)
-        self.steps = Steps({Said: self._say}, self.log, self.replica)
+        self.stirred: set[int] = set()
+        self.steps = Steps({Said: self._say}, self.log, self.replica, 7, self.stirred)
         self.then: dict[str, Any] = {}
 
     def _say(self, action: Said) -> None:

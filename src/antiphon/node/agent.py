@@ -82,6 +82,8 @@ class ClusterAgent:
         self._needs_register = True
         self._coordinator_term = -1
         self._live_told: dict[int, LiveSet] = {}
+        # Term of the coordinator and version of the metadata: what the live sets told were held against.
+        self._compared_with = (-1, -1)
         self._changed = asyncio.Event()
         self._ids: tuple[int, int] = (0, 0)  # next, end
         self._ids_lock = asyncio.Lock()
@@ -178,14 +180,20 @@ class ClusterAgent:
     def _live_changes(self) -> tuple[LiveSet, ...]:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""
         changes = []
-        for host in self._node.hosts.values():
-            if host.shard_id == CLUSTER_SHARD_ID:
-                continue
-            told = self._live_told.get(host.shard_id)
-            live = host.reports.due(told)
-            if live is not None and (told != live or self._is_news(host, live)):
+        hosts, stirred = self._node.hosts, self._node.stirred
+        if self._compared_with != (self._coordinator_term, self.view.version):
+            self._compared_with = (self._coordinator_term, self.view.version)
+            stirred.update(hosts)
+        # Most shards are idle, and a node that has thousands looks several times a second: only where something happened.
+        for shard_id in sorted(stirred):
+            host = hosts.get(shard_id)
+            told = self._live_told.get(shard_id)
+            live = None if host is None or shard_id == CLUSTER_SHARD_ID else host.reports.due(told)
+            if host is not None and live is not None and (told != live or self._is_news(host, live)):
                 changes.append(live)
                 host.reports.was_told()
+            else:
+                stirred.discard(shard_id)
         return tuple(changes[:LIVE_SETS_MAX])
 
     def _is_news(self, host: "Partition", live: LiveSet) -> bool:

@@ -21,6 +21,7 @@ class NodeContext(Protocol):
     Attributes:
         random: for jitter and drawn time-outs.
         hosts: the replicas on this node, by shard.
+        stirred: those among them that had an event since the coordinator was told of them.
         suspects: those among them that were opened, stopped, or told of something wrong since they were well.
         disk: where all files of this node are.
         stopping: is the node on its way out? Nothing long is begun then.
@@ -32,6 +33,7 @@ class NodeContext(Protocol):
     loop: asyncio.AbstractEventLoop
     random: Random
     hosts: "dict[int, Partition]"
+    stirred: set[int]
     suspects: set[int]
     disk: "Disk"
     stopping: bool

@@ -93,7 +93,7 @@ class Node:
         self.metrics = NodeMetrics()
         self.turn = Turn(self.loop, self._broken)
         self.hosts: dict[int, Partition] = {}
-        self.suspects: set[int] = set()
+        self.stirred, self.suspects = set[int](), set[int]()
         self.look_at: Callable[[int], None] = self.suspects.add
         self.stopping = False
         self._log = structlog.get_logger()

@@ -75,7 +75,8 @@ class ReplicaDriver:
         self.shard_id = state.shard_id
         self.carry_out: dict[type, Callable[[Any], None]] = {}
         self.writer = LogWriter(state.services, state.log, self._tell_written, self.fail)
-        self.steps = Steps(self.carry_out, state.log.terms, state.replica.ends)
+        stirred = state.services.stirred
+        self.steps = Steps(self.carry_out, state.log.terms, state.replica.ends, self.shard_id, stirred)
         self.ticking = False
         self._readers = readers
         self._handlers: ActionHandlers  # as attached

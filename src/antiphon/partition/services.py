@@ -151,9 +151,14 @@ class SnapshotSource(Protocol):
 
 
 class PartitionServices(Protocol):
-    """What a partition needs of its node. All of it is called on the event loop."""
+    """What a partition needs of its node. All of it is called on the event loop.
+
+    Attributes:
+        stirred: shards whose replica here had an event; whoever looks after them takes them out.
+    """
 
     node_id: int
+    stirred: set[int]
 
     @property
     def turn(self) -> EndOfTurn:

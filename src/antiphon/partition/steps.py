@@ -31,12 +31,32 @@ class Steps:
     """See the module's text. `carry_out` says what is done for an action, by its type.
 
     `events` are those that wait, with their arguments; whoever steps takes them out. `news` are functions with their
-    arguments, to be called when the steps are done.
+    arguments, to be called when the steps are done. `stirred` gets the shard's id with each event.
     """
 
-    __slots__ = ("_carry_out", "_log", "_replica", "_telling", "events", "is_acting", "is_stopped", "news")
+    __slots__ = (
+        "_carry_out",
+        "_log",
+        "_replica",
+        "_shard_id",
+        "_stirred",
+        "_telling",
+        "events",
+        "is_acting",
+        "is_stopped",
+        "news",
+    )
 
-    def __init__(self, carry_out: Mapping[type, Callable[[Any], None]], log: HasEnd, replica: HasEnd) -> None:
+    def __init__(
+        self,
+        carry_out: Mapping[type, Callable[[Any], None]],
+        log: HasEnd,
+        replica: HasEnd,
+        shard_id: int,
+        stirred: set[int],
+    ) -> None:
+        self._shard_id = shard_id
+        self._stirred = stirred
         self.is_acting = False
         self.is_stopped = False
         self._carry_out = carry_out
@@ -55,6 +75,7 @@ class Steps:
         if self.is_acting:
             unreachable(BUSY)
         carry_out = self._carry_out
+        self._stirred.add(self._shard_id)
         self.is_acting = True
         try:
             actions = event(*arguments)
