@@ -10,6 +10,7 @@ import pytest
 from antiphon.errors import (
     InvalidRequestError,
     NotLeaderError,
+    NotReadyError,
     OffsetMismatchError,
     OffsetOutOfRangeError,
     TopicExistsError,
@@ -59,8 +60,11 @@ def new_shard(cluster: Processes, name: str, kind: Kind = Kind.TOPIC, **config: 
 
 
 def same_everywhere(cluster: Processes, shard_id: int) -> bool:
-    """Do all nodes have the same committed log?"""
-    return len({cluster.read(node_id, shard_id) for node_id in cluster.alive()}) == 1
+    """Do all nodes have the same committed log? One that was just started may still be opening its replica."""
+    try:
+        return len({cluster.read(node_id, shard_id) for node_id in cluster.alive()}) == 1
+    except NotReadyError:
+        return False
 
 
 def test_appends_land_one_after_the_other_and_every_replica_has_them(cluster: Processes) -> None:
