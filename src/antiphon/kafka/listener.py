@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -15,7 +15,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
-from antiphon.kafka.apis import APIS, Handlers, HotHandler
+from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
 from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.groups.coordinator import GroupCoordinator
@@ -127,6 +127,7 @@ class KafkaListener:
         self._handlers = _handlers(gateway, config, self._coordinator)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
+        self._apis: Mapping[int, ServedApi] = APIS
         self._connections: dict[Connection, _Seen] = {}
         self._refusals = 0
         self._tell_refusals_s = 0.0
@@ -218,14 +219,14 @@ class KafkaListener:
         if session.takes_bare_messages and session.has_begun:
             answer.connection.start_task(_bare(frame, answer), "kafka login")
             return
-        header, reader = read_header(frame, APIS)
+        header, reader = read_header(frame, self._apis)
         if not session.is_open and header.api.key not in BEFORE_LOGIN:
             raise ProtocolViolationError(f"{header.api.name} before a login")
         if not header.supported:
             plain = header._replace(version=0)
-            answer.send(_response(plain, served_versions(APIS.values(), code.UNSUPPORTED_VERSION)))
+            answer.send(encoded(plain, served_versions(self._apis.values(), code.UNSUPPORTED_VERSION)))
             return
-        handler = APIS[header.api.key].handler
+        handler = self._apis[header.api.key].handler
         work: Awaitable[None] | None
         if isinstance(handler, HotHandler):
             work = self._begin(handler, header, reader, answer)
@@ -295,7 +296,7 @@ class KafkaListener:
         else:
             response = await work
         told = (header, response, answer.throttle_ms)
-        answer.send(_response(*told) if loop is None else await loop.run_in_executor(None, _response, *told))
+        answer.send(encoded(*told) if loop is None else await loop.run_in_executor(None, encoded, *told))
         if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
             answer.connection.close()
 
@@ -347,9 +348,9 @@ async def _carried_out(
 ) -> Message | bytes:
     """The response to a request, which is decoded in a thread of `loop`, if there is one."""
     if loop is None:
-        request = _decode(header, reader)
+        request = decoded(header, reader)
     else:
-        request = await loop.run_in_executor(None, _decode, header, reader)
+        request = await loop.run_in_executor(None, decoded, header, reader)
     connection = answer.connection
     flexible = header.api.is_flexible(header.version)
     context = RequestContext(
@@ -372,7 +373,7 @@ async def _bare(frame: memoryview, answer: Answer) -> None:
     answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)
 
 
-def _decode(header: RequestHeader, reader: Reader) -> Message:
+def decoded(header: RequestHeader, reader: Reader) -> Message:
     """Read a request's body. Bytes after it are ignored, as Kafka does: librdkafka 2.16 sends three too many in a
     Metadata request for all topics.
     """
@@ -383,7 +384,8 @@ def _decode(header: RequestHeader, reader: Reader) -> Message:
     return message
 
 
-def _response(header: RequestHeader, body: Message | bytes, throttle_ms: int = 0) -> bytearray:
+def encoded(header: RequestHeader, body: Message | bytes, throttle_ms: int = 0) -> bytearray:
+    """The whole frame of a response."""
     out = start_response(header)
     if isinstance(body, Message):
         if throttle_ms and hasattr(body, "throttle_time_ms"):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from antiphon.http.listener import HttpListener
     from antiphon.kafka.listener import KafkaListener
     from antiphon.node.config import NodeConfig
+    from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.metrics import NodeMetrics
     from antiphon.security.authenticator import Authenticator
     from antiphon.security.tls import ServerTls
@@ -69,6 +70,19 @@ async def start_http(
     return made, _told(config, port)
 
 
+def _hurt_listener(faults: "InjectedFaults", *place: Any) -> "KafkaListener":
+    from antiphon.kafka.hurt_listener import HurtListener
+
+    listener = HurtListener(*place)
+
+    def follow() -> None:
+        listener.take(faults.listener)
+
+    follow()
+    faults.followers.append(follow)
+    return listener
+
+
 async def start_kafka(
     gateway: "Gateway",
     config: "NodeConfig",
@@ -76,8 +90,9 @@ async def start_kafka(
     tls: "ServerTls | None",
     pool: "Pool",
     guards: Guards,
+    faults: "InjectedFaults | None" = None,
 ) -> tuple["KafkaListener", str]:
-    """Listen for Kafka's clients; returns the listener and its address."""
+    """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
     told = KafkaListenerConfig(
@@ -86,6 +101,7 @@ async def start_kafka(
         quotas=guards.quotas,
     )
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
-    listener = KafkaListener(gateway, config.listen_host, config.ports.kafka, told, pool)
+    place = (gateway, config.listen_host, config.ports.kafka, told, pool)
+    listener = KafkaListener(*place) if faults is None else _hurt_listener(faults, *place)
     await listener.start(sock, tls)
     return listener, _told(config, listener.port)

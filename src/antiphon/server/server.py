@@ -85,6 +85,7 @@ class Server:
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
         self._config = config
+        self._faults = faults
         self._sockets = dict(sockets or {})
         self._finishes_epochs = finishes_epochs
         self._stop_finisher: Callable[[], None] | None = None
@@ -116,6 +117,7 @@ class Server:
                 tls,
                 self.memory.pools["kafka"],
                 Guards(self.authenticator, self.quotas),
+                self._faults,
             )
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from antiphon.testing.faults import Fault
     from antiphon.testing.running import Cluster, Node
 
-__all__ = ["Cluster", "Node", "cluster"]
+__all__ = ["Cluster", "Fault", "Node", "cluster"]
 
 
 def cluster(nodes: int = 3, *, directory: Path | str | None = None) -> "Cluster":
@@ -36,7 +37,7 @@ def cluster(nodes: int = 3, *, directory: Path | str | None = None) -> "Cluster"
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Cluster", "Node"):
+    if name in ("Cluster", "Fault", "Node"):
         from antiphon.testing import running
 
         return getattr(running, name)

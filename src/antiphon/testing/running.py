@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from antiphon.errors import InvalidRequestError, TimedOutError
 from antiphon.node import injected_faults
+from antiphon.testing.faults import Fault, Tallies, tell, with_entry, with_rule, without_rule
 from antiphon.tools.local_cluster import LOOK_S, LocalCluster
 
 ENDED_WITHIN_S: Final = 10.0
@@ -25,6 +26,7 @@ class Cluster:
         self._count = nodes
         self._directory = directory
         self._running: LocalCluster | None = None
+        self._tallies: Tallies | None = None
         self.nodes: list[Node] = []
 
     def start(self) -> Self:
@@ -34,7 +36,6 @@ class Cluster:
         if self._directory is not None:
             for folder in self._directory.glob("node-*"):
                 injected_faults.forget(folder)
-        # An empty tuple of options, any port: what a person would type as `antiphon up --kafka-port 0 ...`.
         self._running = LocalCluster.start(self._count, self._directory, hurtable=True)
         self.nodes = [Node(self._running, node_id) for node_id in sorted(self._running.nodes)]
         return self
@@ -43,6 +44,9 @@ class Cluster:
         """Stop every node, and remove the temporary directory. Harmless when done already."""
         running, self._running = self._running, None
         self.nodes = []
+        if self._tallies is not None:
+            self._tallies.remove()
+            self._tallies = None
         if running is not None:
             running.stop()
 
@@ -76,7 +80,65 @@ class Cluster:
             )
         return self._running
 
-    # -- hurting ----------------------------------------------------------------------------------------------------
+    # -- faults of the Kafka listeners ------------------------------------------------------------------------------
+
+    def fail(self, api: str, code: int | str, times: int = 1, *, node: "Node | int | None" = None) -> Fault:
+        """Answer the next `times` requests of an API with an error, and do not carry them out.
+
+        Args:
+            api: Kafka's name of it, such as Produce, Fetch, Metadata, FindCoordinator, JoinGroup or OffsetCommit.
+            code: Kafka's error, as a number or by its name, such as NOT_LEADER_OR_FOLLOWER. It stands where a broker
+                puts it: beside each partition, topic or group of the request, or at the top of the answer. A request
+                that names none of these has no place for it, is answered as always and not counted.
+            times: how many requests, of all clients and on all nodes together.
+            node: only requests to this node.
+
+        Raises:
+            InvalidRequestError: there is no such API or code, or no such answer of that API.
+        """
+        return self._hit("failures", {"api": api, "code": code, "times": times}, node)
+
+    def hang_up(self, api: str, times: int = 1, *, node: "Node | int | None" = None) -> Fault:
+        """Carry out the next `times` requests of an API, and end the connection in the middle of each answer.
+
+        The client cannot know whether it was carried out. Arguments and errors are as for `fail`.
+        """
+        return self._hit("hang_ups", {"api": api, "times": times}, node)
+
+    def delay(self, topic: str, ms: float, *, node: "Node | int | None" = None) -> None:
+        """Answer Produce and Fetch requests that name the topic so many ms later than otherwise; 0 ends it.
+
+        They are carried out at once. The answers behind one on the same connection wait for it, too.
+        """
+        tell(self._chosen(node), with_entry("delays", topic, ms or None))
+
+    def cap(self, api: str, version: int | None, *, node: "Node | int | None" = None) -> None:
+        """Serve an API up to this version only, as an older broker does; None: as always.
+
+        ApiVersions tells clients so. A higher version is refused as brokers do: the connection ends, and a higher
+        ApiVersions is answered with UNSUPPORTED_VERSION. Clients ask on each new connection only.
+
+        Raises InvalidRequestError for an API or a version that is not served.
+        """
+        tell(self._chosen(node), with_entry("caps", api, version))
+
+    def _hit(self, kind: str, rule: dict[str, Any], node: "Node | int | None") -> Fault:
+        nodes = self._chosen(node)
+        self._tallies = self._tallies or Tallies()
+        tally = self._tallies.new()
+        rule["tally"] = str(tally)
+        tell(nodes, with_rule(kind, rule))
+        return Fault(rule["times"], tally, lambda: tell(nodes, without_rule(kind, rule)))
+
+    def _chosen(self, node: "Node | int | None") -> "list[Node]":
+        there = list(self._started.nodes)
+        place = node.id if isinstance(node, Node) else node
+        found = [one for one in self.nodes if place is None or one.id == place]
+        if not found:
+            raise InvalidRequestError(f"there is no node {place}; there are {there}")
+        return found
+
+    # -- all of it --------------------------------------------------------------------------------------------------
 
     @property
     def is_hurt(self) -> bool:
@@ -144,6 +206,7 @@ class Node:
         id: its number, and its place in `Cluster.nodes`; Kafka's clients see it as the broker's id.
         bootstrap_server, server, http: `host:port` of its Kafka, native and HTTP listener.
         directory: its data and its log.
+        listener: what its Kafka listener does wrong, as it was told.
     """
 
     def __init__(self, cluster: LocalCluster, node_id: int) -> None:
@@ -151,7 +214,7 @@ class Node:
         self._paused = False
         self._cut: tuple[int, ...] = ()
         self._disk = "ok"
-        self._listener: dict[str, Any] = {}
+        self.listener: dict[str, Any] = {}
         self._untold = ""  # the mark of what it was told while it was paused
         self._telling = threading.Lock()
         started = cluster.nodes[node_id]
@@ -170,7 +233,7 @@ class Node:
     @property
     def is_hurt(self) -> bool:
         """Is a fault of it in force, or is it paused or gone?"""
-        told = bool(self._cut or self._listener) or self._disk != "ok"
+        told = bool(self._cut or self.listener) or self._disk != "ok"
         return told or self._paused or not self.is_running
 
     # -- the process ------------------------------------------------------------------------------------------------
@@ -216,7 +279,7 @@ class Node:
         if self.is_running:
             return
         self._cut, self._disk, self._untold = (), "ok", ""
-        serial = self._cluster.hurt(self.id, listener=self._listener)
+        serial = self._cluster.hurt(self.id, listener=self.listener)
         self._cluster.start_node(self.id)
         self._cluster.until_taken(self.id, serial)
 
@@ -250,7 +313,7 @@ class Node:
         A node that is paused or down stays that; see `resume()`, `start()`, `Cluster.heal()`.
         """
         was_broken = self._disk == "broken" and self.is_running
-        if self._cut or self._listener or self._disk != "ok":
+        if self._cut or self.listener or self._disk != "ok":
             self.tell(cut=(), disk="ok", listener={})
         if was_broken:
             self.kill()
@@ -270,10 +333,10 @@ class Node:
         Raises InvalidRequestError, with all as before, for what the node refuses.
         """
         with self._telling:
-            before = (self._cut, self._disk, self._listener)
+            before = (self._cut, self._disk, self.listener)
             self._cut = self._cut if cut is None else cut
             self._disk = self._disk if disk is None else disk
-            self._listener = self._listener if listener is None else listener
+            self.listener = self.listener if listener is None else listener
             serial = self._tell()
             if self._paused:
                 self._untold = serial
@@ -281,9 +344,9 @@ class Node:
                 try:
                     self._cluster.until_taken(self.id, serial)
                 except InvalidRequestError:
-                    self._cut, self._disk, self._listener = before
+                    self._cut, self._disk, self.listener = before
                     self._cluster.until_taken(self.id, self._tell())
                     raise
 
     def _tell(self) -> str:
-        return self._cluster.hurt(self.id, cut=self._cut, disk=self._disk, listener=self._listener)
+        return self._cluster.hurt(self.id, cut=self._cut, disk=self._disk, listener=self.listener)

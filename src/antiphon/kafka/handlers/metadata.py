@@ -260,6 +260,10 @@ class MetadataHandler:
 
     # -- the others -----------------------------------------------------------------------------------------------
 
+    def tell_versions(self, apis: Collection[Api]) -> None:
+        """Let ApiVersions tell of these from now on."""
+        self._apis = apis
+
     async def api_versions(self, _: m.ApiVersionsRequest, __: RequestContext) -> m.ApiVersionsResponse:
         """ApiVersions."""
         return served_versions(self._apis)
