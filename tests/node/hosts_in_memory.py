@@ -24,6 +24,7 @@ from antiphon.replication.raft import RaftReplica
 from antiphon.replication.restored_state import RestoredState
 
 SHARD = 7
+TICKS_MAX = 1_000
 Work = Callable[[], None]
 
 
@@ -79,6 +80,7 @@ class StepServices:
 
     def __init__(self, node_id: int, shard: "Shard") -> None:
         self.node_id = node_id
+        self.stirred: set[int] = set()
         self.turn = StepTurn()
         self.metrics = NodeMetrics()
         self.disk = SimulatedDisk(Random(node_id))
@@ -116,9 +118,13 @@ class Shard:
         nodes = tuple(range(1, count + 1))
         self.hosts = {node: self._host(node, nodes, config) for node in nodes}
         self.leader = self.hosts[1]
-        while not self.leader.state.is_serving:
+        for _ in range(TICKS_MAX):
             self.leader.driver.tick()
             self.settle()
+            if self.leader.state.is_serving:
+                break
+        else:
+            raise AssertionError(f"no leader: {self.leader.state.failed}")
 
     def _host(self, node: int, nodes: tuple[int, ...], config: ReplicaConfig) -> SingleWriterPartition:
         services = StepServices(node, self)
