@@ -12,31 +12,22 @@ import pytest
 
 from antiphon.testing import plugin
 
+PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
+
 SUITE = """
     import pytest
-    from confluent_kafka import Consumer, Producer
-
-    def written_and_read(cluster, topic):
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-        producer.produce(topic, b"hello")
-        assert producer.flush(30) == 0
-        settings = {"group.id": topic, "auto.offset.reset": "earliest"}
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, **settings})
-        consumer.subscribe([topic])
-        assert consumer.poll(30).value() == b"hello"
-        consumer.close()
 
     def test_first(antiphon_cluster, antiphon_topic):
-        print(f"cluster {len(antiphon_cluster.nodes)} in {antiphon_cluster.directory}")
+        print(f"\\ncluster {len(antiphon_cluster.nodes)} in {antiphon_cluster.directory}")
         print("topic", antiphon_topic)
-        written_and_read(antiphon_cluster, antiphon_topic)
-        antiphon_cluster.nodes[0].kill()
+        antiphon_cluster.nodes[0].fill_disk()
+        antiphon_cluster.cap("Fetch", 5)
+        antiphon_cluster.nodes[0].pause()
 
     @pytest.mark.parametrize("why", ["the next test, gets it whole!"])
     def test_second(antiphon_cluster, antiphon_topic, why):
-        print(f"cluster {len(antiphon_cluster.nodes)} in {antiphon_cluster.directory}")
+        print(f"\\ncluster {len(antiphon_cluster.nodes)} in {antiphon_cluster.directory}")
         print("topic", antiphon_topic)
-        assert antiphon_cluster.nodes[0].is_running
         assert not antiphon_cluster.is_hurt
 """
 
@@ -51,10 +42,8 @@ LIGHT = """
 """
 
 
-def run(tmp_path: Path, suite: str, *options: str) -> str:
+def run(folder: Path, *options: str) -> str:
     """What pytest says about a suite in which everything passes."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\nantiphon_nodes = 1\n")
-    (tmp_path / "test_suite.py").write_text(textwrap.dedent(suite))
     # Only what is named here is loaded: the plug-in may be installed in this environment or not.
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     command = [
@@ -69,7 +58,7 @@ def run(tmp_path: Path, suite: str, *options: str) -> str:
         *options,
     ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -77,17 +66,22 @@ def run(tmp_path: Path, suite: str, *options: str) -> str:
 
 @pytest.mark.cluster
 def test_one_cluster_for_the_session_whole_for_each_test_and_gone_at_the_end(tmp_path: Path) -> None:
-    said = run(tmp_path, SUITE)
-    first, second = re.findall(r"cluster (\d+) in (\S+)", said)
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "pyproject.toml").write_text(settings.replace('"3"', '"1"'))
+    (tmp_path / "test_suite.py").write_text(textwrap.dedent(SUITE))
+    said = run(tmp_path)
+    assert "2 passed" in said
+    first, second = re.findall(r"^cluster (\d+) in (\S+)", said, re.MULTILINE)
     assert first == second
     assert first[0] == "1"
     assert not Path(first[1]).exists()
-    topics = re.findall(r"topic (\S+)", said)
+    topics = re.findall(r"^topic (\S+)", said, re.MULTILINE)
     assert [name[:-9] for name in topics] == ["test-first", "test-second-the-next-test-gets-it-whole"]
 
 
 def test_loading_it_costs_nothing(tmp_path: Path) -> None:
-    run(tmp_path, LIGHT)
+    (tmp_path / "test_light.py").write_text(textwrap.dedent(LIGHT))
+    run(tmp_path)
 
 
 def test_it_is_an_entry_point_with_the_name_of_its_module() -> None:
