@@ -1,6 +1,7 @@
 """Large writes to tables are worked on in pieces: the node serves others in between, and order and atomicity stay."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -9,7 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
-from antiphon.errors import BatchTooLargeError, NotLeaderError, OutOfOrderSequenceError, TimedOutError
+from antiphon.errors import (
+    BatchTooLargeError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    OverloadedError,
+    TimedOutError,
+    UnavailableError,
+)
 from antiphon.gateway.turns import Turns
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
@@ -23,7 +31,7 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.node.node import Node
-from antiphon.partition.append_queue import Line, Waiting
+from antiphon.partition.append_queue import QUEUE_BYTES_MAX, Line, Waiting
 from antiphon.partition.partition import Partition
 from antiphon.simulation.cluster.slow_turns import SlowTurns
 from antiphon.table.evaluator import ABSENT, TableEvaluator
@@ -46,17 +54,26 @@ def puts(count: int, value: bytes = b"v", first: int = 0) -> tuple[TableOp, ...]
     return tuple(Put(b"%05d" % number, value) for number in range(first, first + count))
 
 
+class Client:
+    """A connection that may hang up."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+
+
 class Sent:
     """Requests by their names, as they are answered."""
 
     def __init__(self, node: Node, shard_id: int) -> None:
         self.node, self.shard_id = node, shard_id
         self.answers: dict[str, Any] = {}
+        self.clients: dict[str, Client] = defaultdict(Client)
 
-    def send(self, name: str, sender: object, *ops: TableOp, **fields: Any) -> None:
+    def send(self, name: str, sender: str | None, *ops: TableOp, **fields: Any) -> None:
         request = TableWrite(self.shard_id, ops, **fields)
+        client = None if sender is None else self.clients[sender]
         self.node.gateway.submit_table_write(
-            request, lambda answer: self.answers.setdefault(name, answer), sender
+            request, lambda answer: self.answers.setdefault(name, answer), client
         )
 
     async def all(self, count: int) -> dict[str, Any]:
@@ -246,8 +263,45 @@ async def test_a_bug_in_a_long_write_ends_that_write_only() -> None:
         assert (await sent.all(2))["small"].offset == 0
 
 
+@in_virtual_time
+async def test_what_waits_is_not_begun_when_its_client_has_hung_up() -> None:
+    async with a_table() as (node, host):
+        sent = Sent(node, host.shard_id)
+        sent.send("first", "a", *puts(100))
+        sent.send("second", "a", *puts(100, b"w"))
+        sent.send("other", "b", Put(b"k", b"v"))
+        sent.clients["a"].is_gone = True
+        answers = await sent.all(3)
+        assert isinstance(answers["first"], TableWritten), "it had begun"
+        assert isinstance(answers["second"], UnavailableError)
+        assert isinstance(answers["other"], TableWritten)
+        assert host.log.log_end == 101
+
+
+@in_virtual_time
+async def test_what_waits_is_bounded_in_bytes() -> None:
+    async with a_table() as (node, host):
+        sent = Sent(node, host.shard_id)
+        value = bytes(QUEUE_BYTES_MAX // 8)
+        sent.send("judged", None, *puts(100))
+        for number in range(7):
+            sent.send(f"waits {number}", None, Put(b"k", value))
+        with pytest.raises(OverloadedError, match="send it again later"):
+            sent.send("too much", None, Put(b"k", value))
+        assert host.clients.queue.waiting.size_bytes <= QUEUE_BYTES_MAX
+        assert node.back_pressure.in_flight_bytes <= QUEUE_BYTES_MAX + PIECE * 1024 * 1024
+        await sent.all(8)
+        assert host.clients.queue.waiting.size_bytes == 0
+        assert node.back_pressure.in_flight_bytes == 0
+
+
+CLIENTS: dict[str, Client] = defaultdict(Client)
+
+
 def waiting(sender: str, number: int, *, is_large: bool = False) -> Waiting:
-    return Waiting(lambda _left_s: None, lambda _answer: None, number, 10.0 + number, sender, is_large)
+    return Waiting(
+        lambda _left_s: None, lambda _answer: None, number, 10.0 + number, CLIENTS[sender], is_large
+    )
 
 
 def test_small_ones_do_not_overtake_a_large_one_for_ever() -> None:
@@ -272,6 +326,6 @@ def test_those_whose_time_is_over_are_taken_out_and_the_others_keep_their_order(
     late = line.take_all(lambda one: one.deadline_s <= 11.0)
     assert sorted(one.size_bytes for one in late) == [1, 1]
     left = [line.pop() for _ in range(line.count)]
-    assert [one.size_bytes for one in left if one.sender == "a"] == [3, 2]
-    assert [one.size_bytes for one in left if one.sender == "b"] == [3, 2]
+    assert [one.size_bytes for one in left if one.sender is CLIENTS["a"]] == [3, 2]
+    assert [one.size_bytes for one in left if one.sender is CLIENTS["b"]] == [3, 2]
     assert line.count == 0

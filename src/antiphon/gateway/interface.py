@@ -33,6 +33,7 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
+from antiphon.model.sender import Sender
 from antiphon.records.batch import Buffer
 
 Done = Callable[[Any], None]
@@ -233,7 +234,7 @@ class Gateway(Protocol):
         """Read a range of keys."""
         ...
 
-    def submit_table_write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+    def submit_table_write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
         """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn.
 
         What one `sender` asks of a shard is carried out in order; others may go before what it has waiting there.

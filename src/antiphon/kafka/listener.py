@@ -36,6 +36,7 @@ from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
+from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import Reader, TooManyElementsError
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
@@ -127,6 +128,7 @@ class KafkaListener:
         self._handlers = _handlers(gateway, config, self._coordinator)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
+        self._aside = OneThread()
         self._apis: Mapping[int, ServedApi] = APIS
         self._connections: dict[Connection, _Seen] = {}
         self._refusals = 0
@@ -261,9 +263,8 @@ class KafkaListener:
         answer.connection.hold(answer)
 
         async def work() -> None:
-            loop = asyncio.get_running_loop()
             try:
-                request = await loop.run_in_executor(None, handler.decode, reader, header.version)
+                request = await self._aside.run(handler.decode, reader, header.version)
                 more = handler.start(self._handlers)(header, request, answer)
                 if more is not None:
                     await more
@@ -286,9 +287,9 @@ class KafkaListener:
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
         await self._pool.budget.turns.next(answer.connection)
-        loop = asyncio.get_running_loop() if reader.size > LARGE_REQUEST_BYTES else None
+        aside = self._aside if reader.size > LARGE_REQUEST_BYTES else None
         quotas, payer = self._config.quotas, _payer(header, answer)
-        work = _carried_out(handler, header, reader, answer, payer, loop)
+        work = _carried_out(handler, header, reader, answer, payer, aside)
         if quotas.times_requests:
             steps = Steps(work)
             response = await steps
@@ -296,7 +297,7 @@ class KafkaListener:
         else:
             response = await work
         told = (header, response, answer.throttle_ms)
-        answer.send(encoded(*told) if loop is None else await loop.run_in_executor(None, encoded, *told))
+        answer.send(encoded(*told) if aside is None else await aside.run(encoded, *told))
         if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
             answer.connection.close()
 
@@ -344,13 +345,13 @@ async def _carried_out(
     reader: Reader,
     answer: Answer,
     payer: Payer | None,
-    loop: asyncio.AbstractEventLoop | None,
+    aside: OneThread | None,
 ) -> Message | bytes:
-    """The response to a request, which is decoded in a thread of `loop`, if there is one."""
-    if loop is None:
+    """The response to a request, which is decoded `aside`, if that is given."""
+    if aside is None:
         request = decoded(header, reader)
     else:
-        request = await loop.run_in_executor(None, decoded, header, reader)
+        request = await aside.run(decoded, header, reader)
     connection = answer.connection
     flexible = header.api.is_flexible(header.version)
     context = RequestContext(

@@ -82,6 +82,11 @@ class Exchange:
         self._deferred: deque[Callable[[], None]] = deque()  # work that waits for room for its answer
         self._sending, self._receiving = Patience(), Patience()
 
+    @property
+    def is_gone(self) -> bool:
+        """See Sender."""
+        return self.connection is None
+
     def opened(self, connection: "Connection") -> None:
         """The connection stands."""
         self.connection = connection

@@ -34,6 +34,7 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
+from antiphon.model.sender import Sender
 from antiphon.node.bulk_gate import BulkGate
 from antiphon.node.config import NodeConfig
 from antiphon.node.disk_care import DiskCare
@@ -363,7 +364,7 @@ class NodeGateway:
         rows: TableRows = await future
         return rows
 
-    def submit_table_write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+    def submit_table_write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
         """See Gateway."""
         host = self.replicas.hosts.get(request.shard_id) or self.replicas.host(request.shard_id)
         if request.bulk:

@@ -13,9 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from antiphon.errors import AntiphonError, OverloadedError, TimedOutError
+from antiphon.errors import AntiphonError, OverloadedError, TimedOutError, UnavailableError
+from antiphon.model.sender import Sender
 
 QUEUE_MAX: Final = 10_000
+QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
+
+NOT_BEGUN: Final = UnavailableError("whoever sent this has hung up: it was not begun")
 
 Done = Callable[[Any], None]
 
@@ -27,20 +31,25 @@ class Waiting(NamedTuple):
     done: Done
     size_bytes: int
     deadline_s: float
-    sender: object = None
+    sender: Sender | None = None
     is_large: bool = False
+
+    @property
+    def is_for_nobody(self) -> bool:
+        """Has its sender hung up meanwhile?"""
+        return self.sender is not None and self.sender.is_gone
 
 
 class Line:
-    """Requests that wait, `count` of them. Those of one sender keep their order."""
+    """Requests that wait, `count` of them with about `size_bytes`. Those of one sender keep their order."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._by_sender: dict[object, deque[Waiting]] = {}
-        self._small: dict[
-            object, None
-        ] = {}  # senders whose first request is small, in the order of their turns
-        self._large: dict[object, None] = {}
+        self.size_bytes = 0
+        self._by_sender: dict[Sender | None, deque[Waiting]] = {}
+        # Senders whose first request is small, or large, in the order of their turns.
+        self._small: dict[Sender | None, None] = {}
+        self._large: dict[Sender | None, None] = {}
         self._small_first = 0  # that go before the next large one
 
     def add(self, one: Waiting) -> None:
@@ -52,6 +61,7 @@ class Line:
         else:
             mine.append(one)
         self.count += 1
+        self.size_bytes += one.size_bytes
 
     def pop(self) -> Waiting:
         """Take out who goes next. Small ones that waited when a large one ended go before the next large one."""
@@ -61,6 +71,7 @@ class Line:
         mine = self._by_sender[sender]
         one = mine.popleft()
         self.count -= 1
+        self.size_bytes -= one.size_bytes
         if mine:
             self._turn(mine[0])
         else:
@@ -84,7 +95,7 @@ class Line:
         return taken
 
     def _start_with(self, left: Iterable[Waiting]) -> None:
-        self.count = 0
+        self.count = self.size_bytes = 0
         for part in (self._by_sender, self._small, self._large):
             part.clear()
         for one in left:
@@ -122,6 +133,11 @@ class AppendQueue:
         if self.waiting.count >= QUEUE_MAX:
             most = f", which takes {self.limit} at a time" if self.limit else ""
             raise OverloadedError(f"{QUEUE_MAX} appends wait for their turn at shard {self._shard_id}{most}")
+        if self.waiting.count and self.waiting.size_bytes + one.size_bytes > QUEUE_BYTES_MAX:
+            raise OverloadedError(
+                f"{self.waiting.count} appends of {self.waiting.size_bytes} bytes wait for their turn at shard "
+                f"{self._shard_id}; {QUEUE_BYTES_MAX} bytes are the most: send it again later"
+            )
         self.waiting.add(one._replace(sender=None, is_large=False) if self.limit else one)
 
     def staged(self, next_offset: int) -> None:
@@ -140,8 +156,8 @@ class AppendQueue:
         return self.waiting.take_all(lambda _one: True)
 
     def overdue(self, now_s: float) -> list[tuple[Waiting, AntiphonError]]:
-        """Take out whose time is over, each with its error."""
-        late = self.waiting.take_all(lambda one: one.deadline_s <= now_s)
+        """Take out whose time is over, and whose sender has hung up, each with an error."""
+        late = self.waiting.take_all(lambda one: one.deadline_s <= now_s or one.is_for_nobody)
         reason = (
             f"takes {self.limit} appends at a time (max.in.flight) and those before this one are not committed"
             if self.limit
@@ -150,4 +166,4 @@ class AppendQueue:
         error = TimedOutError(
             f"shard {self._shard_id} {reason}: nothing was appended", shard_id=self._shard_id
         )
-        return [(one, error) for one in late]
+        return [(one, NOT_BEGUN if one.is_for_nobody else error) for one in late]

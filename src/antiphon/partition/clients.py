@@ -31,7 +31,8 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.results import AppendResult
-from antiphon.partition.append_queue import AppendQueue, Done, Waiting
+from antiphon.model.sender import Sender
+from antiphon.partition.append_queue import NOT_BEGUN, AppendQueue, Done, Waiting
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.expired_records import ExpiredRecords
 from antiphon.partition.failures import report_request
@@ -211,7 +212,7 @@ class PartitionClients:
         timeout_s: float,
         done: Done,
         size_bytes: int = 0,
-        sender: object = None,
+        sender: Sender | None = None,
         *,
         is_large: bool = False,
     ) -> None:
@@ -230,7 +231,7 @@ class PartitionClients:
         size_bytes: int,
         timeout_s: float,
         done: Done,
-        sender: object = None,
+        sender: Sender | None = None,
         is_large: bool = False,
     ) -> None:
         """Too many appends are in flight for this topic: come back when some are committed (C8)."""
@@ -261,6 +262,8 @@ class PartitionClients:
             one = self.queue.waiting.pop()
             services.in_flight(-one.size_bytes)
             try:
+                if one.is_for_nobody:
+                    raise NOT_BEGUN
                 self._state.check_writable()
                 one.run(one.deadline_s - services.now_s())
             except StorageFailedError as error:

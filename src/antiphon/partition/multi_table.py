@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from antiphon import system
 from antiphon.errors import InvalidRequestError, StorageFailedError
 from antiphon.model.requests import TableWrite, TableWritten
+from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -74,7 +75,7 @@ class MergedWrites:
         self._replica = replica
         self._table = table
 
-    def write(self, request: TableWrite, done: Done, sender: object = None) -> None:  # noqa: ARG002 - nobody waits here
+    def write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:  # noqa: ARG002 - nobody waits here
         """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
         self._state.check_writable()
         if self._table is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from antiphon.model.metadata import NodeMeta, ShardMeta
 from antiphon.model.requests import ReplicaStatus, TableWrite
+from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 class WritesTable(Protocol):
     """What carries out the writes of clients to a table's shard."""
 
-    def write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+    def write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
         """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once.
 
         Requests of one `sender` are carried out in their order.

@@ -8,6 +8,7 @@ from antiphon import system
 from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError, StorageFailedError
 from antiphon.log.producer_state import JOB_ID_MIN, Duplicate
 from antiphon.model.requests import Put, TableWrite, TableWritten
+from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -35,7 +36,7 @@ class TableWrites:
         self._reads = reads
         self._long = LongWrites(driver, clients)
 
-    def write(self, request: TableWrite, done: Done, sender: object = None) -> None:
+    def write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
         """Carry out a TableWrite; `done` gets TableWritten or an error. Raises what is known at once.
 
         Requests of one `sender` are carried out in their order.
