@@ -11,6 +11,7 @@ import pytest
 from antiphon.errors import LimitReachedError
 from antiphon.gateway.turns import Turns
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import metadata
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
@@ -194,7 +195,10 @@ def join_request(n: int, size_bytes: int, session_ms: int = 1_800_000) -> groups
 
 @in_virtual_time
 async def test_members_say_little_about_themselves_and_are_forgotten_with_their_connections() -> None:
-    async with listening() as (served, connect):
+    waits = GroupConfig(
+        initial_delay_ms=30_000
+    )  # they are decoded one after the other, and hang up before they have joined
+    async with listening(groups=waits) as (served, connect):
         first = await connect()
         find = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
         for _ in range(20):
