@@ -1,6 +1,5 @@
 """Files of access control lists: `antiphon acl apply` follows one, and `antiphon acl list --toml` writes one."""
 
-import json
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ import msgspec
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ACLS_MAX, ANY, CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
+from antiphon.node.config import toml_value
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -88,20 +88,10 @@ def to_toml(acls: Iterable[Acl]) -> str:
 
 
 def _section(acl: Acl, operations: list[str]) -> str:
-    lines = ["[[acl]]", f"principal = {_quoted(acl.principal)}", f"resource = {_quoted(acl.resource)}"]
+    said: dict[str, str | list[str]] = {"principal": acl.principal, "resource": acl.resource}
     if acl.resource is not Resource.CLUSTER:
-        lines.append(f"name = {_quoted(acl.name)}")
-    listed = ", ".join(map(_quoted, operations))
-    lines.append(f"operation = {listed if len(operations) == 1 else f'[{listed}]'}")
-    if acl.pattern is not Pattern.LITERAL:
-        lines.append(f"pattern = {_quoted(acl.pattern)}")
-    if acl.permission is not Permission.ALLOW:
-        lines.append(f"permission = {_quoted(acl.permission)}")
-    if acl.host != ANY:
-        lines.append(f"host = {_quoted(acl.host)}")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    # JSON's escapes are TOML's; DEL is the one that JSON leaves bare.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        said["name"] = acl.name
+    said["operation"] = operations[0] if len(operations) == 1 else operations
+    defaults = {"pattern": Pattern.LITERAL, "permission": Permission.ALLOW, "host": ANY}
+    said |= {key: getattr(acl, key) for key, default in defaults.items() if getattr(acl, key) != default}
+    return "\n".join(["[[acl]]", *(f"{key} = {toml_value(value)}" for key, value in said.items())]) + "\n"

@@ -273,7 +273,7 @@ def save_config(config: NodeConfig, directory: Path) -> None:
     members = plain.pop("nodes")
     lines = _section("", plain)
     for member in members:
-        lines += ["", "[[nodes]]", *(f"{name} = {_toml(inner)}" for name, inner in member.items())]
+        lines += ["", "[[nodes]]", *(f"{name} = {toml_value(inner)}" for name, inner in member.items())]
     replace_text(directory / CONFIG_FILE, "\n".join(lines) + "\n")
 
 
@@ -303,19 +303,20 @@ def _private(path: str, flags: int) -> int:
 def _section(name: str, plain: dict[str, Any]) -> list[str]:
     """The lines of one table of TOML, those of the tables in it after them."""
     lines = ["", f"[{name}]"] if name else []
-    lines += [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict)]
+    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items() if not isinstance(value, dict)]
     for key, value in plain.items():
         if isinstance(value, dict):
             lines += _section(f"{name}.{key}" if name else key, value)
     return lines
 
 
-def _toml(value: bool | int | str | list[str]) -> str:
+def toml_value(value: bool | int | str | list[str]) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if isinstance(value, list):
-        return f"[{', '.join(_toml(one) for one in value)}]"
+        return f"[{', '.join(toml_value(one) for one in value)}]"
     # JSON's escapes are TOML's, for the strings that occur here; DEL is the one that JSON leaves bare.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

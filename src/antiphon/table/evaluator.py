@@ -137,11 +137,7 @@ class TableEvaluator:
             else:
                 self._judge(evaluation, view, at, ops[at], now_ms)
                 at += 1
-        if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
-            return self._none_of_it(evaluation)
-        if evaluation.records:
-            note_outcomes(evaluation)
-        return evaluation
+        return self._judged(evaluation, atomic=atomic)
 
     def evaluating(
         self, ops: Sequence[TableOp], now_ms: int, piece: int, *, atomic: bool = False
@@ -165,6 +161,10 @@ class TableEvaluator:
                 else:
                     self._judge(evaluation, view, at, ops[at], now_ms)
                 at += 1
+        return self._judged(evaluation, atomic=atomic)
+
+    def _judged(self, evaluation: Evaluation, *, atomic: bool) -> Evaluation:
+        """What a request comes to, once each of its operations is judged."""
         if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
             return self._none_of_it(evaluation)
         if evaluation.records:
