@@ -4,6 +4,7 @@ import asyncio
 
 from antiphon.model.cluster import LiveSet
 from antiphon.model.requests import CreateTopic
+from antiphon.node.node import Node
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import LogCondition
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
@@ -55,9 +56,7 @@ async def test_a_follower_that_is_connected_and_silent_is_not_said_to_be_fed() -
 @in_virtual_time
 async def test_an_idle_shard_is_not_looked_at_by_each_heartbeat() -> None:
     async with cluster_of(3) as nodes:
-        shard_id, leader = await in_step(nodes)
-        node = nodes.nodes[leader.services.node_id]
-        await eventually(lambda: shard_id not in node.stirred)
+        shard_id, leader, node = await idle(nodes)
         looks = Looks(leader)
         await asyncio.sleep(5)
         assert looks.count == 0
@@ -71,12 +70,18 @@ async def test_an_idle_shard_is_not_looked_at_by_each_heartbeat() -> None:
 @in_virtual_time
 async def test_a_new_coordinator_is_told_of_idle_shards() -> None:
     async with cluster_of(3) as nodes:
-        shard_id, leader = await in_step(nodes)
-        node = nodes.nodes[leader.services.node_id]
-        await eventually(lambda: shard_id not in node.stirred)
+        _, leader, node = await idle(nodes)
         looks = Looks(leader)
         node.agent._coordinator_term += 1  # as the answer of another coordinator says
         await eventually(lambda: looks.count > 0)
+
+
+async def idle(nodes: Nodes) -> tuple[int, SingleWriterPartition, Node]:
+    """A shard to which nothing has happened since the coordinator was told of it, its leader and that one's node."""
+    shard_id, leader = await in_step(nodes)
+    node = nodes.nodes[leader.services.node_id]
+    await eventually(lambda: shard_id not in node.stirred)
+    return shard_id, leader, node
 
 
 class Looks:
