@@ -82,13 +82,9 @@ def effects_in(records: Iterable[RecordInput]) -> list[Effect]:
 
 
 def note_outcomes(to: Evaluation) -> None:
-    """Record the outcomes if the records alone do not contain them."""
-    results = to.results
-    # Without an index header each record stands at the place of its operation; as many of both is one for each.
-    if len(to.records) == len(results) and all(len(record[2]) == 1 for record in to.records):
-        return
+    """Record the outcomes of operations that the records alone do not tell."""
     outcomes: list[Outcome] = []
-    for result in results:
+    for result in to.results:
         refused = result.status == OpStatus.UNEXPECTED_VERSION
         outcomes.append((result.status, _tuple(result.version) if refused and result.version else None))
     to.records[0][2].append((OUTCOMES_HEADER, pack_outcomes(outcomes)))

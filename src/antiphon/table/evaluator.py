@@ -167,7 +167,10 @@ class TableEvaluator:
         """What a request comes to, once each of its operations is judged."""
         if atomic and any(result.status != OpStatus.OK for result in evaluation.results):
             return self._none_of_it(evaluation)
-        if evaluation.records:
+        records = evaluation.records
+        # Without an index header each record stands at the place of its operation; as many of both is one for each.
+        is_plain = len(records) == len(evaluation.results) and all(len(record[2]) == 1 for record in records)
+        if records and not is_plain:
             note_outcomes(evaluation)
         return evaluation
 
